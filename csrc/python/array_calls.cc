@@ -1,5 +1,5 @@
-// The blocking calls on arrays, gradred.allreduce and its like, where the arrays take no closer
-// look: to look at them in Python costs more than a short call.
+// The fast path of the blocking calls on arrays, such as gradred.allreduce. Reading the arrays in
+// Python would take longer than a short call.
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace py = pybind11;
 namespace gradred {
 namespace {
 
-// What such a function was given: the array, the operation or the root, and `out`.
+// Arguments of such a function: the array, the operation or root, and `out`.
 struct Given {
   PyObject* x;
   PyObject* what;
@@ -31,7 +31,8 @@ struct Found {
   py::object result;
 };
 
-// A call on `x` whose result has this shape, and where that goes. Nothing: a closer look.
+// Describes a call on `x`, and the array for its result of this shape. Returns nullopt if the
+// Python path has to handle the arguments.
 std::optional<Found> call_on(const Given& given, const ShapedArray& x,
                              std::span<const std::int64_t> shape) {
   Found found;
@@ -121,7 +122,8 @@ std::optional<Found> bcast(const Communicator& comm, const Given& given) {
 
 using Finding = std::optional<Found> (*)(const Communicator&, const Given&);
 
-// Of a communicator and what Given has. None where a closer look is needed.
+// Arguments: a communicator, and the fields of Given. Returns None if the Python path has to handle
+// them.
 template <Finding kFind>
 PyObject* run_found(PyObject* /*module*/, PyObject* const* args, Py_ssize_t nargs) {
   if (nargs != 4) {

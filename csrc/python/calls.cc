@@ -1,4 +1,4 @@
-// Calls with everything resolved to addresses: what the Python modules build on.
+// Calls with resolved addresses, on which the Python modules are built.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -79,13 +79,13 @@ void run(const py::object& comm, const PyCall& call, const py::object& passed) {
   const auto alive = communicator.shared_from_this();
   try {
     run_call(communicator, call);
-  } catch (const UsageError&) {  // with the GIL again
+  } catch (const UsageError&) {  // the GIL is held again here
     set_python_error(std::current_exception(), passed.ptr());
     throw py::error_already_set();
   }
 }
 
-// A communicator of another kind has no peers that could wait here.
+// Makes the peers' call fail. In communicators of other kinds, no peer waits in gradred.
 void refuse(const py::object& comm, const std::string& reason, bool blocking) {
   Communicator& communicator = communicator_of(comm.ptr());
   const OneThread one_thread(communicator);
@@ -119,7 +119,7 @@ bool has_levels(const Parameters& p) { return p.local != 0 || !p.groups.empty();
 
 py::dict described(const Parameters& p, bool has_levels) {
   const Parameters usual;
-  py::dict parameters;  // those that say something
+  py::dict parameters;  // those that differ from the defaults
   if (p.root != usual.root) parameters["root"] = p.root;
   if (p.k != usual.k) parameters["k"] = p.k;
   if (has_levels) {
@@ -181,7 +181,7 @@ py::dict described(const Figures& figures) {
   return result;
 }
 
-// What a file has that a communicator over several hosts has left.
+// Reads a file of figures that a communicator over several hosts has written.
 py::dict read_kept(const std::string& text) {
   const KeptFigures kept = figures_from(text);
   py::dict result = described(kept.figures);
@@ -201,7 +201,7 @@ py::dict read_kept(const std::string& text) {
   return result;
 }
 
-// For ranks that need not exist.
+// Chooses a plan for ranks on the given hosts, which need not exist.
 py::dict choose_plan(const std::string& collective, std::size_t bytes,
                      const std::vector<int>& host_of, bool shared_memory, const std::string& plan,
                      std::size_t slices, const std::string& op, const std::string& dtype,

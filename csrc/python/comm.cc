@@ -19,7 +19,7 @@ namespace {
 
 using Arguments = PyObject* const*;
 
-// How arrays are read: NumPy's alone, which cost the least, or a GPU's as well.
+// Policies for reading arrays: NumPy arrays only, which is fastest, or GPU arrays as well.
 struct OnHost {
   using Array = ArrayView;
   using Made = Call;
@@ -31,7 +31,7 @@ struct Anywhere {
   static std::optional<Array> read(PyObject* object) { return plain_array_of(object); }
 };
 
-// Two arrays of one type that may be input and result of a call.
+// Input and result of a call: two arrays of one type that do not overlap.
 template <class Array>
 struct Pair {
   Array send, recv;
@@ -46,7 +46,7 @@ std::optional<Pair<typename Arrays::Array>> pair_of(PyObject* send, PyObject* re
   return {{*input, *result}};
 }
 
-// A call on arrays, of `send` null in place; the rest is for who makes it.
+// Sets the arrays of a call; `send` nullptr means in place. The caller sets the other fields.
 Call& call_on(Call& call, const ArrayView* send, const ArrayView& recv) {
   call.in.data = send != nullptr ? send->data : kInPlace;
   call.out.data = recv.data;
@@ -61,7 +61,8 @@ Call& call_on(PlainCall& made, const PlainArray* send, const PlainArray& recv) {
   return call;
 }
 
-// The last argument, which has a default; null where it is not given. False: a closer look.
+// Finds the last argument, which is optional: `found` is nullptr if it is not given. Returns false
+// if the Python path has to handle the arguments.
 bool last_argument(Arguments args, Py_ssize_t nargs, PyObject* names, Py_ssize_t before,
                    const char* name, PyObject*& found) {
   if (names != nullptr && PyTuple_GET_SIZE(names) > 0) {
@@ -77,7 +78,7 @@ bool last_argument(Arguments args, Py_ssize_t nargs, PyObject* names, Py_ssize_t
   return true;
 }
 
-// For arguments that take a closer look; in the order of the methods below.
+// Methods that have a Python path, in the order of the table below.
 enum Method : std::size_t {
   kAllreduceMethod,
   kStartMethod,
@@ -120,7 +121,7 @@ bool read_allreduce(PyObject* send, PyObject* recv, PyObject* op, typename Array
   return true;
 }
 
-// Each of these understands what most programs pass; false where it takes a closer look.
+// Each of these reads the usual arguments. They return false if the Python path has to handle them.
 
 struct Allreduce {
   static constexpr Method kMethod = kAllreduceMethod;
@@ -192,7 +193,7 @@ struct Bcast {
   }
 };
 
-// Null: there is no memory for it.
+// Returns nullptr if there is no memory.
 PyObject* tuple_of(Arguments args, Py_ssize_t count) {
   PyObject* const made = PyTuple_New(count);
   for (Py_ssize_t i = 0; made != nullptr && i < count; ++i) {
@@ -203,7 +204,7 @@ PyObject* tuple_of(Arguments args, Py_ssize_t count) {
   return made;
 }
 
-// Of what is not all NumPy's. Null with a Python error.
+// For arrays that are not all NumPy's. Returns nullptr with a Python error.
 template <class Kind>
 [[gnu::noinline]] PyObject* run_anywhere(PyObject* self, Communicator& comm, Arguments args,
                                          Py_ssize_t nargs, PyObject* names) {
@@ -359,7 +360,7 @@ std::optional<Op> asked_op(PyObject* op) {
   if (!PyUnicode_CheckExact(op)) return op_of(op);
   for (const OpInfo& info : kOpInfo) {
     const bool is_it = PyUnicode_CompareWithASCIIString(op, info.name.data()) == 0;
-    if (is_it && info.op != Op::kPremul) return info.op;  // which has a factor
+    if (is_it && info.op != Op::kPremul) return info.op;  // premul needs a factor
   }
   return std::nullopt;
 }
@@ -373,7 +374,7 @@ void add_methods(PyTypeObject* comm_class, PyObject* by_name) {
     const auto name = pybind11::str(comm_methods[i].ml_name);
     closer_looks[i] = PyDict_GetItemWithError(by_name, name.ptr());
     if (closer_looks[i] == nullptr) throw UsageError("a method without its closer look");
-    Py_INCREF(closer_looks[i]);  // never let go
+    Py_INCREF(closer_looks[i]);  // never released
     PyObject* made = PyDescr_NewMethod(comm_class, &comm_methods[i]);
     if (made == nullptr) throw pybind11::error_already_set();
     const int failed = PyObject_SetAttr(reinterpret_cast<PyObject*>(comm_class), name.ptr(), made);

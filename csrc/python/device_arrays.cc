@@ -22,7 +22,8 @@ namespace py = pybind11;
 
 // ---- tensors ------------------------------------------------------------------------------------
 
-// What its Python code has raised is raised again by the closer look; Ctrl-C is not.
+// Clears an error of the array's own Python code, which the Python path raises again. Ctrl-C is
+// rethrown.
 void clear_error() {
   if (PyErr_Occurred() != nullptr && PyErr_ExceptionMatches(PyExc_Exception) == 0) {
     throw PythonError{};
@@ -44,8 +45,9 @@ std::optional<std::int64_t> whole_number(PyObject* object) {
   return std::nullopt;
 }
 
-// What a program would be told by a closer look: autograd would not see the call, the elements are
-// others than those in the memory, or there is less memory than the shape says, as FSDP has it.
+// Whether the memory holds the tensor's elements as they are. It returns false if autograd would
+// miss the call, if the tensor is a negated view, or if the storage is smaller than the shape (as
+// in FSDP). The Python path then reports the error.
 bool is_as_it_lies(PyObject* tensor, std::size_t bytes) {
   static PyObject* const requires_grad = PyUnicode_InternFromString("requires_grad");
   static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
@@ -58,7 +60,7 @@ bool is_as_it_lies(PyObject* tensor, std::size_t bytes) {
   if (plain) {
     const py::object storage = called(tensor, untyped_storage);
     const auto held = whole_number(storage ? called(storage.ptr(), nbytes).ptr() : nullptr);
-    clear_error();  // none of Python's functions may be called with one
+    clear_error();  // no Python function may be called with an error set
     const auto offset = whole_number(called(tensor, storage_offset).ptr());
     clear_error();
     const auto element = whole_number(called(tensor, element_size).ptr());
@@ -94,8 +96,8 @@ std::optional<ShapedArray> host_tensor_of(PyObject* object) {
 
 // ---- the CUDA Array Interface -------------------------------------------------------------------
 
-// Types whose objects a first look has found to be read by it, and no subclasses of them. Kept as
-// long as the process lives; few programs have more than one.
+// Types that the Python path has found to be read by this interface; subclasses are not included.
+// The references are kept for the life of the process. Few programs have more than one such type.
 constexpr std::size_t kMostTypes = 16;
 std::array<PyTypeObject*, kMostTypes> types_with_interface{};
 std::size_t known_types = 0;
@@ -105,7 +107,7 @@ bool has_interface(PyTypeObject* type) {
   return std::find(types_with_interface.begin(), end, type) != end;
 }
 
-// What other code understands as something else: specifications of buffers, NumPy's arrays.
+// Types that other code handles: lists and tuples as buffer specifications, and NumPy arrays.
 bool is_other_kind(PyTypeObject* type) {
   return PyType_FastSubclass(type, Py_TPFLAGS_LIST_SUBCLASS | Py_TPFLAGS_TUPLE_SUBCLASS) != 0 ||
          is_array_type(type);
@@ -117,7 +119,7 @@ void know_device_arrays(const py::type& type) {
   types_with_interface[known_types++] = reinterpret_cast<PyTypeObject*>(Py_NewRef(type.ptr()));
 }
 
-// As NumPy writes it: "<f4".
+// Converts an element type in NumPy's notation, such as "<f4".
 std::optional<DType> dtype_of_text(PyObject* text) {
   if (text == nullptr || !PyUnicode_CheckExact(text)) return std::nullopt;
   Py_ssize_t length = 0;
@@ -140,7 +142,7 @@ std::optional<DType> dtype_of_text(PyObject* text) {
   return std::nullopt;
 }
 
-// False: a closer look.
+// Returns false if the Python path has to handle the shape.
 bool read_shape(PyObject* shape, ShapedArray& array) {
   if (shape == nullptr || !PyTuple_CheckExact(shape)) return false;
   array.axes = static_cast<std::size_t>(PyTuple_GET_SIZE(shape));
@@ -148,14 +150,14 @@ bool read_shape(PyObject* shape, ShapedArray& array) {
   array.count = 1;
   for (std::size_t axis = 0; axis < array.axes; ++axis) {
     const auto length = whole_number(PyTuple_GET_ITEM(shape, static_cast<Py_ssize_t>(axis)));
-    if (!length || *length <= 0) return false;  // without elements it lies nowhere
+    if (!length || *length <= 0) return false;  // an empty array has no address
     array.lengths[axis] = *length;
     array.count *= static_cast<std::size_t>(*length);
   }
   return true;
 }
 
-// Whether they are those of elements in the order of the axes.
+// Whether the strides are those of C order.
 bool is_in_order(PyObject* strides, const ShapedArray& array) {
   if (strides == nullptr || strides == Py_None) return true;
   if (!PyTuple_CheckExact(strides)) return false;
@@ -180,7 +182,8 @@ bool read_data(PyObject* data, ShapedArray& array) {
   return array.data != nullptr;
 }
 
-// Numba's arrays that name none have one all the same, by its own rules.
+// Returns false if the Python path has to find the stream. Numba's arrays without a stream have one
+// by Numba's own rules.
 bool read_stream(PyObject* stream, PyObject* object, ShapedArray& array) {
   static PyObject* const numbas = PyUnicode_InternFromString("__cuda_ndarray__");
   if (stream == nullptr || stream == Py_None) {
@@ -222,14 +225,14 @@ std::optional<ShapedArray> array_by_interface(PyObject* object) {
 
 }  // namespace
 
-// ---- both ---------------------------------------------------------------------------------------
+// ---- arrays of either kind ----------------------------------------------------------------------
 
 DeviceMemory* device_memory_at(const void* address, std::size_t bytes) {
   const auto options = known_device_options();
   if (options == nullptr || options->audits_pointers) return nullptr;
   try {
     return device::device_at(address, bytes, *options);
-  } catch (const Error&) {  // the closer look gets it, too, and tells the peers
+  } catch (const Error&) {  // the Python path raises it again, and notifies the peers
     return nullptr;
   }
 }
@@ -253,7 +256,7 @@ std::uint64_t ShapedArray::layout() const {
 
 namespace {
 
-// An error in there is met again by the closer look, which tells the peers.
+// The Python path raises an error again, and notifies the peers.
 py::object made_or_null(PyObject* made) {
   if (made == nullptr) clear_error();
   return py::reinterpret_steal<py::object>(made);

@@ -14,7 +14,8 @@
 namespace gradred {
 namespace {
 
-// A time limit has passed: where all ranks of this host are is written to a file of the job.
+// The error's text and the path of a report. A time limit is over, and Python code writes a file
+// with the state of all ranks of this host.
 std::string with_hang_report(const TimeoutError& error) noexcept {
   const char* const text = error.what();
   PyObject* const met = dynamic_cast<const FailedBefore*>(&error) != nullptr ? Py_False : Py_True;
@@ -37,7 +38,8 @@ std::string with_hang_report(const TimeoutError& error) noexcept {
   return whole;
 }
 
-// Of another UsageError the text itself.
+// The error's text and, if the ranks' calls differ, this rank's arguments. The text of any other
+// UsageError stays as it is.
 std::string with_passed(const UsageError& error, PyObject* passed) noexcept {
   std::string text = error.what();
   if (passed == nullptr || !is_disagreement(text)) return text;
@@ -56,17 +58,17 @@ constexpr const char* kShrink =
 constexpr const char* kRestart =
     ". Save what is worth it and end, and start the job again, from a checkpoint if there is one";
 
-// An error that has ended a communicator; others say themselves what to do.
+// For an error that has made a communicator fail. Texts of other errors name a remedy themselves.
 std::string with_remedy(const char* text) {
   return std::string(text) + (process_poisoned.load(std::memory_order_relaxed) ? kRestart : "");
 }
 
-// gradred.errors imports nothing of gradred: it lies below this extension.
+// gradred.errors imports no other module of gradred, so this extension may import it.
 void raise(const char* name, const char* text) noexcept {
   call_python([&] {
     PyObject* errors = PyImport_ImportModule("gradred.errors");
     PyObject* type = errors != nullptr ? PyObject_GetAttrString(errors, name) : nullptr;
-    PyObject* const value = PyUnicode_DecodeFSDefault(text);  // it may tell a path
+    PyObject* const value = PyUnicode_DecodeFSDefault(text);  // it may contain a path
     if (type != nullptr && value != nullptr) PyErr_SetObject(type, value);
     Py_XDECREF(value);
     Py_XDECREF(type);
@@ -79,7 +81,7 @@ void raise(const char* name, const char* text) noexcept {
 void set_python_error(std::exception_ptr thrown, PyObject* passed) noexcept {
   try {
     std::rethrow_exception(thrown);
-  } catch (const PythonError&) {  // it is set already
+  } catch (const PythonError&) {  // it is already set
   } catch (pybind11::error_already_set& error) {
     error.restore();
   } catch (const UsageError& error) {

@@ -1,5 +1,5 @@
-// Compiled without C++ exceptions: then the C library runs cleanup handlers by itself, with a jump
-// to their frame, and no unwinder comes to the C++ frames above.
+// This file is compiled without C++ exceptions. The C library then runs the cleanup handlers
+// itself, by a jump to their frame, and no unwinder reaches the C++ frames above.
 #include "python/gil.h"
 
 #include <pthread.h>

@@ -1,6 +1,6 @@
-// Operations in flight by number, as programs written for Horovod hold them: a type of Python's
-// without pybind11, whose calls take longer than all that these do. Its garbage collector knows
-// nothing of it: a process has one, which lives as long.
+// Numbered handles of operations in flight, as in Horovod. This is a Python type without pybind11,
+// whose calls take longer than these functions. It takes no part in garbage collection, as a
+// process has one such object for its whole life.
 #include <pybind11/pybind11.h>
 
 #include <array>
@@ -24,15 +24,15 @@ namespace {
 
 class Handles {
  public:
-  // What Python raises in the place of an error, where an operation is begun and waited for.
+  // Functions that convert the errors of starting an operation and of waiting for it.
   struct Told {
     py::object starting, waiting;
   };
   explicit Handles(Told told) : told(std::move(told)) {}
   const Told told;
 
-  using Request = std::shared_ptr<PyNamedRequest>;  // somebody may ask of it while another waits
-  using Entry = std::variant<Request, py::object>;  // the latter: Python knows what it is
+  using Request = std::shared_ptr<PyNamedRequest>;  // shared: a thread may test while another waits
+  using Entry = std::variant<Request, py::object>;  // the object: made by Python code
 
   long long add(Entry entry) {
     entries_.emplace(next_, std::move(entry));
@@ -69,7 +69,7 @@ class Handles {
                      PoolAllocator<std::pair<const long long, Entry>>>
       entries_;
   long long next_ = 1;
-  py::object engine_;  // the last one
+  py::object engine_;  // the engine of the last call
   std::shared_ptr<NamedOperations> known_;
 };
 
@@ -90,10 +90,10 @@ PyObject* guarded(Body body) {
   }
 }
 
-// What has been raised, as `told` would have it.
+// Raises the current Python exception after its conversion by `told`.
 PyObject* raise_as(const py::object& told) {
   try {
-    const py::error_already_set raised;  // takes it
+    const py::error_already_set raised;  // takes the current exception
     const py::object other = told(raised.value());
     if (!other.is(raised.value())) {
       PyException_SetCause(other.ptr(), Py_NewRef(raised.value().ptr()));
@@ -107,19 +107,19 @@ PyObject* raise_as(const py::object& told) {
 
 PyObject* none() { return py::none().release().ptr(); }
 
-// NumPy's integers, too.
+// Converts an integer, also NumPy's. Returns nullopt for other objects.
 std::optional<long long> handle_of(PyObject* object) {
   if (!PyIndex_Check(object)) return std::nullopt;
   const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(object));
   const long long handle = number ? PyLong_AsLongLong(number.ptr()) : -1;
   if (PyErr_Occurred() != nullptr) {
-    PyErr_Clear();  // no number, or more than there will ever be
+    PyErr_Clear();  // not a number, or out of range
     return std::nullopt;
   }
   return handle;
 }
 
-// Horovod's numbers; None: an average. Adasum is none of the engine's.
+// Converts Horovod's number of a reduction; None is an average. The engine has no Adasum.
 std::optional<Op> op_of(PyObject* number) {
   constexpr std::array<std::optional<Op>, 6> kOps = {Op::kAvg, Op::kSum, std::nullopt,
                                                      Op::kMin, Op::kMax, Op::kProd};
@@ -154,7 +154,7 @@ PyObject* start_allreduce(PyObject* self, PyObject* const* given, Py_ssize_t cou
   return started != nullptr ? started : raise_as(handles_of(self).told.starting);
 }
 
-// wait(handle): NotImplemented where it has to be taken.
+// wait(handle): waits and returns the result, or NotImplemented if take(handle) has to be called.
 PyObject* wait_handle(PyObject* self, PyObject* given) {
   PyObject* const result = guarded([&]() -> PyObject* {
     Handles& handles = handles_of(self);
@@ -175,7 +175,7 @@ PyObject* put_handle(PyObject* self, PyObject* given) {
   });
 }
 
-// take(handle): what was put; None: nothing has been.
+// take(handle): removes and returns the object that put() stored, or None.
 PyObject* take_handle(PyObject* self, PyObject* given) {
   return guarded([&]() -> PyObject* {
     const auto handle = handle_of(given);
@@ -185,7 +185,7 @@ PyObject* take_handle(PyObject* self, PyObject* given) {
   });
 }
 
-// get(handle): the same, which stays; or whether the request of a tensor has ended.
+// get(handle): the object that put() stored, or for a tensor's request whether it has ended.
 PyObject* get_handle(PyObject* self, PyObject* given) {
   return guarded([&]() -> PyObject* {
     const auto handle = handle_of(given);
@@ -199,7 +199,7 @@ PyObject* get_handle(PyObject* self, PyObject* given) {
   });
 }
 
-// What the last engine holds goes with it: memory, connections.
+// Drops the reference to the last engine, and with it the engine's memory and connections.
 PyObject* forget_engine(PyObject* self, PyObject*) {
   return guarded([&] {
     handles_of(self).forget_engine();

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <string_view>
 
-#include "python/built_interface.h"  // made by CMake of src/gradred/_core.pyi
+#include "python/built_interface.h"  // made by CMake from src/gradred/_core.pyi
 
 namespace gradred {
 

@@ -1,4 +1,4 @@
-// The table of knobs as Python shows and documents it: src/gradred/config.py.
+// The table of knobs for src/gradred/config.py, which shows and documents it.
 #include "runtime/knobs.h"
 
 #include <pybind11/pybind11.h>
@@ -17,7 +17,7 @@ namespace py = pybind11;
 namespace gradred {
 namespace {
 
-// Variables may hold any bytes, which Python writes as it does in os.environ.
+// Variables may hold any bytes. Python decodes them as in os.environ.
 py::str decoded(std::string_view bytes) {
   return py::reinterpret_steal<py::str>(
       PyUnicode_DecodeFSDefaultAndSize(bytes.data(), static_cast<py::ssize_t>(bytes.size())));
@@ -34,7 +34,7 @@ py::object value_of(const KnobValue& value) {
   return py::cast(value);
 }
 
-// Name -> (value, source), in the order of the table.
+// A dict from names to (value, source), in the order of the table.
 py::dict knob_values() {
   py::dict found;
   for (const KnobState& state : knob_states()) {

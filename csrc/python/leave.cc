@@ -16,11 +16,11 @@
 namespace gradred {
 namespace {
 
-// What the dynamic section of a loaded library says. glibc has made its addresses absolute.
+// The dynamic section of a loaded library. glibc has made its addresses absolute.
 struct Dynamic {
   const char* strings = nullptr;
   const ElfW(Sym) * symbols = nullptr;
-  const ElfW(Rela) * relocations[2] = {};  // of the procedure linkage table, and the others
+  const ElfW(Rela) * relocations[2] = {};  // PLT relocations, other relocations
   std::size_t bytes[2] = {};
 
   explicit Dynamic(const link_map& library) {
@@ -36,7 +36,7 @@ struct Dynamic {
   }
 };
 
-// The word through which a library calls a function of another one.
+// The pointer through which a library calls a function of another library.
 void** slot_of(const link_map& library, const char* function) {
   const Dynamic dynamic(library);
   for (int table = 0; table < 2; ++table) {
@@ -60,7 +60,7 @@ bool overwrite(void** slot, void* value) {
   return true;
 }
 
-// Called by the program, or by mpi4py after the last Python code has run.
+// The program calls it, or mpi4py does after the last Python code has run.
 int finalize_without_gil() {
   if (Py_IsInitialized() == 0 || PyGILState_Check() == 0) return finalize();
   const WithoutGil released;

@@ -1,4 +1,4 @@
-// What ranks show of themselves to others of this user.
+// The status that ranks publish for other processes of the same user.
 #include <pybind11/pybind11.h>
 
 #include <cstddef>
@@ -32,7 +32,7 @@ py::dict dict_of(const ShownWait& shown) {
   return found;
 }
 
-// The bytes of a page as they stood in a rank's file.
+// Reads the wait in a copy of a rank's status page.
 py::object wait_in(const py::bytes& page) {
   const auto bytes = static_cast<std::string_view>(page);
   if (bytes.size() < sizeof(StatusPage)) throw py::value_error("it is shorter than a status page");
@@ -61,7 +61,8 @@ std::uint64_t lost_wake_ups_in(const py::bytes& page) {
   return lost;
 }
 
-// Empty and none: of one whose arguments were refused, and where only the MPI knows them.
+// Name and size of a call. Both are empty if the call's arguments were refused, or if only MPI
+// knows them.
 py::tuple name_and_bytes(std::uint64_t what) {
   const auto kind = static_cast<Kind>(what >> 60);
   const std::uint64_t count = what & ((1ULL << 48) - 1);

@@ -1,4 +1,4 @@
-// Several arrays in one call: what the array calls on lists build on.
+// Calls on lists of arrays: several arrays in one call.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -37,14 +37,16 @@ struct Pieces {
   std::vector<Piece> all;
 };
 
-// What travels as one vector, and the call that reduces it.
+// Arrays that are reduced as one vector, and the call that reduces it.
 class PyBucket {
  public:
   PyBucket(Bucket bucket, std::shared_ptr<PyCall> made)
       : bucket_(std::move(bucket)), made_(std::move(made)) {}
 
   const std::shared_ptr<PyCall>& call() const { return made_; }
-  std::size_t bytes() const { return bucket_.packed() ? bucket_.bytes() : 0; }  // that are moved
+  std::size_t bytes() const {
+    return bucket_.packed() ? bucket_.bytes() : 0;
+  }  // to copy; 0 if not packed
 
   void pack() {
     if (!bucket_.packed()) return;
@@ -75,7 +77,7 @@ class PyBucket {
 
   Bucket bucket_;
   std::shared_ptr<PyCall> made_;
-  HostVector vector_;  // while a packed one is on its way
+  HostVector vector_;  // of a packed bucket, until unpack()
 };
 using PyBuckets = std::vector<std::shared_ptr<PyBucket>>;
 
@@ -97,7 +99,7 @@ Pieces pieces_of(const std::vector<Described>& described) {
   return made;
 }
 
-// An array in host memory that takes no closer look, and the hash of its shape and order of axes.
+// A plain array in host memory, and the hash of its shape and order of axes.
 struct LaidOut {
   ArrayView view;
   std::uint64_t layout;
@@ -114,7 +116,7 @@ struct PlainPieces {
   py::list results;
 };
 
-// Of such arrays and results like them; nothing where any of them takes a closer look.
+// Pieces of plain arrays and their results. Returns nullopt if the Python path has to handle any.
 std::optional<PlainPieces> plain_pieces(const py::list& inputs, const py::object& outputs) {
   const std::size_t count = inputs.size();
   const bool given = !outputs.is_none();
@@ -165,7 +167,8 @@ std::shared_ptr<PyCall> call_of(const Bucket& bucket, const Operations& operatio
   return made;
 }
 
-// `blocking` ones are prepared for: what is packed depends on where the ranks are.
+// Makes the buckets of a call. A blocking call sets up the communicator first, as the decision what
+// to pack depends on where the ranks are.
 PyBuckets make_buckets(const py::object& comm, const Pieces& pieces, const Operations& operations,
                        std::uint64_t layout, const std::string& plan,
                        const std::shared_ptr<Schedule>& schedule, bool blocking) {
@@ -205,7 +208,7 @@ void run_buckets(const py::object& comm, const PyBuckets& buckets) {
   }
 }
 
-// Blocks. The results, or None where the arrays or the operation take a closer look.
+// Blocks. Returns the results, or None if the Python path has to handle the arguments.
 py::object allreduce_list(const py::object& comm, const py::object& inputs, const py::object& op,
                           const py::object& outputs) {
   if (!PyList_CheckExact(inputs.ptr()) || py::len(inputs) == 0) return py::none();
@@ -236,7 +239,7 @@ void bind_many(py::module_& m) {
       .def_property_readonly(
           "dtypes",
           [](const Pieces& pieces) {
-            py::dict found;  // in the order in which they come first
+            py::dict found;  // in order of first appearance
             for (const Piece& piece : pieces.all) {
               found[py::str(std::string(name_of(piece.dtype)))] = py::none();
             }

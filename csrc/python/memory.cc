@@ -1,4 +1,4 @@
-// Memory for arrays, as NumPy takes it, and where the memory of other libraries' arrays lies.
+// Memory for NumPy arrays, and the location of other libraries' arrays.
 #include "python/memory.h"
 
 #include <pybind11/pybind11.h>
@@ -33,7 +33,7 @@ py::dict array_interface(const ArrayMemory& memory) {
   return described;
 }
 
-// `files`: what Python has installed, where the knobs do not say it.
+// `files`: libraries that Python packages have installed, used where no knob names one.
 device::Options read_device_options(const std::vector<std::string>& files) {
   device::Options options;
   options.folder = figures_folder();
@@ -60,7 +60,7 @@ device::Options read_device_options(const std::vector<std::string>& files) {
 }
 
 struct KnownOptions {
-  std::uint64_t changes = 0;  // of knobs
+  std::uint64_t changes = 0;  // knob_changes() at that time
   std::shared_ptr<const device::Options> options;
 };
 KnownOptions& known_options() {
@@ -70,8 +70,8 @@ KnownOptions& known_options() {
 
 }  // namespace
 
-// Reading the table of knobs takes longer than the rest of a look-up: it is read again where the
-// program has set one. Of the environment counts what stands there at the first array.
+// Reading the knobs takes longer than the rest of a lookup, so they are read again only after the
+// program has set one. The environment is read when the first array is used.
 std::shared_ptr<const device::Options> device_options(const std::vector<std::string>& libraries) {
   if (auto known = known_device_options()) return known;
   const std::uint64_t changes = knob_changes();
@@ -98,7 +98,7 @@ void copy_bytes(std::uintptr_t target, std::uintptr_t source, std::size_t bytes,
 py::tuple locate(std::uintptr_t address, std::size_t bytes, std::optional<std::uint64_t> stream,
                  const std::vector<std::string>& libraries) {
   device::Location found;
-  const auto options = device_options(libraries);  // with the GIL: one thread at a time
+  const auto options = device_options(libraries);  // the GIL makes it one thread at a time
   {
     const WithoutGil released;
     found = device::locate(reinterpret_cast<const void*>(address), bytes, stream, *options);
@@ -119,7 +119,7 @@ std::unique_ptr<device::ExportedArray> exported_array(std::size_t bytes, int ord
   return std::make_unique<device::ExportedArray>(bytes, ordinal, *options);
 }
 
-// Loads it; DeviceError says what is missing.
+// Loads the driver. Throws DeviceError, which names what is missing.
 std::string cuda_driver() {
   const auto options = device_options({});
   const WithoutGil released;

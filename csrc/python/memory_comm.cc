@@ -1,5 +1,5 @@
-// _core.shrink and connect, and the objects that they are for. All of them have one handle,
-// MPI_COMM_NULL, so the state stands in a slot of the object, as a capsule that shares it.
+// _core.shrink, _core.connect and the communicators that they make. All have the handle
+// MPI_COMM_NULL. So the object keeps its state in a slot, as a capsule with a shared pointer.
 #include "python/memory_comm.h"
 
 #include <pybind11/pybind11.h>
@@ -26,7 +26,7 @@ namespace {
 constexpr const char* kCapsule = "gradred.Communicator";
 
 PyTypeObject* memory_comm_type = nullptr;
-Py_ssize_t state_offset = 0;  // of the slot in an object
+Py_ssize_t state_offset = 0;  // offset of the slot in an object
 
 using Shared = std::shared_ptr<Communicator>;
 
@@ -43,7 +43,7 @@ void install_memory_comm(const py::object& comm_class) {
   memory_comm_type = reinterpret_cast<PyTypeObject*>(py::object(comm_class).release().ptr());
 }
 
-// Set-up calls by a function of Python's, in which the GIL is held.
+// Setup calls through a Python function. The GIL is held.
 class PythonCalls final : public Bootstrap {
  public:
   PythonCalls(int rank, int size, py::function allgather)

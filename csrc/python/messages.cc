@@ -1,4 +1,4 @@
-// Messages from rank to rank: through shared memory, and waiting for those of the MPI's.
+// Messages between two ranks: through shared memory, and waits for messages of MPI.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -25,7 +25,7 @@ namespace py = pybind11;
 namespace gradred {
 namespace {
 
-// One in flight, with what it works on.
+// A message in flight, which keeps alive the object that it uses.
 class PyMessage final : public PyOperation {
  public:
   PyMessage(std::shared_ptr<MessageOperation> message, py::object held)
@@ -44,7 +44,7 @@ class PyMessage final : public PyOperation {
   py::object held_;
 };
 
-// To let the GIL go costs more than to copy a short message.
+// Releases the GIL for long messages only. Releasing it takes longer than copying a short message.
 class GilForShort {
  public:
   explicit GilForShort(std::size_t bytes) {
@@ -88,9 +88,9 @@ std::shared_ptr<PyMessage> receive_message(Mailboxes& self, std::uintptr_t data,
   return std::make_shared<PyMessage>(std::move(message), std::move(held));
 }
 
-// Of the MPI's. To look at one again and again in Python takes the interpreter 1 us each time, with
-// its lock. `request` and `status` are the addresses of the MPI's own, which mpi4py holds. None: it
-// has not ended within these seconds. Else the MPI's error code, 0 for none.
+// Waits for a message of MPI. Repeated tests in Python would take 1 us each, with the GIL held.
+// `request` and `status` are the addresses of MPI's objects, which mpi4py holds. Returns None if
+// the message has not ended within `seconds`, else MPI's error code (0: no error).
 py::object wait_for_message(std::uintptr_t request, std::uintptr_t status, double seconds) {
   const std::uint64_t deadline = now_ns() + static_cast<std::uint64_t>(1e9 * seconds);
   auto* const its_request = reinterpret_cast<mpi::Handle*>(request);
@@ -102,7 +102,7 @@ py::object wait_for_message(std::uintptr_t request, std::uintptr_t status, doubl
     while (true) {
       code = mpi::get().call.Test(its_request, &done, its_status);
       if (done != 0 || code != 0) break;
-      hook.long_work();  // the next look comes without the GIL
+      hook.long_work();  // the next test runs without the GIL
       if (now_ns() >= deadline) break;
       backoff.wait([&hook] {
         hook.waiting();

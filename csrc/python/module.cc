@@ -37,7 +37,7 @@ PYBIND11_MODULE(_core, m) {
         ". Build it again: python -m pip install --editable . in "
         "gradred's folder");
   }
-  gradred::this_process();  // both are looked up while files can still be opened
+  gradred::this_process();  // both need files, which may not open later
   gradred::host_id();
   m.doc() = "The C++ core of gradred; use the package gradred.";
   pybind11::register_local_exception_translator(gradred::translate);

@@ -20,8 +20,8 @@ namespace py = pybind11;
 namespace gradred {
 namespace {
 
-// Handle -> state, so that a call need not ask the MPI. An entry is trusted only while its
-// communicator is not freed; the shared pointer keeps it readable until the entry is replaced.
+// Cache from handles to states, so that a call need not ask MPI. An entry is valid only until its
+// communicator is freed. The shared pointer keeps the state readable until the entry is replaced.
 struct Remembered {
   mpi::Handle handle = 0;
   std::shared_ptr<Communicator> state;
@@ -37,7 +37,7 @@ std::size_t place_of(mpi::Handle handle) {
   return (handle ^ handle >> 6 ^ handle >> 12) % kRemembered;
 }
 
-// An attribute of mpi4py.MPI, never released.
+// An attribute of mpi4py.MPI. The reference is never released.
 PyObject* keep(const py::object& mpi4py, const char* name) {
   return py::object(mpi4py.attr(name)).release().ptr();
 }
@@ -52,15 +52,15 @@ void* loaded_library(const std::string& path) {
   return library;
 }
 
-// A fork of the rank finds none here, and asks Communicator::of, which refuses.
+// A forked child finds no cached state. It calls Communicator::of(), which refuses.
 void forget_handles_in_forks() {
   pthread_atfork(nullptr, nullptr, [] {
     for (Remembered& entry : remembered()) entry.handle = 0;
   });
 }
 
-// One rank alone may be one of several that a launcher of another MPI has started: Python looks.
-// MPI.COMM_SELF means one rank whoever started it.
+// A communicator of one rank may be one of several started by the launcher of another MPI. Python
+// code checks this. MPI.COMM_SELF always has one rank, so it is not checked.
 void require_right_launcher(const Communicator& communicator) {
   if (communicator.size() > 1 || communicator.handle() == mpi::get().is.comm_self) return;
   PyObject* looked = nullptr;

@@ -1,4 +1,4 @@
-// Named operations: what the front ends for deep learning build on.
+// Named operations, on which the front ends for deep learning are built.
 #include "python/named.h"
 
 #include <pybind11/numpy.h>
@@ -42,8 +42,8 @@ std::shared_ptr<PyNamedRequest> make_request(Arguments&&... arguments) {
 
 using Made = std::shared_ptr<PyNamedRequest>;
 
-// Adds one array to what is submitted. `order`: its axes from the slowest in memory to the fastest;
-// empty: as they stand.
+// Adds an array to a submission. `order`: its axes from the slowest to the fastest in memory;
+// empty: C order.
 void add(Submission& what, std::vector<NamedArray>& arrays, NamedArray array,
          std::span<const std::int64_t> shape, std::span<const int> order = {}) {
   array.rows = shape.empty() ? 0 : shape[0];
@@ -96,12 +96,13 @@ void add(Submission& what, std::vector<NamedArray>& arrays, const py::tuple& des
 }
 
 struct PlacedTensor : TensorView {
-  DeviceMemory* memory = nullptr;  // null: the host's
-  std::uint64_t stream = 0;        // in which the program works on a device's
+  DeviceMemory* memory = nullptr;  // nullptr: host memory
+  std::uint64_t stream = 0;        // stream in which the program uses a device tensor
 };
 
-// Its elements are others than those in the memory; DLPack does not tell. Such a view is the
-// imaginary part of a conjugate, which has gaps unless it has one element: others are not asked.
+// Whether the tensor is a negated view, whose elements differ from those in memory. DLPack does not
+// report it. Such a view is the imaginary part of a conjugate. With more than one element it has
+// gaps and is not dense, so larger tensors need no check.
 bool is_negated(PyObject* tensor, std::size_t count) {
   if (count != 1) return false;
   static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
@@ -123,7 +124,7 @@ std::optional<PlacedTensor> placed_tensor(PyObject* object) {
   return PlacedTensor{*view, memory, view->stream};
 }
 
-// What keeps a tensor's memory alive, also where the tensor is given another one (`x.data = y`).
+// The object that keeps a tensor's memory alive, even after `x.data = y` replaces that memory.
 py::object storage_of(PyObject* tensor) {
   static PyObject* const name = PyUnicode_InternFromString("untyped_storage");
   PyObject* const found = PyObject_CallMethodNoArgs(tensor, name);
@@ -151,7 +152,7 @@ PyObject* submit_tensor_method(PyObject* self, PyObject* const* given, Py_ssize_
   }
 }
 
-// Of a request that has no callbacks.
+// For a request without callbacks.
 PyObject* wait_for_held(PyObject* self, PyObject*) {
   try {
     return py::handle(self).cast<PyNamedRequest&>().wait_for_held().release().ptr();
@@ -215,7 +216,7 @@ std::shared_ptr<NamedOperations> create(const py::object& comm, std::uint64_t mo
   return made;
 }
 
-// Bytes that the operation has made memory for, as NumPy's arrays.
+// The memory that the operation has allocated for results, as NumPy arrays of bytes.
 py::list outputs_of(const PyNamedRequest& self) {
   py::list made;
   for (const NamedOutput& output : self.named().outputs) {
@@ -290,7 +291,7 @@ std::shared_ptr<PyNamedRequest> submit_tensor(NamedOperations& all, std::string 
       const Placement placement{from->memory, to->memory, {{from->memory, from->stream}}};
       Moments moments;
       array.after = placement.after_all(moments);
-    } catch (const Error&) {  // the closer look gets it, too
+    } catch (const Error&) {  // the Python path raises it again
       return nullptr;
     }
     array.on_device = true;

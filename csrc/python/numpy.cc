@@ -1,4 +1,4 @@
-#define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION  // NumPy's way of choosing an API
+#define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION  // required by NumPy
 #include "python/numpy.h"
 
 #include <numpy/arrayobject.h>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kTypeNumbers = 32;
 
-// By NumPy's type number. bfloat16 is a type of other packages, with a number of its own.
+// Types by NumPy's type number. bfloat16 comes from other packages, with another number.
 constexpr std::array<signed char, kTypeNumbers> make_table() {
   std::array<signed char, kTypeNumbers> table{};
   table.fill(-1);
@@ -59,7 +59,7 @@ std::optional<ArrayView> view_of(PyObject* object) {
     count *= static_cast<std::size_t>(PyArray_DIM(array, axis));
   }
   void* const data = PyArray_DATA(array);
-  if (data == nullptr && count > 0) return std::nullopt;  // refused with a closer look
+  if (data == nullptr && count > 0) return std::nullopt;  // the Python path refuses it
   return ArrayView{data, count, static_cast<DType>(kTable[number]),
                    (flags & NPY_ARRAY_WRITEABLE) != 0};
 }
@@ -75,7 +75,7 @@ std::uint64_t layout_of_plain(PyObject* object) {
     shape[axis] = PyArray_DIM(array, static_cast<int>(axis));
     order[axis] = static_cast<int>(axis);
   }
-  if ((PyArray_FLAGS(array) & NPY_ARRAY_C_CONTIGUOUS) == 0) {  // axes of length 1 stay in place
+  if ((PyArray_FLAGS(array) & NPY_ARRAY_C_CONTIGUOUS) == 0) {  // axes of length 1 stay
     std::size_t last = axes;
     for (std::size_t first = 0; first < axes; ++first) {
       if (shape[first] == 1) continue;
@@ -97,7 +97,7 @@ std::optional<std::span<const std::int64_t>> shape_in_order(PyObject* object) {
 
 PyObject* new_shaped(PyObject* object, std::span<const std::int64_t> shape) {
   PyArray_Descr* const descr = PyArray_DESCR(reinterpret_cast<PyArrayObject*>(object));
-  Py_INCREF(descr);  // which the new array keeps
+  Py_INCREF(descr);  // for the new array
   return PyArray_NewFromDescr(&PyArray_Type, descr, static_cast<int>(shape.size()), shape.data(),
                               nullptr, nullptr, 0, nullptr);
 }
@@ -105,7 +105,7 @@ PyObject* new_shaped(PyObject* object, std::span<const std::int64_t> shape) {
 PyObject* array_of_scalar(PyObject* object) {
   if (!PyArray_IsScalar(object, Generic)) return nullptr;
   PyObject* const made = PyArray_FromScalar(object, nullptr);
-  if (made == nullptr) PyErr_Clear();  // the closer look says what is the matter
+  if (made == nullptr) PyErr_Clear();  // the Python path reports the error
   return made;
 }
 

@@ -16,13 +16,13 @@ namespace py = pybind11;
 namespace gradred {
 namespace {
 
-// Without a limit for None. A year is as good as none, and does not overflow.
+// None: no limit. A limit of a year is the maximum, so that the sum does not overflow.
 std::uint64_t deadline_in(std::optional<double> seconds) {
   if (!seconds) return UINT64_MAX;
   return now_ns() + static_cast<std::uint64_t>(1e9 * std::clamp(*seconds, 0.0, 3e7));
 }
 
-// The device is asked by who waits: who carries the operation on must not.
+// The waiting thread checks the device, as the thread that advances the operation must not.
 class OrderHook final : public WaitHook {
  public:
   OrderHook(RequestHook& hook, StreamOrder* order) : hook_(hook), order_(order) {}
@@ -45,7 +45,7 @@ class OrderHook final : public WaitHook {
   std::uint64_t next_look_ns_ = 0;
 };
 
-// Ends when the program's stream has the work of another one.
+// Waits until another operation's work is enqueued in the program's stream.
 class Giving final : public Operation {
  public:
   explicit Giving(StartedOperation& given) : given_(given) {}
@@ -70,7 +70,7 @@ class Giving final : public Operation {
 
 }  // namespace
 
-// Before it comes an error that is on its way here.
+// Saves a pending Python error first, and restores it at the end.
 void call_once(PyObject* function, PyObject* argument) {
   PyObject *kind = nullptr, *error = nullptr, *trace = nullptr;
   PyErr_Fetch(&kind, &error, &trace);
@@ -164,14 +164,14 @@ void PyOperation::wait_stream(std::uint64_t stream) {
 
 void PyOperation::carry_on() {
   try {
-    drive_if_due();  // others may have to go first
+    drive_if_due();  // operations before it may have to advance first
     if (operation_->ended()) return;
     operation_->tested();
     const std::unique_lock lock(testing_->mutex, std::try_to_lock);
-    if (!lock.owns_lock()) return;  // another thread tests it, too
+    if (!lock.owns_lock()) return;  // another thread tests it as well
     if (order_ != nullptr) order_->check();
     testing_->watchdog.check(AboutOperation{*operation_});
-  } catch (const TransportError&) {  // the time is over, or the MPI has failed
+  } catch (const TransportError&) {  // the time limit is over, or MPI has failed
     operation_->abandon(std::current_exception());
   } catch (const DeviceError&) {
     operation_->abandon(std::current_exception());

@@ -16,21 +16,21 @@ namespace py = pybind11;
 namespace gradred {
 namespace {
 
-// What an instance holds behind mpi4py's own fields.
+// State of an instance, stored behind mpi4py's own fields.
 struct Bound {
-  std::shared_ptr<Communicator> comm;  // null: not bound, p() is not possible
+  std::shared_ptr<Communicator> comm;  // nullptr: not bound, p() raises an error
   std::shared_ptr<PyCall> call;
   bool started = false;
-  bool inside = false;  // p() has not returned, and uses this
+  bool inside = false;  // p() is running and uses this
 };
 
-std::size_t bound_offset = 0;  // of the pointer in an instance: where MPI.Prequest ends
+std::size_t bound_offset = 0;  // offset of the pointer in an instance: the size of MPI.Prequest
 
 Bound*& bound_of(PyObject* self) {
   return *reinterpret_cast<Bound**>(reinterpret_cast<std::byte*>(self) + bound_offset);
 }
 
-// p(): start and wait.
+// p(): starts the operation and waits for it.
 PyObject* call(PyObject* self, PyObject* args, PyObject* keywords) {
   if (PyTuple_GET_SIZE(args) != 0 || keywords != nullptr) {
     PyErr_SetString(PyExc_TypeError, "a persistent operation is called without arguments");
@@ -38,7 +38,7 @@ PyObject* call(PyObject* self, PyObject* args, PyObject* keywords) {
   }
   Bound* const bound = bound_of(self);
   if (bound == nullptr || bound->started ||
-      bound->comm->liveness().freed()) {  // with the right error or meaning
+      bound->comm->liveness().freed()) {  // MPI's own, freed or started request
     return PyObject_CallMethod(self, "_start_and_wait", nullptr);
   }
   try {
@@ -90,7 +90,7 @@ PyObject* unbind(PyObject* self, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// The MPI's functions see the operation in this object from now on, if it has a request.
+// Stores the operation's request, if any, in this object, so that MPI's functions find it.
 PyObject* begin(PyObject* self, PyObject* request) {
   if (request != Py_None) {
     const mpi::Handle handle = PyLong_AsUnsignedLongLong(request);
@@ -106,7 +106,8 @@ PyObject* end(PyObject* self, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// mpi4py's own part is a static type's, so that our heap type's reference is ours to drop.
+// mpi4py's base type is static and does not release the reference to this heap type, so this
+// function does.
 void dealloc(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
   PyObject_GC_UnTrack(self);

@@ -1,5 +1,5 @@
-// The tables of element types and operations, and a reduction of two buffers, whose time `gradred
-// explain` takes.
+// The tables of element types and operations, and a reduction of two buffers, which `gradred
+// explain` measures.
 #include "reduce/reduce.h"
 
 #include <pybind11/pybind11.h>

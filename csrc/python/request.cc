@@ -17,21 +17,21 @@ namespace py = pybind11;
 namespace gradred {
 namespace {
 
-// What an instance holds behind mpi4py's own fields, until the program has heard of the end.
+// State of an instance, stored behind mpi4py's own fields, until the program knows the outcome.
 struct Held {
-  std::shared_ptr<PyOperation> operation;  // null: the handle is the MPI's own request
-  PyObject* memory;                        // owned
+  std::shared_ptr<PyOperation> operation;  // nullptr: the handle is MPI's own request
+  PyObject* memory;                        // owned reference
 };
 
-// Found once, and never let go.
+// Set once, never released.
 struct InPython {
   PyObject* mpi_request = nullptr;  // MPI.Request
   PyTypeObject* request_class = nullptr;
   PyObject* keep_alive = nullptr;
   PyObject* let_ended_go = nullptr;
-  PyObject* kept = nullptr;  // a dict: whose memory is kept
+  PyObject* kept = nullptr;  // dict of memory that is kept alive
   PyObject* no_arguments = nullptr;
-  std::size_t held_offset = 0;  // of the pointer in an instance: where MPI.Request ends
+  std::size_t held_offset = 0;  // offset of the pointer in an instance: the size of MPI.Request
 };
 InPython in_python;
 
@@ -39,7 +39,7 @@ Held*& held_of(PyObject* self) {
   return *reinterpret_cast<Held**>(reinterpret_cast<std::byte*>(self) + in_python.held_offset);
 }
 
-// Null: it is for the MPI's own functions to wait.
+// nullptr: MPI's own functions have to wait for the request.
 std::shared_ptr<PyOperation> operation_of(PyObject* self) {
   return held_of(self) == nullptr ? nullptr : held_of(self)->operation;
 }
@@ -52,13 +52,13 @@ bool is_finalizing() {
 #endif
 }
 
-// The request has no more to do with its operation. Memory that this still uses stays alive.
+// Detaches a request from its operation. Memory that the operation still uses is kept alive.
 void let_go(PyObject* self) {
   const std::unique_ptr<Held> held(std::exchange(held_of(self), nullptr));
   if (held == nullptr) return;
   const PyOperation* const operation = held->operation.get();
   if (operation != nullptr && (!operation->ended() || operation->holds_memory())) {
-    if (is_finalizing()) {  // nobody is left to keep it
+    if (is_finalizing()) {  // nothing can keep it alive any more, so it leaks
       new std::shared_ptr<PyOperation>(std::move(held->operation));
       return;
     }
@@ -68,15 +68,15 @@ void let_go(PyObject* self) {
       py::handle(in_python.keep_alive)(held->operation, py::handle(held->memory));
     } catch (py::error_already_set& failed) {
       failed.discard_as_unraisable("keeping the memory of an operation in flight");
-      Py_INCREF(held->memory);  // never freed: better than written to
+      Py_INCREF(held->memory);  // a leak is better than a write to freed memory
     }
     PyErr_Restore(kind, error, trace);
   }
   Py_DECREF(held->memory);
 }
 
-// Completes the MPI's side of a request whose operation has ended. The GIL is held throughout: of
-// several threads that have waited, one gives the handle back.
+// Completes MPI's part of a request whose operation has ended. The GIL is held throughout, so that
+// of several waiting threads one frees the handle.
 void release_handle(PyObject* request, const PyOperation& operation, void* status) {
   const mpi::Mpi& mpi = mpi::get();
   mpi::Handle handle = mpi.normalise(handle_of(request));
@@ -89,13 +89,13 @@ void release_handle(PyObject* request, const PyOperation& operation, void* statu
     if (status != mpi.is.status_ignore) mpi.make_empty(status);
   } else {
     int done = 0;
-    // An error is that of the operation, of which the caller tells more.
+    // An MPI error here is the operation's own error, which the caller reports in more detail.
     static_cast<void>(mpi.call.Test(&handle, &done, status));
   }
   put_handle(request, mpi.is.request_null);
 }
 
-// The argument `status` of Wait and Test, borrowed; null with a Python error.
+// The argument `status` of Wait and Test, as a borrowed reference. nullptr: a Python error is set.
 PyObject* status_argument(PyObject* const* args, Py_ssize_t nargs, PyObject* names) {
   const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
   if (nargs + named == 0) return Py_None;
@@ -106,7 +106,7 @@ PyObject* status_argument(PyObject* const* args, Py_ssize_t nargs, PyObject* nam
   return nullptr;
 }
 
-// Its address for the MPI.
+// The address of a status for MPI.
 void* address_of(PyObject* status) {
   if (status == Py_None) return mpi::get().is.status_ignore;
   const py::module_ module = py::module_::import("mpi4py.MPI");
@@ -119,7 +119,8 @@ void* address_of(PyObject* status) {
   return reinterpret_cast<void*>(address.cast<std::uintptr_t>());
 }
 
-// Of a request that holds nothing. A null one says that it has ended, and leaves a status alone.
+// Calls MPI's function for a request without an operation. A null request is complete, and leaves
+// the status unchanged.
 PyObject* of_mpi(PyObject* self, const char* method, PyObject* status) {
   if (mpi::get().normalise(handle_of(self)) == mpi::get().is.request_null && status == Py_None) {
     Py_RETURN_TRUE;
@@ -131,7 +132,7 @@ PyObject* of_mpi(PyObject* self, const char* method, PyObject* status) {
   return result;
 }
 
-// A second thread that waits for it, too, finds either the operation or the request null.
+// Another thread that waits for the same request finds the operation, or a null request.
 void release_request(PyObject* self, const PyOperation& operation, void* status) {
   release_handle(self, operation, status);
   let_go(self);
@@ -183,7 +184,7 @@ PyObject* test_request(PyObject* self, PyObject* const* args, Py_ssize_t nargs, 
   Py_RETURN_TRUE;
 }
 
-// It has ended well, and nothing is left to tell.
+// Whether the operation has completed without an error and needs no request any more.
 bool is_over(const StartedOperation* operation) {
   return operation == nullptr ||
          (operation->ended() && !operation->failed() && !operation->uses_mpi_request() &&
@@ -210,17 +211,18 @@ PyObject* hold_operation(PyObject* self, PyObject* const* args, Py_ssize_t nargs
 
 PyObject* get_operation(PyObject* self, void*) {
   try {
-    return py::cast(operation_of(self)).release().ptr();  // None for null
+    return py::cast(operation_of(self)).release().ptr();  // nullptr becomes None
   } catch (...) {
     set_python_error(std::current_exception());
     return nullptr;
   }
 }
 
-// mpi4py's own part is a static type's, so that our heap type's reference is ours to drop.
+// mpi4py's base type is static and does not release the reference to this heap type, so this
+// function does.
 void dealloc_request(PyObject* self) {
   PyTypeObject* const type = Py_TYPE(self);
-  PyObject_GC_UnTrack(self);  // let_go() may run Python, which may collect garbage
+  PyObject_GC_UnTrack(self);  // let_go() may run Python code, which may collect garbage
   let_go(self);
   PyTypeObject* base = type;
   while (base->tp_dealloc != dealloc_request) base = base->tp_base;
@@ -287,7 +289,7 @@ PyObject* make_request(std::shared_ptr<StartedOperation> operation, PyObject* se
   auto request =
       py::reinterpret_steal<py::object>(type->tp_new(type, in_python.no_arguments, nullptr));
   if (!request) return nullptr;
-  if (is_over(operation.get())) {  // the request of mpi4py is null
+  if (is_over(operation.get())) {  // mpi4py makes a null request
     GilHook hook;
     count_operation(hook);
     return request.release().ptr();

@@ -1,4 +1,4 @@
-// Schedules in Python: readable and constructible from there, verified and costed in C++.
+// Schedules in Python: Python code can read and construct them, C++ verifies and costs them.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -31,7 +31,7 @@ std::string_view buffer_of(const Span& span) {
   return kBuffers[static_cast<std::size_t>(span.buffer)];
 }
 
-// The smallest scratch buffer that holds all spans, and whether any lies in the input.
+// Sets the size of the scratch buffer, and whether the schedule reads an input buffer.
 void note_buffers(Schedule& schedule) {
   std::uint64_t slots = 0;
   const auto include = [&](const Span& span) {
@@ -61,7 +61,7 @@ py::tuple tuple_of(const Rounds& rounds, std::size_t begin, std::size_t count, p
 
 py::tuple tuple_of(const Rounds& rounds) { return tuple_of(rounds, 0, rounds.size(), 1); }
 
-// For Python's for loops: one round at a time.
+// Iterator for Python's for loops. It makes one round at a time.
 class TupleIterator {
  public:
   explicit TupleIterator(Rounds::Iterator at) : at_(at) {}
@@ -76,7 +76,7 @@ class TupleIterator {
   Rounds::Iterator at_;
 };
 
-// Any iterable of iterables of steps, so that a generator function serves.
+// Accepts any iterable of iterables of steps, so also a generator.
 std::vector<Round> rounds_from(const py::iterable& rounds) {
   std::vector<Round> result;
   for (const py::handle& round : rounds) {
@@ -108,7 +108,7 @@ Schedule schedule_from(const py::iterable& rounds, int rank, int size, std::uint
   return schedule;
 }
 
-// Pickled as flat numbers: a kind, a peer and three spans per step.
+// The pickled form of a schedule: plain numbers, with a kind, a peer and three spans per step.
 py::tuple state_of(const Schedule& schedule) {
   py::list rounds;
   for (const Round& round : schedule.rounds) {
@@ -209,7 +209,7 @@ Schedule make(const std::string& collective, const std::string& name, int rank, 
   return make_schedule(kind, name, rank, size, parameters_from(find_algorithm(kind, name), given));
 }
 
-// Nothing given: all on one host.
+// Without `host_of`, all ranks are on one host.
 Topology topology_of(std::vector<int> host_of, int size) {
   if (host_of.empty()) host_of.resize(static_cast<std::size_t>(size));
   if (host_of.size() != static_cast<std::size_t>(size)) {
@@ -231,7 +231,7 @@ Cost cost_named(const std::string& collective, const std::string& name, int size
   return cost(kind, name, parameters, topology_of(std::move(host_of), size));
 }
 
-// The registry, one dictionary per algorithm.
+// The registered algorithms, one dictionary each.
 py::list table() {
   py::list rows;
   for (const Algorithm& algorithm : algorithms()) {
@@ -273,7 +273,7 @@ std::string text_of(const Schedule& schedule) {
          (schedule.in_place ? "" : " from an input buffer") + ">";
 }
 
-// Where nothing is said of the links inside hosts they are like those between them.
+// Links inside hosts default to the figures of those between hosts.
 double seconds_of(const Cost& cost, std::size_t bytes, double alpha, double beta, double gamma,
                   double gap, double delta, std::optional<double> alpha_inside,
                   std::optional<double> beta_inside, double far, std::size_t slices) {
@@ -286,7 +286,7 @@ double seconds_of(const Cost& cost, std::size_t bytes, double alpha, double beta
   return cost.seconds(bytes, model, slices);
 }
 
-// The end of a step, None where its kind has none.
+// A span of a step, or None if steps of this kind do not have it.
 py::object end_of(bool there, const Span& span) {
   return there ? py::cast(span) : py::object(py::none());
 }

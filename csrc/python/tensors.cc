@@ -28,11 +28,11 @@ struct ExchangeApi {
   void* allocate;
   void* to_managed;
   void* from_managed;
-  int (*look)(void* object, DlTensor* out);  // 0: well; else a Python error is set
+  int (*look)(void* object, DlTensor* out);  // 0: no error; else a Python error is set
   int (*work_stream)(std::int32_t device, std::int32_t device_id, void** stream);
 };
 
-// The types whose objects `look` takes; no subclasses of them, which may mean something else.
+// The types that `look` accepts. Subclasses are not included, as they may mean something else.
 std::array<PyTypeObject*, 2> types{};
 const ExchangeApi* known_api = nullptr;
 
@@ -40,7 +40,8 @@ std::optional<DType> dtype_of(const DlTensor& tensor) {
   if (tensor.lanes != 1) return std::nullopt;
   for (const DTypeInfo& info : kDTypeInfo) {
     const bool same = info.dlpack == tensor.code && 8 * info.bytes == tensor.bits;
-    if (same && info.kind != DTypeKind::kComplex) return info.dtype;  // it may be conjugated
+    if (same && info.kind != DTypeKind::kComplex)
+      return info.dtype;  // complex tensors may be conjugated
   }
   return std::nullopt;
 }
@@ -55,7 +56,8 @@ bool is_in_order(const DlTensor& tensor) {
   return true;
 }
 
-// Returns whether the types have such an interface. Both live as long as the process.
+// Registers the types. Returns whether they have such an interface. Types and interface live as
+// long as the process.
 bool know_tensors(const py::object& tensor, const py::object& parameter) {
   const py::object capsule = py::getattr(tensor, "__dlpack_c_exchange_api__", py::none());
   if (!PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) return false;
@@ -75,7 +77,7 @@ std::optional<DlTensor> look_at(PyObject* object) {
   }
   DlTensor tensor{};
   if (known_api->look(object, &tensor) == 0) return tensor;
-  PyErr_Clear();  // the closer look says what is the matter
+  PyErr_Clear();  // the Python path reports the error
   return std::nullopt;
 }
 
@@ -99,7 +101,7 @@ std::optional<TensorView> tensor_view(PyObject* object) {
 }
 
 std::optional<CudaTensorView> cuda_tensor_view(PyObject* object) {
-  constexpr std::uint64_t kLegacyStream = 1;  // which PyTorch calls 0
+  constexpr std::uint64_t kLegacyStream = 1;  // PyTorch calls it 0
   const auto tensor = look_at(object);
   if (!tensor || tensor->device != kCudaDevice || known_api->work_stream == nullptr) {
     return std::nullopt;
