@@ -13,7 +13,7 @@ struct Mutant {
   std::vector<Step> replacement;
 };
 
-// Ends of a step that are changed together.
+// Spans of a step that a mutant changes together.
 struct Ends {
   const char* name;
   std::vector<Span Step::*> spans;
@@ -56,7 +56,7 @@ class Mutator {
     }
   }
 
-  // Source and operand of a reduction are equals: to exchange these changes nothing.
+  // Source and operand of a reduction are symmetric, so exchanging them would change nothing.
   void exchange(const Step& step) {
     Step other = step;
     std::swap(other.source, other.target);
@@ -135,7 +135,7 @@ std::vector<Where> all_steps(const std::vector<Schedule>& schedules) {
   return places;
 }
 
-// Verifies the schedules with one step replaced, and puts it back.
+// Verifies the schedules with one step replaced, then restores the step.
 void judge(std::vector<Schedule>& schedules, const Where& where, const Mutant& mutant,
            std::uint64_t digest, MutationResult& result) {
   Rounds& rounds = schedules[where.rank].rounds;
@@ -180,7 +180,7 @@ MutationResult mutation_test(std::vector<Schedule> schedules, std::size_t sample
     }
     return result;
   }
-  std::mt19937_64 random(seed);  // % keeps the sample the same with every standard library
+  std::mt19937_64 random(seed);  // % gives the same sample with every standard library
   for (std::size_t i = 0; i < sample && !places.empty(); ++i) {
     const Where& where = places[random() % places.size()];
     const std::vector<Mutant> mutants = mutants_at(where);

@@ -1,5 +1,5 @@
-// A test of the verifier: schedules with one step changed must be rejected, or be proved to end in
-// the same state.
+// Mutation test of the verifier. It changes one step of the schedules at a time. The verifier must
+// reject each mutant or prove that it ends in the same state.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@ namespace gradred {
 struct MutationResult {
   std::size_t mutants = 0;
   std::size_t rejected = 0;
-  std::vector<std::string> equivalent;  // accepted, and the final state is the original's
-  std::vector<std::string> different;   // accepted with another, also correct, tree of sums
+  std::vector<std::string> equivalent;  // accepted, with the original's final state
+  std::vector<std::string> different;   // accepted, with another correct tree of sums
 };
 
-// Drops or duplicates each step, changes its peer or kind, the buffer, slot or chunks of each of
-// its ends or of all of them, or exchanges its target with what it reads, one change at a time, and
-// verifies the result. With sample = 0 all mutants, else that many drawn with `seed`. The
-// schedules, one per rank, must verify.
+// Verifies mutants of the schedules, each with one change in one step. A mutant lacks the step, has
+// it twice, or has another peer or kind. Or it has another buffer, slot or chunks in one or all of
+// the step's spans, or its target is exchanged with a span that it reads. sample = 0 tests all
+// mutants, otherwise that many drawn with `seed`. The schedules, one per rank, must be correct.
 MutationResult mutation_test(std::vector<Schedule> schedules, std::size_t sample = 0,
                              std::uint64_t seed = 1);
 

@@ -27,7 +27,7 @@ struct Failure {
   std::string text;
 };
 
-// The exception in flight; call it from a catch block.
+// Describes the current exception. The caller is in a catch block.
 Failure current_failure(int rank) {
   try {
     throw;
@@ -88,7 +88,7 @@ bool reduces(const Schedule& schedule) {
   return false;
 }
 
-// All slices of one rank.
+// Runs all slices of one rank.
 class RankRun {
  public:
   RankRun(const ThreadsRun& run, Transport& transport, std::uint64_t deadline)
@@ -154,7 +154,7 @@ class RankRun {
   std::deque<Execution> executions_;
 };
 
-// Joined at the end of their block (not every C++ library of our compilers has std::jthread).
+// Joins its threads when it is destroyed. Not every supported C++ library has std::jthread.
 struct Threads {
   ~Threads() {
     for (std::thread& thread : started) thread.join();
@@ -162,7 +162,7 @@ struct Threads {
   std::vector<std::thread> started;
 };
 
-// What the threads of one run share.
+// State that the threads of one run share.
 class Runner {
  public:
   explicit Runner(const ThreadsRun& run)
@@ -199,7 +199,7 @@ class Runner {
     }
   }
 
-  // Reports a failure before the trace is written, so that the other ranks learn of it at once.
+  // Reports a failure before it writes the trace, so that the other ranks learn of it immediately.
   void complete(Transport& transport, const Trace* trace = nullptr) {
     {
       RankRun rank_run(run_, transport, deadline_);
@@ -214,7 +214,7 @@ class Runner {
     if (trace != nullptr) trace->write(run_.trace);
   }
 
-  // The exception in flight: to the caller, and to the ranks that wait for this one.
+  // Reports the current exception to the caller, and to the ranks that wait for this one.
   void report(int rank) {
     const Failure failure = current_failure(rank);
     const Cause cause = failure.type == ErrorType::kUsage      ? Cause::kUsage
@@ -231,7 +231,7 @@ class Runner {
   ThreadsWorld world_;
   const std::uint64_t deadline_;
   std::mutex mutex_;
-  std::vector<Failure> failures_;  // in the order of time
+  std::vector<Failure> failures_;  // ordered by time
 };
 
 void check_run(const ThreadsRun& run) {

@@ -1,4 +1,4 @@
-// A collective operation with one thread per rank: how tests run schedules without an MPI.
+// Runs a collective operation with one thread per rank, so that tests need no MPI.
 #pragma once
 
 #include <chrono>
@@ -15,22 +15,22 @@ namespace gradred {
 
 struct ThreadsRun {
   std::vector<const Schedule*> schedules;  // one per rank, in order
-  std::vector<Buffer> buffers;             // each rank's work, where its result will be
-  std::vector<const void*> inputs;         // as long as work; none, or null for a schedule in place
-  std::vector<Stream*> before;             // of each rank; none, or null: what its buffers wait for
+  std::vector<Buffer> buffers;             // work buffer of each rank, which receives its result
+  std::vector<const void*> inputs;         // same length as work; empty or nullptr: in place
+  std::vector<Stream*> before;  // per rank: what its buffers wait for; empty or nullptr: none
   DType dtype = DType::kUInt8;
-  Op op = Op::kSum;        // kAvg and kPremul only combine: no scaling
+  Op op = Op::kSum;        // kAvg and kPremul only combine, without scaling
   bool staged = false;     // the transport sees host memory only (StagingTransport)
   std::size_t slices = 1;  // parts of the vector, all in flight together
   Protocol protocol = Protocol::kRendezvous;
   std::optional<FaultSpec> fault;
-  std::string trace;  // where each rank writes its trace (Trace::write); empty: nowhere
+  std::string trace;  // file for each rank's trace (Trace::write); empty: none
   std::chrono::duration<double> timeout{60.0};
 };
 
-// Blocks until all ranks have finished. When ranks fail, throws the kind of error that was the
-// first, with one line for each failed rank: "rank 2: PeerLost: ...". The buffers are then
-// undefined.
+// Blocks until all ranks have finished. If ranks fail, it throws the type of the first error, with
+// one line for each failed rank: "rank 2: PeerLost: ...". The content of the buffers is undefined
+// then.
 void run_on_threads(const ThreadsRun& run);
 
 }  // namespace gradred

@@ -18,8 +18,9 @@
 namespace gradred {
 namespace {
 
-// One operation: its tag, and how often this rank has used the tag before. All ranks begin the same
-// operations, so they agree on both; what an abandoned operation left behind matches nothing later.
+// Identifies an operation: its tag, and how often this rank has used the tag before. All ranks
+// start the same operations, so they agree on both. Messages left by an abandoned operation match
+// no later operation.
 struct Operation {
   std::uint32_t tag = 0;
   std::uint64_t use = 0;
@@ -27,16 +28,16 @@ struct Operation {
   auto operator<=>(const Operation&) const = default;
 };
 
-// A send or a receive that waits in the mailbox of its destination for its counterpart.
+// A send or receive in the mailbox of its destination, waiting for its counterpart.
 struct Post {
   int source = -1;
   Operation operation;
   Signature signature;
-  const void* data = nullptr;  // of a send
-  void* target = nullptr;      // of a receive
+  const void* data = nullptr;  // source of a send
+  void* target = nullptr;      // destination of a receive
   Memory memory{};             // of data or target
   std::size_t bytes = 0;
-  std::vector<std::byte> copy;                  // of an eager send: nobody owns it any more
+  std::vector<std::byte> copy;                  // data of an eager send, which has no other owner
   std::atomic<std::size_t>* pending = nullptr;  // the owner's count of incomplete messages
 
   bool matches(const Post& other) const {
@@ -44,13 +45,13 @@ struct Post {
   }
 };
 
-// What one rank has been sent and waits for. The mutex also guards the memory of all posts in here:
-// data is copied and posts are withdrawn only under it.
+// Messages sent to one rank, and receives that it has posted. The mutex also protects the memory of
+// all posts: data is copied and posts are withdrawn only while it is held.
 struct Mailbox {
   std::mutex mutex;
   std::list<Post> sends;
   std::list<Post> receives;
-  std::map<std::uint32_t, std::uint64_t> uses;  // of each tag by this rank
+  std::map<std::uint32_t, std::uint64_t> uses;  // per tag, by this rank
 };
 
 struct Poison {
@@ -60,7 +61,7 @@ struct Poison {
 
 struct Refusal {
   std::string reason;
-  bool usage = true;  // the callers disagree; else the schedule is wrong
+  bool usage = true;  // the callers disagree; false: the schedule is wrong
 };
 
 }  // namespace
@@ -81,7 +82,7 @@ class ThreadsWorld::State {
     if (!poison_) poison_ = std::move(poison);
     failed_.store(true, std::memory_order_release);
   }
-  // The operation has failed on all ranks; the others go on.
+  // Makes the operation fail on all ranks. Other operations continue.
   void refuse(const Operation& operation, Refusal refusal) {
     const std::lock_guard lock(mutex_);
     refused_.try_emplace(operation, std::move(refusal));
@@ -101,8 +102,8 @@ class ThreadsWorld::State {
   }
 
  private:
-  // The flag spares test() the lock: polling must not order the ranks' memory accesses, or a thread
-  // sanitizer could not see a schedule that touches memory still in flight.
+  // This flag avoids the lock in test(). Polling must not order the ranks' memory accesses:
+  // otherwise a thread sanitizer would miss a schedule that accesses memory still in flight.
   std::atomic<bool> failed_ = false;
   std::mutex mutex_;
   std::optional<Poison> poison_;
@@ -167,7 +168,7 @@ class ThreadsChannel : public Channel {
     world_->throw_if_failed(operation_);
     give_eager();
     complete_deliveries();
-    // An eager message counts as pending at its receiver alone, who waits for this delivery.
+    // Only the receiver counts an eager message as pending, and it waits for this delivery.
     return eager_.empty() && deliveries_.empty() && pending_.load(std::memory_order_acquire) == 0;
   }
 
@@ -183,7 +184,7 @@ class ThreadsChannel : public Channel {
       const std::size_t withdrawn = box.sends.remove_if(mine) + box.receives.remove_if(mine);
       pending_.fetch_sub(withdrawn, std::memory_order_relaxed);
     }
-    // What is left, peers are copying.
+    // Peers are copying the remaining messages.
     while (pending_.load(std::memory_order_acquire) != 0) std::this_thread::yield();
     return quiet;
   }
@@ -228,15 +229,15 @@ class ThreadsChannel : public Channel {
     box.sends.push_back(std::move(post));
   }
 
-  // Messages whose copies are complete, in their order.
+  // Delivers the eager messages whose copies are complete, in order.
   void give_eager() {
     if (eager_.empty() || !stream(memory_).ready()) return;
     for (auto& [peer, post] : eager_) give(peer, std::move(post));
     eager_.clear();
   }
 
-  // Copies, and completes both ends once that is done; or refuses the operation and leaves the
-  // waiting one as it is.
+  // Copies the data, and completes both messages after that. If they do not match, it makes the
+  // operation fail and leaves the waiting message unchanged.
   bool deliver(Post& send, const Post& receive, int receiver) {
     if (send.signature != receive.signature) {
       world_->refuse(
@@ -258,7 +259,7 @@ class ThreadsChannel : public Channel {
   void complete_deliveries() {
     std::erase_if(deliveries_, [](const Delivery& delivery) {
       if (!delivery.stream->ready()) return false;
-      // The owner may take its memory and this counter back as soon as the count is zero.
+      // The owner may free its memory and this counter as soon as the count is zero.
       for (std::atomic<std::size_t>* pending : delivery.pending) {
         if (pending != nullptr) pending->fetch_sub(1, std::memory_order_release);
       }
@@ -266,13 +267,13 @@ class ThreadsChannel : public Channel {
     });
   }
 
-  // A device's memory is copied by that device, whichever rank has it.
+  // The stream for a memory. A device copies its own memory, whichever rank uses it.
   Stream& stream(Memory memory) {
     const auto found = std::ranges::find(streams_, memory, &std::pair<Memory, Stream>::first);
     return found != streams_.end() ? found->second : streams_.emplace_back(memory, memory).second;
   }
 
-  // A message on its way, and what waits for it.
+  // A message whose data is being copied, and the counters to decrease after that.
   struct Delivery {
     Stream* stream;
     std::array<std::atomic<std::size_t>*, 2> pending;
@@ -282,8 +283,8 @@ class ThreadsChannel : public Channel {
   const std::shared_ptr<ThreadsWorld::State> world_;
   const int rank_;
   const Memory memory_;
-  std::deque<std::pair<Memory, Stream>> streams_;  // in use: these are not moved
-  std::vector<std::pair<int, Post>> eager_;        // peers, and what is being copied for them
+  std::deque<std::pair<Memory, Stream>> streams_;  // deque: streams in use keep their addresses
+  std::vector<std::pair<int, Post>> eager_;        // peers, and messages that are being copied
   std::vector<Delivery> deliveries_;
   Operation operation_;
   Signature signature_;

@@ -1,4 +1,4 @@
-// A board of names for tests, in memory that threads and forked processes share.
+// A board of names in shared memory, for tests whose ranks are threads or forked processes.
 #pragma once
 
 #include <sys/mman.h>

@@ -1,8 +1,8 @@
-// Bytes for tests that take many large blocks of the same few sizes.
+// A byte buffer for tests that need many large blocks of a few sizes.
 //
-// Fresh pages cost more than what tests do in them, under a sanitizer above all. So large blocks
-// are kept for the thread's next ones of just that size, which end where the block ends: what
-// lies beyond it is still the sanitizer's, as is a block that nobody has.
+// Fresh pages take more time than the tests' own work, above all under a sanitizer. So each thread
+// keeps large blocks and reuses them for requests of exactly the same size. The sanitizer still
+// detects accesses beyond the end of a block, and accesses to a block that is not in use.
 #pragma once
 
 #include <cstddef>
@@ -60,7 +60,7 @@ class KeptBlocks {
   std::size_t kept_ = 0;
 };
 
-// As a vector of them, which however takes byte after byte where the compiler does not optimise.
+// Replaces std::vector<std::byte>, as a vector is filled byte by byte in unoptimised builds.
 class Bytes {
  public:
   explicit Bytes(std::size_t size = 0, std::byte value = {}) : Bytes(size, Unwritten()) {
@@ -93,7 +93,7 @@ class Bytes {
   struct Unwritten {};
 
   Bytes(std::size_t size, Unwritten) : size_(size), data_(blocks().take(capacity())) {}
-  std::size_t capacity() const { return size_ == 0 ? 1 : size_; }  // an empty one has an address
+  std::size_t capacity() const { return size_ == 0 ? 1 : size_; }  // an empty buffer has an address
   void swap(Bytes& other) noexcept {
     std::swap(size_, other.size_);
     std::swap(data_, other.data_);
@@ -111,7 +111,7 @@ inline bool alike(std::span<const std::byte> a, std::span<const std::byte> b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
 
-// Makes all of `data` out of its first bytes, again and again.
+// Fills `data` with repetitions of its first bytes.
 inline void repeat(std::span<std::byte> data, std::size_t first) {
   for (std::size_t made = first, more = 0; made < data.size(); made += more) {
     more = made < data.size() - made ? made : data.size() - made;

@@ -1,4 +1,4 @@
-// How a test program checks: it goes on after what does not hold, and tells at its end.
+// Checks of a test program. It continues after a failed check, and reports all failures at its end.
 #pragma once
 
 #include <cstdio>
@@ -14,7 +14,7 @@ inline void expect(bool condition, const std::string& what) {
   ++failures;
 }
 
-// What main() returns.
+// Returns the exit status for main().
 inline int report(const char* program) {
   if (failures == 0) std::printf("%s: all passed\n", program);
   return failures == 0 ? 0 : 1;

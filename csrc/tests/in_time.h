@@ -1,4 +1,4 @@
-// The bounds of tests on real time, in one place: a test of what happens measures no machine.
+// Limits for tests that depend on real time. Other tests must not depend on the speed of a machine.
 #pragma once
 
 #include <cstdlib>
@@ -6,8 +6,8 @@
 
 namespace gradred::testing {
 
-// Whether something took no longer than is promised: on a busy machine it may take much longer,
-// unless TESTS_STRICT_TIMES=1 says that this one does nothing else.
+// Whether something took no longer than promised. On a busy machine it may take 30 s longer, unless
+// TESTS_STRICT_TIMES=1 declares that the machine does nothing else.
 inline bool in_time(double seconds, double promised) {
   const char* const strict = std::getenv("TESTS_STRICT_TIMES");
   const bool is_strict = strict != nullptr && std::string_view(strict) == "1";

@@ -1,4 +1,4 @@
-// One limit for what all communicators keep.
+// Test of the common limit for memory that all communicators keep for reuse.
 #include "comm/kept_memory.h"
 
 #include <cstddef>

@@ -1,11 +1,10 @@
-// A device for tests, whose memory no host thread may touch and whose operations complete late.
+// A device for tests. Host threads must not access its memory, and its operations complete late.
 //
-// The pages of a file are mapped twice: where the device's addresses are, without any access, and
-// where the device's own threads read and write them. A host thread that touches a device address
-// ends the process by SIGSEGV. An operation is carried out some microseconds after its stream has
-// been asked whether it is ready, and not before: who never asks never sees it done. Operations of
-// different streams are carried out at the same time and in any order. Memory that is allocated is
-// full of kGarbage.
+// The pages of a file are mapped twice. At the device's addresses they have no access rights, so a
+// host thread that accesses one ends the process by SIGSEGV. At other addresses the device's own
+// threads read and write them. An operation runs some microseconds after its stream was asked
+// whether it is ready, and not before: a caller that never asks never sees it complete. Operations
+// of different streams run concurrently and in any order. Allocated memory is filled with kGarbage.
 #pragma once
 
 #include <sys/mman.h>
@@ -35,9 +34,9 @@ namespace gradred::testing {
 class LateMemory final : public DeviceMemory {
  public:
   struct Behaviour {
-    bool says_ready = false;  // each stream says so at once, as if nobody had asked it
+    bool says_ready = false;  // each stream reports ready immediately, though its work is not done
     bool reduces = true;
-    std::uint64_t seed = 1;  // of delays and orders
+    std::uint64_t seed = 1;  // for delays and orders
     std::uint64_t longest_delay_ns = 5'000;
   };
 
@@ -65,7 +64,7 @@ class LateMemory final : public DeviceMemory {
 
   std::string name() const override { return "late memory"; }
   bool reduces() const override { return behaviour_.reduces; }
-  // Nothing is used again before all is released.
+  // No memory is reused until all of it has been released.
   std::byte* allocate(std::size_t bytes) override {
     const std::lock_guard lock(mutex_);
     const std::size_t begin = used_;
@@ -140,14 +139,14 @@ class LateMemory final : public DeviceMemory {
     }
 
     LateMemory& memory_;
-    std::uint64_t given_ = 0;  // by the thread whose stream it is
-    std::uint64_t told_ = 0;   // that ready() was asked with so many given
+    std::uint64_t given_ = 0;  // operations enqueued by the stream's owner
+    std::uint64_t told_ = 0;   // value of given_ at the last ready()
     std::atomic<std::uint64_t> done_{0};
-    // Under the memory's mutex: a search that saw asked_ change on its way would take a task before
-    // the one that it follows.
+    // Protected by the memory's mutex. If asked_ changed during a search, the search could find a
+    // task before the one that precedes it.
     std::uint64_t asked_ = 0;
-    bool busy_ = false;       // one of its tasks is being carried out
-    std::uint64_t seen_ = 0;  // the last search that came to one of its tasks
+    bool busy_ = false;       // one of its tasks is running
+    std::uint64_t seen_ = 0;  // last search that reached one of its tasks
   };
 
   std::byte* map(int protection) const {
@@ -159,7 +158,7 @@ class LateMemory final : public DeviceMemory {
     const auto* at = static_cast<const std::byte*>(address);
     return at >= addresses_ && at < addresses_ + kBytes;
   }
-  // Where the device itself finds a device or host address.
+  // The address at which the device itself accesses a device or host address.
   template <class T>
   T* own(T* address) const {
     if (!has(address)) return address;
@@ -178,7 +177,8 @@ class LateMemory final : public DeviceMemory {
     changed_.notify_one();
   }
 
-  // The first task of any stream that has been asked for it: those of one stream stay in order.
+  // The first task of a stream that was asked whether it is ready. Tasks of one stream stay in
+  // order.
   std::deque<Task>::iterator next() {
     ++searches_;
     std::vector<std::deque<Task>::iterator> found;
@@ -208,7 +208,8 @@ class LateMemory final : public DeviceMemory {
       operations_.fetch_add(1, std::memory_order_relaxed);
       lock.lock();
       task.stream->busy_ = false;
-      task.stream->done_.fetch_add(1, std::memory_order_release);  // it may be gone from now on
+      task.stream->done_.fetch_add(
+          1, std::memory_order_release);  // the stream may be destroyed from here on
     }
   }
 
@@ -224,7 +225,7 @@ class LateMemory final : public DeviceMemory {
   std::uint64_t searches_ = 0;
   bool ended_ = false;
   std::atomic<std::uint64_t> operations_{0};
-  std::array<std::thread, 2> device_;  // last: they use all of the above
+  std::array<std::thread, 2> device_;  // last member, as the threads use all others
 };
 
 }  // namespace gradred::testing

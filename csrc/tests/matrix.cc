@@ -1,14 +1,14 @@
-// Runs every algorithm on threads, for many sizes, counts, types, slices, transports and both kinds
-// of memory, and compares with a plain loop. Meant for the sanitizers: it needs neither Python nor
-// an MPI.
+// Runs every algorithm on threads and compares with a plain loop. It covers many sizes, counts,
+// types, slices and transports, and both kinds of memory. It needs neither Python nor MPI, so that
+// it can run under the sanitizers.
 //   matrix            a small sweep: each case with one of the types and ops, in turn
-//   matrix --full     each case with all of them
+//   matrix --full     each case with all types and ops
 //   matrix --only TEXT --repeat N
-//                     the cases on a device whose description has the text, N times: each time
+//                     the cases on a device whose description contains TEXT, N times: each time
 //                     with other types, buffers, delays and orders
-//   matrix --mutant M an executor that is wrong: it "touches" memory that is the device's, or
-//                     "hurries" on before it is ready. The sweep starts these itself and wants
-//                     them to fail.
+//   matrix --mutant M a faulty executor: "touches" accesses device memory from the host, "hurries"
+//                     continues before the device is ready. The sweep starts both itself and
+//                     requires that they fail.
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -25,7 +25,7 @@
 namespace gradred {
 namespace {
 
-// The parameters worth trying for an algorithm on `size` ranks.
+// The sets of parameters to test for an algorithm on `size` ranks.
 std::vector<Parameters> parameters_of(const Algorithm& algorithm, int size, bool full) {
   const auto takes = [&](std::string_view name) {
     return algorithm.parameters.find(name) != std::string_view::npos;
@@ -87,7 +87,7 @@ void for_each_case(bool full, Function function) {
   }
 }
 
-// Every algorithm on memory that no host thread may touch; what else there is to choose is drawn.
+// Every algorithm on memory that no host thread may access. All other settings are drawn.
 template <class Function>
 void for_each_case_on_a_device(bool full, unsigned seed, Function function) {
   constexpr Protocol kEager = Protocol::kEager, kRendezvous = Protocol::kRendezvous;
@@ -121,8 +121,8 @@ void for_each_case_on_a_device(bool full, unsigned seed, Function function) {
   }
 }
 
-// Whether every case that this executor gets wrong ends in success all the same; a device address
-// that is touched ends the process.
+// Whether all cases succeed with this faulty executor, though they should not. A host access to a
+// device address ends the process.
 bool run_mutant(std::string_view mutant) {
   testing::LateMemory device({.says_ready = mutant == "hurries"});
   bool all_well = true;
@@ -133,12 +133,12 @@ bool run_mutant(std::string_view mutant) {
   return all_well;
 }
 
-// Whether the mutant fails, in a process of its own.
+// Whether the mutant fails in a process of its own.
 bool is_found(const char* mutant) {
   char program[] = "/proc/self/exe", option[] = "--mutant";
   std::string name(mutant);
   char* arguments[] = {program, option, name.data(), nullptr};
-  posix_spawn_file_actions_t quiet;  // it dies in many words
+  posix_spawn_file_actions_t quiet;  // it fails with long messages
   posix_spawn_file_actions_init(&quiet);
   posix_spawn_file_actions_addopen(&quiet, 2, "/dev/null", O_WRONLY, 0);
   pid_t child = 0;
@@ -149,7 +149,7 @@ bool is_found(const char* mutant) {
   return !(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-// What was tried, and what came of it.
+// Counts and reports results.
 class Tally {
  public:
   void add(const std::string& name, const std::string& trouble) {

@@ -1,4 +1,4 @@
-// One case of the matrix: an algorithm on threads, compared with a plain loop.
+// One case of the matrix: runs an algorithm on threads and compares with a plain loop.
 #pragma once
 
 #include <algorithm>
@@ -26,13 +26,13 @@ struct Combination {
   Op op;
 };
 
-// Integers whose results are exact in every order: sums stay below 64, products at 2^8.
+// Integers with results that are exact in every order: sums stay below 64, products at most 2^8.
 constexpr Combination kCombinations[] = {
     {DType::kFloat32, Op::kSum}, {DType::kInt32, Op::kProd},   {DType::kFloat64, Op::kMax},
     {DType::kUInt8, Op::kSum},   {DType::kFloat64, Op::kProd}, {DType::kInt32, Op::kMin},
 };
 
-// Where the ranks' buffers are: in host memory, in a device's, or every other rank's there.
+// The ranks' buffers are in host memory, in device memory, or in device memory on every other rank.
 enum class Where : std::uint8_t { kHost, kDevice, kMixed };
 
 struct Case {
@@ -64,7 +64,7 @@ std::string describe(const Case& c) {
          (c.staged ? " staged" : "") + (c.fault ? " delayed" : "") + (c.traced ? " traced" : "");
 }
 
-// Elements as doubles, which hold all values used here.
+// Elements are converted from and to double, which represents all values used here.
 template <class T>
 void put(std::byte* data, std::size_t index, double value) {
   const T element = static_cast<T>(value);
@@ -90,7 +90,7 @@ Access access(DType dtype) {
   return {put<std::uint8_t>, get<std::uint8_t>};
 }
 
-// In every case the same ones come again after so many elements.
+// The values repeat after this number of elements.
 constexpr std::size_t kPeriod = 88;
 
 double input_of(const Case& c, int rank, std::size_t index) {
@@ -112,7 +112,7 @@ double reduction(const Case& c, std::size_t index) {
   return result;
 }
 
-// The rank that owns each element, by the definition in schedule.h, in each slice for itself.
+// The rank that owns each element as defined in schedule.h, separately in each slice.
 std::vector<int> owners(const Case& c, std::uint32_t chunks) {
   std::vector<int> result(c.count);
   const Partition parts{c.count, c.slices};
@@ -132,7 +132,7 @@ std::vector<int> owners(const Case& c, std::uint32_t chunks) {
 // A vector with `value(index)` at each index.
 template <class Value>
 Bytes filled(const Case& c, Value value) {
-  // Whose input it is has no period.
+  // In an allgather the values also depend on the owner, so they do not repeat.
   const bool owned = c.algorithm->collective == Collective::kAllgather;
   const std::size_t own = owned ? c.count : std::min(c.count, kPeriod);
   const Access elements = access(c.types.dtype);
@@ -142,8 +142,8 @@ Bytes filled(const Case& c, Value value) {
   return data;
 }
 
-// What one case needs: a schedule, an input and a work buffer for each rank. Whoever has no input
-// holds 99s, as does a work buffer that is not to hold the input.
+// State of one case: a schedule, an input and a work buffer for each rank. Buffers without a
+// defined content are filled with 99.
 struct Setting {
   explicit Setting(const Case& c) {
     const Collective collective = c.algorithm->collective;
@@ -166,7 +166,7 @@ struct Setting {
 
   std::vector<Schedule> schedules;
   std::vector<Bytes> inputs, work;
-  std::vector<int> owner;  // of each element; reduce-scatter and allgather only
+  std::vector<int> owner;  // owner of each element; for reduce-scatter and allgather
 };
 
 double expected(const Case& c, const Setting& setting, std::size_t index) {
@@ -177,12 +177,12 @@ double expected(const Case& c, const Setting& setting, std::size_t index) {
   return reduction(c, index);
 }
 
-// Empty, or the first difference.
+// Returns an empty string, or the first difference.
 std::string compare(const Case& c, const Setting& setting) {
   const Bytes all = filled(c, [&](std::size_t i) { return expected(c, setting, i); });
   for (int rank = 0; rank < c.size; ++rank) {
     const Bytes& data = setting.work[static_cast<std::size_t>(rank)];
-    if (data == all) continue;  // the fast way
+    if (data == all) continue;  // the fast case
     for (std::size_t i = 0; i < c.count; ++i) {
       const bool anything =
           c.algorithm->collective == Collective::kReduceScatter && setting.owner[i] != rank;
@@ -198,12 +198,12 @@ std::string compare(const Case& c, const Setting& setting) {
   return {};
 }
 
-// Large vectors are there to overlap in time; in the small sweep one way of running them is enough.
+// Large vectors test overlap in time. In the small sweep, one mode of execution suffices for them.
 bool is_small(const Case& c) {
   return c.count < 10000 || (c.slices > 1 && c.protocol == Protocol::kRendezvous);
 }
 
-// A rank's buffers where the case wants them, filled by a stream that the rank has to wait for.
+// A rank's buffers in the memory of the case. A stream fills them, and the rank has to wait for it.
 class Placed {
  public:
   Placed(Memory memory, Bytes& work, Bytes& input)
@@ -217,7 +217,7 @@ class Placed {
   }
 
   Buffer work() const { return {own_[0].data(), host_[0]->size(), memory_}; }
-  const void* input() const { return own_[1].data(); }  // an empty one has an address, too
+  const void* input() const { return own_[1].data(); }  // an empty one has an address as well
   Stream& filled() { return stream_; }
   void take_back() {
     for (std::size_t i = 0; i < 2; ++i) {
@@ -233,7 +233,7 @@ class Placed {
   Allocation own_[2];
 };
 
-// Empty, or what went wrong. `touched`: the ranks take the device's memory for the host's.
+// Returns an empty string or an error. `touched`: the ranks treat device memory as host memory.
 std::string run(const Case& c, testing::LateMemory& device, bool touched = false) {
   try {
     Setting setting(c);

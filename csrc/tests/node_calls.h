@@ -1,7 +1,7 @@
-// Calls of node groups in tests: inputs, expected results, checks, and a report of the tests.
+// Calls on node groups in tests: inputs, expected results, checks and a report.
 //
-// Expected results come from folding all ranks' inputs in order of rank in this rank alone; they
-// must match bit for bit.
+// Each rank computes the expected results itself, by combining all ranks' inputs in rank order. The
+// results must match bit for bit.
 #pragma once
 
 #include <sched.h>
@@ -19,7 +19,7 @@
 
 namespace gradred::testing {
 
-// Small limits, so that counts of a few thousand elements take every path and many chunks.
+// Small limits, so that a few thousand elements cover all data paths and many chunks.
 inline NodeOptions small_paths() {
   NodeOptions options;
   options.slot_bytes = 4096;
@@ -33,27 +33,28 @@ inline NodeOptions small_paths() {
   return options;
 }
 
-// Who waits for a call: the call itself, or its caller, who looks again and again, sleeps, or
-// first only begins it, or looks seldom, so that each wait takes its time.
+// How a call is waited for. kNone: the call itself blocks. kBusy: its caller polls. kAsleep: its
+// caller sleeps. kBegun: the caller first only begins the call. kSeldom: the caller polls at long
+// intervals, so that each wait takes a long time.
 enum class InSteps : std::uint8_t { kNone, kBusy, kAsleep, kBegun, kSeldom };
 
 struct Call {
   Kind kind = Kind::kAllreduce;
   Op op = Op::kSum;
   DType dtype = DType::kFloat32;
-  std::size_t count = 0;  // of one rank's block
+  std::size_t count = 0;  // elements of one rank's block
   bool in_place = false;
   int root = 0;
   InSteps steps = InSteps::kNone;  // may differ between ranks
-  bool mapped = false;             // in memory that peers may map; likewise
+  bool mapped = false;             // arrays in memory that peers may map; may differ between ranks
 };
 
-constexpr std::size_t kPeriod = 13;  // elements, after which inputs and results begin again
+constexpr std::size_t kPeriod = 13;  // elements, after which inputs and results repeat
 
-// Small whole numbers: valid in every type, and cheap to make.
+// Small integers. They are valid in every type and cheap to make.
 inline Bytes input_of_rank(const Call& call, std::size_t elements, int rank, unsigned seed) {
   Bytes data(elements * size_of(call.dtype));
-  std::size_t made = 0;  // bytes
+  std::size_t made = 0;  // bytes written
   const auto whole = [&](std::size_t i) {
     return static_cast<int>((i * 31 + static_cast<std::size_t>(rank) * 17 + seed) % kPeriod);
   };
@@ -75,7 +76,7 @@ inline Bytes input_of_rank(const Call& call, std::size_t elements, int rank, uns
     case DType::kBool:
       for (; made < std::min(kPeriod, data.size()); ++made) data[made] = std::byte(whole(made) % 2);
       break;
-    default:  // integers in their lowest byte; 16-bit floats as some small finite number
+    default:  // integers in their lowest byte; a small finite 16-bit float
       for (std::size_t i = 0; i < std::min(kPeriod, elements); ++i, made += size_of(call.dtype)) {
         data[made] = std::byte(static_cast<unsigned char>(whole(i)));
       }
@@ -106,7 +107,7 @@ inline std::string text_of(const Call& call, int size) {
          (call.in_place ? ", in place" : "") + ", p=" + std::to_string(size);
 }
 
-// What a call gets and what it must leave in `recv`.
+// The input of a call, and the content of `recv` that it must produce.
 struct Case {
   Bytes send, recv, expected;
 };
@@ -153,7 +154,7 @@ inline NodeCall node_call(const Call& call, const void* send, void* recv) {
                                       static_cast<std::uint64_t>(call.root))};
 }
 
-// In steps that never wait, and between them as `way` says.
+// Runs a call in nonblocking steps. `way` says what happens between them.
 inline void run_in_steps(NodeGroup& group, const NodeCall& call, InSteps way, Poll* poll) {
   NodeExecution execution(group);
   execution.start(call);
@@ -177,10 +178,11 @@ inline void perform(NodeGroup& group, const Call& call, const void* send, void* 
   run_in_steps(group, made, call.steps, poll);
 }
 
-// As if all ranks had done `count` operations whose data fit into the announcements. Collective.
+// Advances the state as if all ranks had done `count` operations whose data fit into the
+// announcements. Collective.
 struct ManyOperations {
   static void pass(NodeGroup& group, std::uint64_t count, BoardBootstrap& bootstrap) {
-    bootstrap.barrier();  // all have left the last operation
+    bootstrap.barrier();  // all ranks have left the last operation
     group.operation_ += count;
     RankState& mine = group.part().state(static_cast<std::size_t>(group.rank()));
     const std::uint64_t last = group.operation_;
@@ -191,7 +193,7 @@ struct ManyOperations {
   }
 };
 
-// Bytes with a fence on each side, where the test wants them.
+// A buffer with a fence on each side, in memory that peers may map or in ordinary memory.
 class Fenced {
  public:
   Fenced(const Bytes& content, bool mapped)
@@ -217,7 +219,7 @@ class Fenced {
   std::optional<ArrayMemory> memory_;
 };
 
-// One call on this rank, its result checked, and that nothing around it was touched.
+// Runs one call on this rank, and checks the result and the fences.
 inline void run_call(NodeGroup& group, const Call& call, unsigned seed) {
   const Case c = make_case(call, group.rank(), group.size(), seed);
   Fenced send(c.send, call.mapped), recv(c.recv, call.mapped);
@@ -247,7 +249,7 @@ inline bool contains(const std::string& text, const std::string& part) {
 class Report {
  public:
   explicit Report(std::string part) : part_(std::move(part)) {}
-  // Runs the test unless its name lacks the part that was asked for.
+  // Runs the test if its name contains the requested part.
   void operator()(const std::string& name, const std::function<std::string()>& test) {
     if (!contains(name, part_)) return;
     const std::string failures = test();
@@ -266,7 +268,7 @@ class Report {
 
 inline const char* name_of(Ranks kind) { return kind == Ranks::kThreads ? "threads" : "processes"; }
 
-// A test of ranks of one kind.
+// Returns a function that runs a test on ranks of one kind.
 inline auto on_ranks(Report& report, Ranks kind) {
   return [&report, kind](int size, const std::string& name, const Body& body) {
     report(name + " [" + name_of(kind) + ", p=" + std::to_string(size) + "]",

@@ -1,4 +1,4 @@
-// Ranks of a node group for tests: forked processes or threads of this process.
+// Ranks of a node group for tests: forked processes, or threads of this process.
 #pragma once
 
 #include <pthread.h>
@@ -21,14 +21,14 @@ namespace gradred::testing {
 
 enum class Ranks { kThreads, kProcesses };
 
-// Memory that all ranks see whatever they are, for the bootstrap and for reporting failures.
+// Memory that all ranks share, for the bootstrap and for reports of failures.
 struct Board {
   static constexpr int kMaxRanks = 64;
   static constexpr std::size_t kCell = 512;
 
   pthread_barrier_t barrier;
   std::byte cells[kMaxRanks][kCell];
-  char failure[kMaxRanks][kCell];  // empty: the rank is content
+  char failure[kMaxRanks][kCell];  // empty: no failure
 };
 
 class BoardBootstrap final : public Bootstrap {
@@ -63,8 +63,8 @@ inline void expect(bool condition, const std::string& what) {
 
 using Body = std::function<void(BoardBootstrap&)>;
 
-// Run `body` on every rank and return the failures, one line each. A rank that is killed by SIGKILL
-// is no failure here (tests kill ranks); one that runs longer than `seconds` is.
+// Runs `body` on every rank, and returns the failures, one line each. A rank killed by SIGKILL does
+// not count as a failure, as tests kill ranks. A rank that runs longer than `seconds` does.
 inline std::string run_ranks(Ranks kind, int size, const Body& body, unsigned seconds = 60) {
   void* memory =
       mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

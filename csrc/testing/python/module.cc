@@ -1,5 +1,5 @@
-// The extension module _core_testing, which tests/core_testing.py imports: parts of the core that
-// tests alone call. An editable install builds it into tests/; no wheel holds it.
+// The extension module _core_testing, which tests/core_testing.py imports. It exports parts of the
+// core that only tests call. An editable install builds it into tests/; no wheel contains it.
 #include "testing/python/module.h"
 
 #include <exception>
@@ -12,7 +12,8 @@ namespace py = pybind11;
 
 namespace {
 
-// As gradred.errors has them; of what ends a communicator the product says more.
+// Raises the exceptions of gradred.errors. gradred._core adds more to errors that end a
+// communicator.
 void translate(std::exception_ptr thrown) {
   const auto raise = [](const char* name, const std::exception& error) {
     py::set_error(py::module_::import("gradred.errors").attr(name), error.what());
@@ -35,7 +36,7 @@ void translate(std::exception_ptr thrown) {
 }  // namespace
 
 PYBIND11_MODULE(_core_testing, m) {
-  py::module_::import("gradred._core");  // the classes of schedules are its
+  py::module_::import("gradred._core");  // it defines the classes of schedules
   m.doc() = "What tests alone call of gradred's C++ core.";
   py::register_local_exception_translator(translate);
   gradred::bind_mutants(m);

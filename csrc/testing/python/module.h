@@ -1,4 +1,4 @@
-// The parts of the extension module _core_testing.
+// Functions that add the parts of the extension module _core_testing.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,4 +1,4 @@
-// The reduction functions of each instruction set, on buffers of Python.
+// The reduction functions of each instruction set, applied to Python buffers.
 #include "reduce/reduce.h"
 
 #include <pybind11/pybind11.h>

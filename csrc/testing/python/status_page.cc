@@ -1,4 +1,4 @@
-// Status pages as ranks write them, for tests of who reads them.
+// Status pages in the form that ranks write, for tests of their readers.
 #include "liveness/status_page.h"
 
 #include <pybind11/stl.h>
@@ -29,7 +29,7 @@ py::bytes bytes_of_page(const StatusPage& page) {
   return {reinterpret_cast<const char*>(&page), sizeof page};
 }
 
-// `begun`: 1 and the operation's number, with LastBegun::kOverMessages or without.
+// `begun`: 1 plus the operation's number, with or without LastBegun::kOverMessages.
 py::bytes status_page(std::uint64_t begun, std::uint64_t what) {
   const auto page = std::make_unique<StatusPage>();
   page->last = {begun, what};

@@ -1,4 +1,4 @@
-// run_threads: a collective operation with one thread per rank.
+// run_threads: runs a collective operation with one thread per rank.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 namespace py = pybind11;
 
-// Memory of a Python object, held until this goes out of scope.
+// Memory of a Python object, kept alive as long as this object.
 class HeldBuffer {
  public:
   HeldBuffer(const py::handle& object, int flags) {
