@@ -1,4 +1,4 @@
-// The table of names and the log that ranks share, with ranks as threads and as processes.
+// The table of names and the log that ranks share. The ranks are threads or processes.
 #include "coordinator/board.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace gradred::testing {
 namespace {
 
-// What each rank saw, for all to compare: the hash of its log.
+// Compares a hash of each rank's log over all ranks.
 std::uint64_t all_saw_the_same(BoardBootstrap& bootstrap, std::uint64_t mine) {
   std::vector<std::uint64_t> all(static_cast<std::size_t>(bootstrap.size()));
   bootstrap.allgather(&mine, sizeof mine, all.data());
@@ -24,12 +24,12 @@ std::uint64_t all_saw_the_same(BoardBootstrap& bootstrap, std::uint64_t mine) {
   return mine;
 }
 
-// Some go chunk by chunk.
+// Some counts are so large that the operation goes chunk by chunk.
 std::size_t count_of(int name) {
   return static_cast<std::size_t>(name % 9 == 8 ? 4'000'000 + name : name + 1);
 }
 
-// Each rank in an order of its own, with names that come again, and with priorities of its own.
+// Each rank submits in its own order and with its own priorities. The names repeat.
 void submits_in_any_order(const Shared& memory, BoardBootstrap& bootstrap,
                           std::uint64_t most_fused) {
   named::Board board = board_of(memory, bootstrap, most_fused);
@@ -75,8 +75,9 @@ void submits_in_any_order(const Shared& memory, BoardBootstrap& bootstrap,
   all_saw_the_same(bootstrap, seen);
 }
 
-// Names that come again, at times with other arrays, beside so many new ones that all slots are
-// given away again and again, while ranks come to them by their lanes.
+// Some names repeat, at times with another array. There are so many new names that all slots are
+// reassigned repeatedly. Meanwhile ranks submit repeated names through their lanes, which are the
+// ranks' lists of slots without a lock.
 void slots_change_while_ranks_come(const Shared& memory, BoardBootstrap& bootstrap) {
   named::Board board = board_of(memory, bootstrap);
   bootstrap.barrier();
@@ -97,7 +98,7 @@ void slots_change_while_ranks_come(const Shared& memory, BoardBootstrap& bootstr
       const bool is_old = i < kOld;
       const std::string name =
           is_old ? "old" + std::to_string(i) : "new" + std::to_string(turn * kNew + i);
-      const int times = is_old ? turn / (2 + i) : 0;  // with the same array
+      const int times = is_old ? turn / (2 + i) : 0;  // repetitions with the same array
       std::optional<named::Board::Place> place;
       while (!(place = board.arrive(name, sum_of(static_cast<std::size_t>(1 + times))))) take();
       expect(mine.emplace(*place, i).second, "a slot has one name");
@@ -110,21 +111,22 @@ void slots_change_while_ranks_come(const Shared& memory, BoardBootstrap& bootstr
   }
 }
 
-// Ranks that come at the same moment, with the same array or not: some by their lanes, while
-// another gives the slot other arrays.
+// Ranks submit at the same time, with equal or different arrays. Some use their lanes while another
+// rank assigns other arrays to the slot.
 void differences_are_seen_by_all(const Shared& memory, BoardBootstrap& bootstrap) {
   named::Board board = board_of(memory, bootstrap);
   bootstrap.barrier();
   const auto ranks = static_cast<unsigned>(bootstrap.size());
-  std::mt19937 random(1);  // the same on all
+  std::mt19937 random(1);  // the same on all ranks
   for (int turn = 0; turn < 1000; ++turn) {
     std::vector<std::size_t> counts(ranks);
     for (std::size_t& count : counts) count = 1 + random() % 2;
     const std::size_t mine = counts[static_cast<unsigned>(bootstrap.rank())];
     const bool agree = std::ranges::count(counts, mine) == bootstrap.size();
-    const auto first = board.arrive("first", sum_of(1));  // what comes behind it takes the lane
+    const auto first = board.arrive("first", sum_of(1));  // the next name goes through the lane
     std::optional<named::Board::Place> place;
-    while (!(place = board.arrive("one", sum_of(mine)))) {  // others may still read the last one
+    while (!(place = board.arrive(
+                 "one", sum_of(mine)))) {  // other ranks may still read the previous array
       std::this_thread::yield();
     }
     std::map<named::Board::Place, bool> agreed;
@@ -180,7 +182,8 @@ void the_most_urgent_goes_first_between_chunks(const Shared& memory, BoardBootst
   }
   bootstrap.barrier();
   arrive("of no hurry", sum_of(3, -1));
-  arrive("urgent", sum_of(1, bootstrap.rank() == 0 ? -2 : 2));  // the highest counts
+  arrive("urgent",
+         sum_of(1, bootstrap.rank() == 0 ? -2 : 2));  // the highest priority of all ranks applies
   arrive("more urgent", sum_of(2, 3));
   bootstrap.barrier();
   if (bootstrap.rank() == 0) {
@@ -221,7 +224,7 @@ void the_end_of_a_join_comes_behind_all_chunks(const Shared& memory, BoardBootst
   }
   expect(entries[1].chunk == 0 && entries[2].chunk == 1, "two chunks");
   expect(entries[3].is_join(), "then the join");
-  for (const auto& entry : entries) {  // also for who takes it when all have joined
+  for (const auto& entry : entries) {  // also for the rank that takes it when all have joined
     expect(entry.submission != nullptr, "what rank 0 has no array of");
   }
 }
@@ -280,7 +283,7 @@ void joined_ranks_fall_behind(const Shared& memory, BoardBootstrap& bootstrap) {
       board.arrive("b" + std::to_string(i % 50), sum_of(1));
       const std::size_t now = board.take().size();
       taken += now;
-      if (now == 0) break;  // it waits for the other rank, which does not look
+      if (now == 0) break;  // it waits for the other rank, which takes nothing
     }
     expect(taken == named::Board::kSlots, "the log is full");
     board.join();
@@ -357,7 +360,7 @@ void takes_back(const Shared& memory, BoardBootstrap& bootstrap) {
 void what_all_have_submitted_outlives_who_leaves(const Shared& memory, BoardBootstrap& bootstrap) {
   named::Board board = board_of(memory, bootstrap);
   bootstrap.barrier();
-  for (int turn = 0; turn < 2; ++turn) {  // from then on all but the first come by their lanes
+  for (int turn = 0; turn < 2; ++turn) {  // afterwards all but the first use the lanes
     for (const char* const name : {"first", "a", "b"}) board.arrive(name, sum_of(1));
     bootstrap.barrier();
     expect(board.take().size() == 3, "all have come");
@@ -407,5 +410,5 @@ int run_all(const std::string& part) {
 }  // namespace
 }  // namespace gradred::testing
 
-// board_test [part of a test's name]
+// usage: board_test [part of a test's name]
 int main(int argc, char** argv) { return gradred::testing::run_all(argc > 1 ? argv[1] : ""); }

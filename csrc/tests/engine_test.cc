@@ -1,4 +1,4 @@
-// The engine's thread: when it sleeps, and when it is woken.
+// The progress thread of the engine: when it sleeps, and when it is woken.
 #include "engine/engine.h"
 
 #include <sched.h>
@@ -23,7 +23,7 @@ void expect(bool condition, const std::string& what) {
   if (!condition) throw std::runtime_error(what);
 }
 
-// Ends when it is looked at after somebody has made it ready; somebody has to look again and again.
+// Ends in the first step after make_ready(), so that a thread has to step it repeatedly.
 class Polled final : public Operation {
  public:
   void make_ready() { ready_ = true; }
@@ -38,7 +38,7 @@ class Polled final : public Operation {
   std::atomic<bool> ready_{false};
 };
 
-// How often the threads of this process but for the first have gone to sleep.
+// Number of times that all threads of this process but the first have gone to sleep.
 long sleeps_of_other_threads() {
   long found = 0;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -57,7 +57,7 @@ void thread_sleeps_while_somebody_waits() {
   const auto operation = std::make_shared<Polled>();
   engine.add(operation, Engine::Driven::kByThread);
   const Engine::Waiting waiting(engine);
-  usleep(50'000);  // it may nap before; that ends later on a busy machine
+  usleep(50'000);  // short naps may come first, longer on a busy machine
   const long before = sleeps_of_other_threads();
   usleep(300'000);
   const long naps = sleeps_of_other_threads() - before;
@@ -66,7 +66,7 @@ void thread_sleeps_while_somebody_waits() {
   engine.progress();
 }
 
-// Of a program that mostly waits at once, so that the thread does not look soon by itself.
+// For a program that usually waits immediately, so that the progress thread starts polling late.
 std::uint64_t left_for_ns(Engine& engine) {
   const auto operation = std::make_shared<Polled>();
   engine.add(operation, Engine::Driven::kByThread);
@@ -90,7 +90,7 @@ void thread_drives_at_once_what_is_in_flight_after_a_wait() {
          "it has left it for " + std::to_string(times[20]) + " ns");
 }
 
-// The thread sleeps for good; nobody waits when the next one comes.
+// The progress thread sleeps without a limit, and no thread waits when the next operation is added.
 void thread_is_woken_for_what_is_added_after_a_long_wait() {
   Engine engine;
   {
@@ -109,7 +109,7 @@ void thread_is_woken_for_what_is_added_after_a_long_wait() {
   expect(second->ended(), "nobody has driven it");
 }
 
-// Two threads: one waits again and again, the other leaves operations to the thread.
+// One thread waits repeatedly, another leaves operations to the progress thread.
 void no_operation_is_forgotten_between_threads() {
   Engine engine;
   std::atomic<bool> over{false};
@@ -134,8 +134,8 @@ void no_operation_is_forgotten_between_threads() {
   waiter.join();
 }
 
-// One thread ends operations, the other finds their ends: the callback is there as soon as the end
-// is, though the first has not posted it yet.
+// One thread ends operations, another observes the ends. The observer must call the callback at
+// once, even if the first thread has not posted it yet.
 void who_finds_the_end_calls_the_callbacks() {
   constexpr int kTurns = 3'000;
   std::vector<std::shared_ptr<Polled>> operations(kTurns);
@@ -154,7 +154,7 @@ void who_finds_the_end_calls_the_callbacks() {
     operations[index]->when_ended([&called] { called = true; });
     turn = index;
     for (int looks = 1; !operations[index]->ended(); ++looks) {
-      if (looks % 1000 == 0) sched_yield();  // it may be this core that the other needs
+      if (looks % 1000 == 0) sched_yield();  // the other thread may need this core
     }
     done_callbacks().call_those_of(*operations[index]);
     if (!called) ++forgotten;

@@ -1,4 +1,4 @@
-// Collectives on groups of ranks, proved on every layout of few ranks.
+// Collectives on groups of ranks, verified for every layout of few ranks.
 #include "schedule/groups.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 using Layout = std::vector<int>;  // the group of each rank
 
-// All layouts of `size` ranks, groups numbered in the order of their first ranks.
+// All layouts of `size` ranks. Groups are numbered by their first ranks.
 void find_layouts(int size, const Layout& beginning, std::vector<Layout>& found) {
   if (static_cast<int>(beginning.size()) == size) return found.push_back(beginning);
   const int groups = beginning.empty() ? 0 : 1 + *std::ranges::max_element(beginning);

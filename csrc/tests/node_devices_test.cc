@@ -1,5 +1,5 @@
-// Operations on arrays in devices' memory: ranks are threads, whose devices work late and whose
-// parts of a workspace are anybody's memory. Some ranks have no device now and then.
+// Node group operations on arrays in device memory. The ranks are threads with simulated devices
+// that work late. The parts of a workspace are ordinary memory. At times a rank has no device.
 
 #include <algorithm>
 #include <deque>
@@ -14,16 +14,16 @@
 namespace gradred::testing {
 namespace {
 
-// Does a piece of its work whenever somebody asks whether it is done, or none.
+// Does at most one piece of its work whenever ready() is called.
 class LateWorkspace final : public Workspace {
  public:
   static constexpr std::size_t kShared = 200'000;
   struct Kind {
     std::size_t bytes = 600;
     int device = 0;
-    int refuses = -1;         // to open this rank's part
-    int refuses_arrays = -1;  // and this one's arrays
-    bool programs = false;    // which are the program's
+    int refuses = -1;         // to open the part of this rank; -1: none
+    int refuses_arrays = -1;  // to open the arrays of this rank; -1: none
+    bool programs = false;    // whether its arrays are the program's own
   };
 
   LateWorkspace(const Kind& kind, std::size_t rank, std::size_t ranks)
@@ -107,7 +107,7 @@ class LateWorkspace final : public Workspace {
   }
   bool abandon() noexcept override { return true; }
 
-  // For arrays that peers reach where they lie: as many as a call has.
+  // Arrays that peers access directly, as many as a call has.
   static constexpr std::size_t kAllocations = 2;
   std::span<std::byte> shared(std::size_t allocation) { return shared_[allocation]; }
 
@@ -134,7 +134,7 @@ class LateWorkspace final : public Workspace {
   std::mt19937 draw_;
 };
 
-// A call whose arrays are on a device, until it is carried out by the host.
+// A call whose arrays are on a device, unless the host has to carry it out.
 class OnDevice final : public Flow {
  public:
   OnDevice(LateWorkspace& workspace, const Call& call, const std::byte* send, std::byte* recv,
@@ -172,12 +172,12 @@ class OnDevice final : public Flow {
   DeviceCall device_;
 };
 
-// Which of a call's arrays lie where peers reach them.
+// Which arrays of a call peers can access directly.
 struct Shared {
   bool input = false, result = false;
 };
 
-// Returns whether it went from device to device.
+// Returns whether the call went from device to device.
 bool run_on_device(NodeGroup& group, LateWorkspace& workspace, const Call& call, unsigned seed,
                    Shared shared = {}) {
   constexpr std::size_t kFence = 64;
@@ -234,7 +234,7 @@ void calls_in_any_memory(BoardBootstrap& bootstrap, const LateWorkspace::Kind& k
   std::size_t on_devices = 0;
   for (unsigned i = 0; i < 150; ++i) {
     const Call call = drawn(agreed, group->size());
-    // On all ranks, or as each one likes.
+    // Either the arrays of all ranks are shared, or each rank decides for itself.
     const bool all = agreed() % 2 == 0, any = own() % 2 == 0;
     const Shared shared = all ? Shared{true, true} : Shared{any, own() % 2 == 0};
     const std::size_t without =
@@ -254,7 +254,7 @@ void a_device_each(BoardBootstrap& bootstrap) {
   calls_in_any_memory(bootstrap, {.bytes = 500 + 100 * std::size_t(rank), .device = rank});
 }
 void parts_that_cannot_be_opened(BoardBootstrap& bootstrap) {
-  // Rank 0 alone cannot open the last one's; all leave it at that.
+  // Only rank 0 cannot open the last rank's part, but all ranks must stop using the workspaces.
   const bool fails = bootstrap.rank() == 0;
   const auto group = make_group(bootstrap, small_paths());
   LateWorkspace workspace({.refuses = fails ? group->size() - 1 : -1}, std::size_t(group->rank()),
@@ -266,7 +266,7 @@ void parts_that_cannot_be_opened(BoardBootstrap& bootstrap) {
   expect(contains(workspace.why_refused(), "another namespace"), workspace.why_refused());
 }
 
-// `programs`: those of the last rank alone are the program's.
+// `programs`: whether the last rank's arrays are the program's own.
 void arrays_are_refused(BoardBootstrap& bootstrap, bool programs) {
   const bool fails = bootstrap.rank() == 0;
   const auto group = make_group(bootstrap, small_paths());

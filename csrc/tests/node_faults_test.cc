@@ -1,4 +1,5 @@
-// The shared memory of one host when ranks die, leave or interrupt a wait, and without the dead.
+// The shared memory of one host when ranks are killed, leave or interrupt a wait, and the groups
+// that the remaining ranks make.
 
 #include <sys/resource.h>
 
@@ -16,7 +17,7 @@
 namespace gradred::testing {
 namespace {
 
-// Loops over operations until one throws, and says what and after how long.
+// Repeats an operation until it throws. Returns the error's text and the time until it came.
 template <class Expected>
 std::string error_of_endless_calls(NodeGroup& group, const Call& call, double& seconds,
                                    Poll* poll = nullptr) {
@@ -49,7 +50,7 @@ void a_killed_peer_is_lost_within_two_seconds(BoardBootstrap& bootstrap, std::si
   expect(contains(message, "rank 1"), "the lost rank is not named: " + message);
   expect(in_time(seconds, 2), "it took " + std::to_string(seconds) + " s");
   double again = 0;
-  error_of_endless_calls<PeerLost>(*group, {.count = 1}, again);  // a poisoned group stays so
+  error_of_endless_calls<PeerLost>(*group, {.count = 1}, again);  // the error is permanent
 }
 
 void a_freed_group_is_reported_to_waiting_peers(BoardBootstrap& bootstrap) {
@@ -57,7 +58,8 @@ void a_freed_group_is_reported_to_waiting_peers(BoardBootstrap& bootstrap) {
   run_call(*group, {.count = 4}, 1);
   if (group->rank() == 0) {
     group.reset();
-    std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // else it has ended
+    std::this_thread::sleep_for(
+        std::chrono::milliseconds(1500));  // the process must not end before the peers see this
     return;
   }
   double seconds = 0;
@@ -65,7 +67,7 @@ void a_freed_group_is_reported_to_waiting_peers(BoardBootstrap& bootstrap) {
   expect(contains(message, "rank 0") && contains(message, "freed"), message);
 }
 
-struct Interrupted {};  // like a signal's exception: not a std::exception
+struct Interrupted {};  // like a signal's exception, not a std::exception
 
 class ThrowingPoll final : public Poll {
  public:
@@ -85,7 +87,7 @@ void what_poll_throws_reaches_all_ranks(BoardBootstrap& bootstrap) {
   {
     const auto group = make_group(bootstrap, small_paths());
     double seconds = 0;
-    if (group->rank() == 0) {  // the others wait for rank 1, which does not come before it must
+    if (group->rank() == 0) {  // the others wait for rank 1, which comes later
       ThrowingPoll late([] { throw TimeoutError("waited for too long"); });
       const auto message =
           error_of_endless_calls<TimeoutError>(*group, {.count = 4}, seconds, &late);
@@ -114,7 +116,7 @@ void what_poll_throws_reaches_all_ranks(BoardBootstrap& bootstrap) {
   expect(in_time(took.count(), 5), "leaving took " + std::to_string(took.count()) + " s");
 }
 
-// While a rank waits for long, its owner is called often enough for Ctrl-C within 0.1 s.
+// During a long wait, Poll::poll() must be called often enough to handle Ctrl-C within 0.1 s.
 void poll_is_called_throughout_a_wait(BoardBootstrap& bootstrap) {
   const auto group = make_group(bootstrap, small_paths());
   ThrowingPoll counting([] {});
@@ -127,8 +129,8 @@ void poll_is_called_throughout_a_wait(BoardBootstrap& bootstrap) {
   }
 }
 
-// As in a container of its own: what this rank finds under the leader's process number is not
-// the memory that the leader means.
+// Simulates a container: the file that this rank finds under the leader's process number is not the
+// leader's memory.
 class ElsewhereBootstrap final : public Bootstrap {
  public:
   explicit ElsewhereBootstrap(BoardBootstrap& bootstrap) : bootstrap_(bootstrap) {}
@@ -137,7 +139,7 @@ class ElsewhereBootstrap final : public Bootstrap {
   void barrier() override { bootstrap_.barrier(); }
   void allgather(const void* mine, std::size_t bytes, void* all) override {
     bootstrap_.allgather(mine, bytes, all);
-    if (++calls_ == 1 && rank() == 2) *static_cast<std::uint64_t*>(all) ^= 1;  // the token
+    if (++calls_ == 1 && rank() == 2) *static_cast<std::uint64_t*>(all) ^= 1;  // changes the token
   }
 
  private:
@@ -145,7 +147,7 @@ class ElsewhereBootstrap final : public Bootstrap {
   int calls_ = 0;
 };
 
-// One rank that cannot take part must keep all from taking part, and say why.
+// If one rank cannot take part, no rank may take part, and all must know the reason.
 void a_rank_that_sees_other_memory_is_named_on_every_rank(BoardBootstrap& bootstrap) {
   ElsewhereBootstrap elsewhere(bootstrap);
   std::string reason;
@@ -163,7 +165,7 @@ std::size_t entries(const char* folder) {
 
 using Members = std::vector<std::size_t>;
 
-// The sum of 2^(rank in the first group) tells who takes part.
+// Adds 2^(rank in the first group) over the group. The sum shows which ranks are members.
 void expect_members(NodeGroup& group, std::size_t first_rank, const Members& members) {
   std::uint64_t sum = std::uint64_t{1} << first_rank, expected = 0;
   for (const std::size_t member : members) expected |= std::uint64_t{1} << member;
@@ -171,7 +173,7 @@ void expect_members(NodeGroup& group, std::size_t first_rank, const Members& mem
   expect(sum == expected, "the sum is that of all members and nobody else: " + std::to_string(sum));
 }
 
-// A rank that frees its group has left; threads can do that as well.
+// A rank that frees its group has left. This works for threads as well.
 void those_that_are_left_make_a_group(BoardBootstrap& bootstrap) {
   auto group = make_group(bootstrap, small_paths());
   const auto rank = static_cast<std::size_t>(bootstrap.rank());
@@ -190,7 +192,7 @@ void those_that_are_left_make_a_group(BoardBootstrap& bootstrap) {
   run_call(*made, call, 1);
 }
 
-// Sound groups can be shrunk, again and again, and so can what comes out.
+// A group without failures can be shrunk repeatedly, and so can the resulting groups.
 void sound_groups_shrink_to_all_ranks(BoardBootstrap& bootstrap) {
   const auto group = make_group(bootstrap, small_paths());
   const auto rank = static_cast<std::size_t>(bootstrap.rank());
@@ -205,12 +207,12 @@ void sound_groups_shrink_to_all_ranks(BoardBootstrap& bootstrap) {
   }
 }
 
-// What one rank's Poll throws ends the attempt for all; the next one succeeds.
+// An exception from one rank's Poll ends the attempt on all ranks. The next attempt succeeds.
 void a_rank_that_gives_up_shrinking_takes_all_along(BoardBootstrap& bootstrap) {
   class Impatient final : public Poll {
    public:
     void poll() override {
-      usleep(100'000);  // who comes only after the attempt has ended takes part in the next one
+      usleep(100'000);  // a rank that arrives later takes part in the next attempt
       throw TimeoutError("patience is over");
     }
   };
@@ -236,9 +238,9 @@ void a_rank_that_gives_up_shrinking_takes_all_along(BoardBootstrap& bootstrap) {
   }
 }
 
-// Rank 1 gives up when rank 0 has its group already: then it gets its own as well.
+// If rank 1 gives up after rank 0 has got its group, rank 1 must get its group as well.
 void once_a_rank_has_shrunk_all_have(BoardBootstrap& bootstrap) {
-  static std::atomic<int> shrunk, gave_up;  // how often rank 0 has, and rank 1
+  static std::atomic<int> shrunk, gave_up;  // counts for rank 0 and rank 1
   class GivesUpLate final : public Poll {
    public:
     explicit GivesUpLate(int turn) : turn_(turn) {}
@@ -264,7 +266,7 @@ void once_a_rank_has_shrunk_all_have(BoardBootstrap& bootstrap) {
   bootstrap.barrier();
   Slow slow;
   int without = 0;
-  bool never = true;  // rank 1 may have more patience than it asks for, on a busy machine
+  bool never = true;  // a slow rank 1 may never give up in time
   for (int turn = 0; turn < 200 || (never && turn < 5000); ++turn) {
     GivesUpLate late(turn);
     Poll* const poll = bootstrap.rank() == 1 ? static_cast<Poll*>(&late) : &slow;
@@ -283,8 +285,8 @@ void once_a_rank_has_shrunk_all_have(BoardBootstrap& bootstrap) {
   expect(gave_up > 0, "rank 1 never gave up");
 }
 
-// Rank 1 is killed at some moment while all shrink: those that live end with the same members,
-// after another attempt or another shrink.
+// Rank 1 is killed while all ranks shrink the group. The remaining ranks must agree on the members,
+// perhaps after another attempt or another shrink.
 void kills_while_shrinking_leave_those_that_live(BoardBootstrap& bootstrap, unsigned seed) {
   const auto rank = static_cast<std::size_t>(bootstrap.rank());
   const auto group = make_group(bootstrap, small_paths());
@@ -299,7 +301,7 @@ void kills_while_shrinking_leave_those_that_live(BoardBootstrap& bootstrap, unsi
   for (int i = 2; i < bootstrap.size(); ++i) alive.push_back(static_cast<std::size_t>(i));
   const NodeGroup* from = group.get();
   std::unique_ptr<NodeGroup> made;
-  Members names;  // of the ranks of `from`, in the first group
+  Members names;  // ranks in the first group of the ranks of `from`
   for (int i = 0; i < bootstrap.size(); ++i) names.push_back(static_cast<std::size_t>(i));
   for (int attempt = 0; attempt < 100'000; ++attempt) {
     try {
@@ -351,7 +353,7 @@ std::string ranks_spin_only_with_a_core_each() {
 std::string processes_are_told_apart() {
   const ProcessId me = this_process();
   ProcessId earlier = me;
-  --earlier.start_time;  // the same number, but another life
+  --earlier.start_time;  // same process number, another process
   const pid_t child = fork();
   if (child == 0) {
     pause();
@@ -445,5 +447,5 @@ int run_all(const std::string& part) {
 }  // namespace
 }  // namespace gradred::testing
 
-// node_faults_test [part of a test's name]
+// usage: node_faults_test [part of a test's name]
 int main(int argc, char** argv) { return gradred::testing::run_all(argc > 1 ? argv[1] : ""); }

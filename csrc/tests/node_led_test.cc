@@ -1,4 +1,5 @@
-// Operations that rank 0 leads: results, refusals, ranks that disagree, among others of any kind.
+// Operations with rank 0 as the leader: results, refusals and disagreements, mixed with other
+// operations.
 
 #include <random>
 
@@ -7,8 +8,8 @@
 namespace gradred::testing {
 namespace {
 
-// On rank 0 what it passes on are the sums with every bit turned over, as if others had added
-// something. `refuses`: it refuses once it has the sums.
+// Rank 0 passes on the sums with all bits inverted, to simulate contributions from elsewhere.
+// `refuses`: it refuses the operation once it has the sums.
 void lead(NodeGroup& group, const NodeCall& made, bool refuses = false) {
   NodeExecution execution(group);
   NodeCall call = made;
@@ -51,8 +52,8 @@ void what_the_leader_passes_on_is_the_result(BoardBootstrap& bootstrap) {
   }
 }
 
-// Each rank in turn asks for something else, for an operation that nobody leads, or refuses; the
-// leader at once, or when it has the sums.
+// Each rank in turn makes a different call, makes a call without a leader, or refuses. The leader
+// refuses at once, or when it has the sums.
 void a_led_operation_ends_in_an_error_for_all(BoardBootstrap& bootstrap) {
   const auto group = make_group(bootstrap, small_paths());
   for (unsigned i = 0; i < 60; ++i) {

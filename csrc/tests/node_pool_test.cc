@@ -1,4 +1,4 @@
-// Groups that come and go in memory which their ranks share once and for all.
+// Node groups that are made and freed in memory which their ranks share permanently.
 
 #include <algorithm>
 #include <numeric>
@@ -8,14 +8,14 @@
 
 namespace gradred::testing {
 
-// Rank 0 never gets more of its slots and chunks than their beginnings.
+// Keeps a group's memory at its initial size: rank 0 does not try to extend slots and chunks.
 struct NoMoreMemory {
   static void from_now_on(NodeGroup& group) { group.part().tried_ = true; }
 };
 
 namespace {
 
-// What all ranks draw alike.
+// Random numbers that are the same on all ranks.
 using Draw = std::mt19937;
 
 std::vector<std::size_t> some_of(int size, Draw& draw) {
@@ -26,8 +26,8 @@ std::vector<std::size_t> some_of(int size, Draw& draw) {
   return members;
 }
 
-// nullptr on the others, and where the leader has no addresses left. Collective over all ranks of
-// the pool.
+// Makes a group of some ranks. Returns nullptr on the other ranks, and if the leader has no
+// addresses left. Collective over all ranks of the pool.
 std::unique_ptr<NodeGroup> make_part(BoardBootstrap& bootstrap, const NodeGroup& first,
                                      const std::vector<std::size_t>& members,
                                      const NodeOptions& options, std::size_t* where = nullptr) {
@@ -57,8 +57,8 @@ Call any_call(const NodeGroup& group, Draw& draw) {
           .root = static_cast<int>(draw() % static_cast<unsigned>(group.size()))};
 }
 
-// Each rank leaves a group when it likes, and comes late to calls: what the group before has left
-// in the memory must not look like the peers' news.
+// Each rank frees groups at its own times, and comes late to calls. Data of earlier groups in the
+// same memory must not be taken for data of the peers.
 void groups_come_and_go(BoardBootstrap& bootstrap) {
   const auto first = make_group(bootstrap, small_paths());
   Draw draw(7), own(static_cast<unsigned>(bootstrap.rank()));
@@ -110,14 +110,14 @@ NodeOptions larger_than_beginnings() {
   return options;
 }
 
-// The first longer call of each kind, and what comes after it; also where the ranks differ in it,
-// or rank 0 refuses it.
+// Tests the first larger call of each kind and the calls after it. In some runs the ranks' calls
+// differ first. Without `grows`, rank 0 refuses to extend the memory.
 void a_group_begins_small_and_grows(BoardBootstrap& bootstrap, bool grows) {
   const auto first = make_group(bootstrap, small_paths());
   std::vector<std::size_t> all(static_cast<std::size_t>(bootstrap.size()));
   std::iota(all.begin(), all.end(), std::size_t{0});
   const NodeOptions options = larger_than_beginnings();
-  std::vector<std::unique_ptr<NodeGroup>> kept;  // so that each is in memory of its own
+  std::vector<std::unique_ptr<NodeGroup>> kept;  // so that each group has memory of its own
   unsigned seed = 0;
   for (const Kind kind :
        {Kind::kAllreduce, Kind::kReduceScatterBlock, Kind::kAllgather, Kind::kBcast}) {
@@ -146,7 +146,7 @@ void a_group_begins_small_and_grows(BoardBootstrap& bootstrap, bool grows) {
   }
 }
 
-// Where the leader has no addresses left there is no group, until others have ended.
+// If the leader has no addresses left, no group is made until other groups have been freed.
 void a_full_region_is_no_error(BoardBootstrap& bootstrap) {
   const auto first = make_group(bootstrap, small_paths());
   if (bootstrap.rank() != 0) return bootstrap.barrier();
@@ -181,5 +181,5 @@ int run_all(const std::string& part) {
 }  // namespace
 }  // namespace gradred::testing
 
-// node_pool_test [part of a test's name]
+// usage: node_pool_test [part of a test's name]
 int main(int argc, char** argv) { return gradred::testing::run_all(argc > 1 ? argv[1] : ""); }

@@ -1,4 +1,4 @@
-// The shared-memory collectives of one host: results, agreement, waits.
+// The shared-memory collectives of one host: results, agreement between ranks, and waits.
 
 #include <algorithm>
 #include <chrono>
@@ -50,7 +50,7 @@ void default_sizes_give_exact_sums(BoardBootstrap& bootstrap) {
 
 const SingleCopy& reading(NodeGroup& group) { return group.ways().long_ways().single_copy(); }
 
-// Rank 0 tries both ways to write in the first of each size.
+// Rank 0 tries both kinds of stores in the first operations of each size.
 void slots_are_written_in_both_ways(BoardBootstrap& bootstrap) {
   const auto group = make_group(bootstrap, {});
   unsigned seed = 0;
@@ -82,27 +82,27 @@ void the_other_collectives_move_the_right_blocks(BoardBootstrap& bootstrap) {
   }
 }
 
-// How many elements each rank has for each, of `scale` and less.
+// Number of elements from each rank to each rank, at most `scale`.
 std::vector<std::size_t> splits_of(std::size_t scale, std::size_t ranks, unsigned way) {
   std::vector<std::size_t> splits;
   for (std::size_t from = 0; from < ranks; ++from) {
     for (std::size_t to = 0; to < ranks; ++to) {
-      if (way == 0) splits.push_back(scale);                                // even
+      if (way == 0) splits.push_back(scale);                                // equal
       if (way == 1) splits.push_back(from == 0 ? scale : 0);                // a scatter
       if (way == 2) splits.push_back(to + 1 == ranks ? scale : 0);          // a gather
-      if (way == 3) splits.push_back((7 * from + 5 * to) % 3 * scale / 2);  // any
-      if (way == 4) splits.push_back(from == to ? scale : 0);               // nobody for another
+      if (way == 3) splits.push_back((7 * from + 5 * to) % 3 * scale / 2);  // mixed
+      if (way == 4) splits.push_back(from == to ? scale : 0);  // only from a rank to itself
     }
   }
   return splits;
 }
 
-// What stands at `index` of what a rank has for another.
+// The expected value at `index` of the data from one rank to another.
 std::uint32_t mark_of(std::size_t from, std::size_t to, std::size_t index) {
   return static_cast<std::uint32_t>(from << 28 | to << 24 | (index & 0xffffff));
 }
 
-// Appends what a rank has for another.
+// Appends the data from one rank to another.
 void append_marks(std::vector<std::uint32_t>& to_all, std::size_t from, std::size_t to,
                   std::size_t count) {
   const std::size_t begin = to_all.size();
@@ -151,20 +151,21 @@ void alltoall_moves_what_each_rank_has_for_each(BoardBootstrap& bootstrap) {
   }
 }
 
-// Where the ranks' parts of a vector end: all that can be unequal, empty ones included.
+// The ends of the ranks' parts of a vector. They are unequal in many forms, including empty parts.
 std::vector<std::size_t> parts_of(std::size_t count, std::size_t ranks, unsigned way) {
   std::vector<std::size_t> parts{0};
   for (std::size_t rank = 1; rank < ranks; ++rank) {
     if (way == 0) parts.push_back(count * rank / ranks);
-    if (way == 1) parts.push_back(count);                         // all is the first's
-    if (way == 2) parts.push_back(rank + 1 < ranks ? 0 : count);  // the last two's, or the last's
+    if (way == 1) parts.push_back(count);  // all in the first part
+    if (way == 2)
+      parts.push_back(rank + 1 < ranks ? 0 : count);  // the last two parts, or the last one
     if (way == 3) parts.push_back(std::max(parts.back(), count - count / (rank + 1)));
   }
   parts.push_back(count);
   return parts;
 }
 
-// Each rank combines its part, then gives it to all: together an allreduce.
+// Each rank combines its part, then shares it. Together this is an allreduce.
 void parts_of_a_vector_are_combined_and_shared(BoardBootstrap& bootstrap) {
   const auto group = make_group(bootstrap, small_paths());
   const auto ranks = static_cast<std::size_t>(group->size());
@@ -195,8 +196,8 @@ void parts_of_a_vector_are_combined_and_shared(BoardBootstrap& bootstrap) {
   }
 }
 
-// Consecutive operations of any kind and size must not disturb each other, also where the 32 bits
-// of the operation number wrap around.
+// Consecutive operations of any kind and size must not disturb each other, even when the low 32
+// bits of the operation number wrap around.
 void mixed_operations_back_to_back(BoardBootstrap& bootstrap) {
   NodeOptions options = small_paths();
   options.first_operation = (1ULL << 32) - 150;
@@ -214,7 +215,8 @@ void mixed_operations_back_to_back(BoardBootstrap& bootstrap) {
   }
 }
 
-// Many more ranks than cores, or each access recorded: then the longest vectors are left out.
+// Whether ranks far outnumber cores, or a sanitizer records each access. Then tests skip the
+// longest vectors.
 bool is_slow(int ranks) {
 #ifdef __SANITIZE_THREAD__
   return ranks > 1;
@@ -223,7 +225,8 @@ bool is_slow(int ranks) {
 #endif
 }
 
-// Calls of a kind and size until who decides has tried all ways, in place and not.
+// Repeats a call of one kind and size until the deciding rank has tried all data paths, in place
+// and out of place.
 void all_ways(NodeGroup& group, Call call, unsigned& seed) {
   for (unsigned turn = 0; turn < 16; ++turn) {
     call.in_place = turn % 2 == 0;
@@ -250,14 +253,14 @@ void long_operations_read_peers_memory(BoardBootstrap& bootstrap, Kind kind) {
   }
   if (group->size() > 1 && kernel_reads()) {
     expect(reading(*group).operations() >= 2 * sizes, "each size was done by reading, too");
-    const bool writes = kind != Kind::kBcast;  // of which the root writes alone
+    const bool writes = kind != Kind::kBcast;  // in a broadcast only the root writes
     if (writes)
       expect(group->ways().stores().written_past() > 0, "and in chunks written past the caches");
   }
 }
 
-// Memory that peers may map, of all ranks or of some: read where it lies, or by the kernel. Files
-// come and go with it.
+// Arrays of all ranks, or of some, are in memory that peers may map. Peers then read them directly,
+// or through the kernel. The files are opened and closed meanwhile.
 void long_operations_read_mapped_memory(BoardBootstrap& bootstrap, Kind kind) {
   unsigned seed = 0;
   for (const bool all : {true, false}) {
@@ -266,7 +269,7 @@ void long_operations_read_mapped_memory(BoardBootstrap& bootstrap, Kind kind) {
     call.mapped = all || group->rank() % 2 == 0;
     all_ways(*group, call, seed);
     if (!kernel_reads() || (kind == Kind::kBcast && group->rank() == 0)) continue;
-    std::uint64_t mapped = 0;  // of those that this rank reads
+    std::uint64_t mapped = 0;  // number of mapped peers that this rank reads
     for (int rank = 0; rank < group->size(); ++rank) {
       const bool reads = kind == Kind::kBcast ? rank == 0 : rank != group->rank();
       if (reads && (all || rank % 2 == 0)) ++mapped;
@@ -277,8 +280,8 @@ void long_operations_read_mapped_memory(BoardBootstrap& bootstrap, Kind kind) {
   }
 }
 
-// The rank that decides gives little, and another one much. In chunks such a call has many waits,
-// of which each takes its time here, so to read is the faster way.
+// The deciding rank sends little, and another rank sends much. In chunks such a call has many
+// waits. As each wait takes a long time here, reading the peers' memory is faster.
 void uneven_alltoalls_learn_the_faster_way(BoardBootstrap& bootstrap) {
   NodeOptions options = small_paths();
   options.chunk_bytes = options.piece_bytes = 4096;
@@ -294,7 +297,7 @@ void uneven_alltoalls_learn_the_faster_way(BoardBootstrap& bootstrap) {
          "only " + std::to_string(reading(*group).operations()) + " were done by reading");
 }
 
-// Of each kind one that goes chunk by chunk, and an allreduce of each way to do so.
+// A call of each kind that goes chunk by chunk, and an allreduce of each chunked data path.
 std::vector<Call> chunked_calls() {
   return {{.count = 9000},
           {.count = 40'000},
@@ -303,9 +306,10 @@ std::vector<Call> chunked_calls() {
           {.kind = Kind::kBcast, .count = 12'011, .root = 1}};
 }
 
-// Chunks go by in steps that ranks count in shared memory. However long ago an operation took the
-// last step, the next one must not take its count for one of its own, and read what nobody has
-// written yet. Which rank comes first changes, so that each would read too early.
+// Ranks count the steps of chunks in shared memory. However long ago an earlier operation has
+// counted its last step, a later one must not take that count for its own. Otherwise a rank would
+// read data before its peer has written it. The rank that comes first changes, so that each rank
+// could read too early.
 void old_steps_count_for_no_later_operation(BoardBootstrap& bootstrap, std::uint64_t first) {
   NodeOptions options = small_paths();
   options.first_operation = first;
@@ -326,7 +330,8 @@ void old_steps_count_for_no_later_operation(BoardBootstrap& bootstrap, std::uint
   }
 }
 
-// The same with nothing preset: 2^31 and a few small allreduces at full speed, for minutes.
+// The same test without a preset number: 2^31 and some small allreduces at full speed, which take
+// minutes.
 void after_two_billion_allreduces_the_next_large_one_is_right(BoardBootstrap& bootstrap) {
   const auto group = make_group(bootstrap, {});
   const Call small{.count = 2}, large{.count = 2 << 20};
@@ -366,7 +371,7 @@ void disagreement_is_a_usage_error_on_every_rank(BoardBootstrap& bootstrap) {
   other_op.op = Op::kMax;
   other_type.dtype = DType::kInt32;
   other_kind.kind = Kind::kAllgather;
-  other_root.root = 1;  // travels as Signature::detail
+  other_root.root = 1;  // part of Signature::detail
   const std::pair<Call, Call> pairs[] = {{usual, large},      {large, usual},
                                          {usual, other_op},   {usual, other_type},
                                          {usual, other_kind}, {usual, other_root}};
@@ -413,8 +418,8 @@ void an_aborted_call_is_explained_to_the_peers(BoardBootstrap& bootstrap) {
   }
 }
 
-// A rank may end right after its last operation, here an aborted one, while others still wait in it
-// for a third.
+// A rank may end right after its last operation, here an aborted one. Other ranks may still wait in
+// that operation for a third rank.
 void a_rank_that_has_finished_is_not_missed(BoardBootstrap& bootstrap) {
   const auto group = make_group(bootstrap, small_paths());
   if (group->rank() == 1) return group->abort("no such type");
@@ -434,9 +439,9 @@ void memory_that_is_lacking_is_refused_on_every_rank(BoardBootstrap& bootstrap) 
   expect(NodeGroup::create(bootstrap, small_paths(), reason) != nullptr, "no group afterwards");
 }
 
-// Every third operation by its number, so that all ranks look at the same ones. Aborted and
-// differing operations come between, after which places are used again too early if the rule at the
-// top of group.h is broken.
+// In every third operation all ranks publish their arrival times. Aborted and differing operations
+// come in between. After these, an entry would be reused too early without the rule at the top of
+// group.h.
 void arrivals_are_those_of_the_same_operation(BoardBootstrap& bootstrap) {
   auto group = make_group(bootstrap, small_paths());
   const auto time_of = [](std::uint64_t operation, int rank) {
@@ -480,7 +485,8 @@ void long_waits_are_timed(BoardBootstrap& bootstrap) {
   expect(group->rank() == 0 || waited >= 25'000'000, "waited " + std::to_string(waited) + " ns");
 }
 
-// Who lies down just when a peer announces itself must be woken: the limit is far away.
+// A rank that goes to sleep just when a peer announces itself must be woken, as its limit is far
+// away.
 void nobody_sleeps_through_an_announcement(BoardBootstrap& bootstrap) {
   const auto group = make_group(bootstrap, small_paths());
   std::mt19937 draw(static_cast<unsigned>(group->rank()));
@@ -504,7 +510,7 @@ void nobody_sleeps_through_an_announcement(BoardBootstrap& bootstrap) {
   expect(longest < 25'000'000'000, "a sleeper was not woken");
 }
 
-// A thread that looks after several groups sleeps for all of them together.
+// A thread that waits for several groups sleeps for all of them at once.
 void a_sleeper_for_several_words_is_woken_by_each(BoardBootstrap& bootstrap) {
   const auto group = make_group(bootstrap, small_paths());
   const auto other = make_group(bootstrap, small_paths());
@@ -570,7 +576,7 @@ int run_all(const std::string& part) {
   }
   for (const Ranks kind : {Ranks::kProcesses, Ranks::kThreads}) {
     const auto on = on_ranks(report, kind);
-    // Threads wait and wake as processes do: fewer of them, for ThreadSanitizer is slow.
+    // Threads wait and wake as processes do. Fewer sizes suffice, as ThreadSanitizer is slow.
     const bool threads = kind == Ranks::kThreads;
     for (const int size : threads ? std::vector{1, 2, 3} : std::vector{1, 2, 3, 5, 8}) {
       on(size, "allreduce_equals_the_fold_in_rank_order", allreduce_equals_the_fold_in_rank_order);
@@ -634,5 +640,5 @@ int run_all(const std::string& part) {
 }  // namespace
 }  // namespace gradred::testing
 
-// node_test [part of a test's name | --two-billion]
+// usage: node_test [part of a test's name | --two-billion]
 int main(int argc, char** argv) { return gradred::testing::run_all(argc > 1 ? argv[1] : ""); }

@@ -1,4 +1,4 @@
-// The profile's record and table: what is merged, worded, rounded and written.
+// The profile's record and table: how rows are merged, described, rounded and written.
 #include "runtime/profile_report.h"
 
 #include <sys/stat.h>
@@ -28,7 +28,7 @@ ProfileKey key(Mode mode = Mode::kBlocking, Kind kind = Kind::kAllreduce,
   return {kind, Op::kSum, dtype, mode, size_class};
 }
 
-// A hundred calls of 20 ms, each of which began 10 ms apart.
+// A hundred calls of 20 ms. One call starts every 10 ms.
 ProfileTotals::Row counted(std::uint64_t exposed_ns = 2 * kSecond) {
   ProfileTotals::Row row;
   row.counts.calls = 100;

@@ -1,4 +1,4 @@
-// What a profile makes of the times it is given: sums, estimates, and which calls it looks at.
+// The profile's sums and estimates, and its choice of the calls that it times.
 #include "comm/profile.h"
 
 #include <cmath>
@@ -18,7 +18,7 @@ ProfileKey key(std::uint8_t size_class, Mode mode = Mode::kBlocking) {
   return {Kind::kAllreduce, Op::kSum, DType::kFloat32, mode, size_class};
 }
 
-// A blocking call as Communicator::run_profiled makes it; true if it was timed.
+// A blocking call as in Communicator::run_profiled. Returns true if it was timed.
 bool call(ProfileRow& row, std::uint64_t ns, std::uint64_t waited = 0) {
   const bool times = row.times();
   row.waits() += waited;
@@ -47,7 +47,7 @@ void every_longer_call_is_timed_and_a_few_of_the_shorter_ones() {
   }
 }
 
-// Which calls are looked at depends on their number alone: ranks agree without a word.
+// A call's number alone decides whether it is timed, so ranks agree without communication.
 void ranks_look_at_the_same_calls() {
   ProfileRow one(key(3), true, 2), other(key(3), true, 2);
   for (int i = 0; i < 5000; ++i) {
@@ -64,7 +64,7 @@ void calls_that_fail_are_not_counted_and_the_next_is_looked_at() {
 
 void time_of_untimed_calls_is_that_of_the_sample_and_long_waits_are_exact() {
   ProfileRow row(key(3), true, 2);
-  for (int i = 0; i < 16; ++i) call(row, 10'000);  // the first are slow, and stay few
+  for (int i = 0; i < 16; ++i) call(row, 10'000);  // the first calls are slow and few
   for (int i = 0; i < 9984; ++i) call(row, 300, i == 5 ? 1'000'000'000 : 0);
   const ProfileCounts counts = row.counts();
   expect(counts.calls == 10'000 && counts.bytes == 80'000, "calls and bytes");

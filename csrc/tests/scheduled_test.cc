@@ -1,5 +1,5 @@
-// Calls over messages, without an MPI: input into place, factor, result into place, average; in
-// host memory and in memory that no host thread may touch.
+// Calls over messages without MPI, in host memory and in memory that no host thread may access.
+// They test the copies of input and result, the factor, and the average.
 #include "comm/scheduled.h"
 
 #include <cstring>
@@ -20,7 +20,7 @@
 namespace gradred::testing {
 namespace {
 
-constexpr std::size_t kSize = 4, kCount = 37;  // ranks; elements of a block, or of the vector
+constexpr std::size_t kSize = 4, kCount = 37;  // ranks; elements of a block or of the vector
 
 struct Case {
   const char* name;
@@ -70,7 +70,7 @@ float expected(const Case& c, std::size_t rank, std::size_t index) {
   return c.op == Op::kPremul ? sum * 0.5F : sum;
 }
 
-// One rank: its buffers where `memory` is, filled by a stream that the call has to wait for.
+// One rank with its buffers in `memory`. A stream fills them, and the call has to wait for it.
 class Rank {
  public:
   Rank(const Case& c, std::size_t rank, Transport& transport, Memory memory)
@@ -119,7 +119,7 @@ class Rank {
 
   std::string compare(const std::vector<float>& out) const {
     const std::size_t right =
-        case_.kind == Kind::kAllgather ? kSize * kCount : kCount;  // the rest may be anything
+        case_.kind == Kind::kAllgather ? kSize * kCount : kCount;  // the rest is undefined
     for (std::size_t i = 0; i < right; ++i) {
       if (out[i] != expected(case_, rank_, i)) {
         return "element " + std::to_string(i) + " of rank " + std::to_string(rank_) + " is " +
@@ -136,7 +136,7 @@ class Rank {
   Stream stream_;
 };
 
-// Empty, or what went wrong. `away`: how many of the ranks have their buffers on the device.
+// Returns an empty string or an error. `away`: number of ranks with their buffers on the device.
 std::string run(const Case& c, LateMemory& device, std::size_t away) {
   ThreadsWorld world(static_cast<int>(kSize), Protocol::kRendezvous);
   std::vector<std::string> troubles(kSize);
@@ -182,7 +182,7 @@ void schedules_alone_read_memory_that_is_not_the_hosts() {
       call.out.memory = result;
       return family->reads(call);
     };
-    // The one as the MPI says, the other nothing but devices', where it looks after them itself.
+    // Skips families that handle device memory themselves (MPI) or serve only device memory.
     if (family->rivals_on_devices(true)) continue;
     const bool reads = reads_in(Memory(device), Memory(device));
     expect(reads == (family == &schedule_family()), "memory of a device and " + name);
@@ -193,7 +193,7 @@ void schedules_alone_read_memory_that_is_not_the_hosts() {
   }
 }
 
-// Memory that a channel was given.
+// Memory that was passed to a channel.
 struct Given {
   std::byte* address;
   std::size_t bytes;
@@ -203,8 +203,8 @@ struct Given {
   }
 };
 
-// The first round's messages complete and those of the second never; nor can they be withdrawn: an
-// MPI that is in the middle of a long message.
+// Messages of the first round complete. Those of the second round never do and cannot be withdrawn,
+// as when MPI is in the middle of a long message.
 class StuckChannel final : public Channel {
  public:
   explicit StuckChannel(std::vector<Given>& stuck) : stuck_(stuck) {}
@@ -242,7 +242,7 @@ class StuckTransport final : public Transport {
   std::vector<Given>& stuck_;
 };
 
-// The ring sends from the work buffer in its second round, and receives into scratch.
+// In its second round, the ring sends from the work buffer and receives into scratch.
 void memory_of_an_abandoned_call_is_given_to_nobody_else() {
   constexpr std::size_t kCount = 50, kRanks = 3;  // elements of a block
   constexpr Collective kCollective = Collective::kReduceScatter;
@@ -277,13 +277,15 @@ void memory_of_an_abandoned_call_is_given_to_nobody_else() {
       if (one.overlaps(later)) return expect(false, "memory in use was given away");
     }
   }
-  for (const Given& one : stuck) std::memset(one.address, 1, one.bytes);  // the message arrives
+  for (const Given& one : stuck)
+    std::memset(one.address, 1, one.bytes);  // the message arrives late
 }
 
 }  // namespace
 }  // namespace gradred::testing
 
-// What is kept for ever, LeakSanitizer would report. It finds this among symbols that are exported.
+// Suppresses LeakSanitizer's reports of memory that is kept for ever on purpose. LeakSanitizer
+// finds this function only if it is exported.
 extern "C" [[gnu::visibility("default")]] const char* __lsan_default_suppressions() {
   return "leak:gradred::ScheduledCall\nleak:gradred::Execution\n";
 }

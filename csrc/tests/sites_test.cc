@@ -1,5 +1,5 @@
-// What sites agree on, with relays as threads and connections inside this process; the messages as
-// bytes; and how sites find each other.
+// Agreement between host groups ("sites"). The relays are threads, and their connections stay
+// inside this process. Also tests the encoding of messages, and how the groups find each other.
 #include "coordinator/sites.h"
 
 #include <sys/mman.h>
@@ -149,7 +149,8 @@ void the_most_urgent_goes_first(BoardBootstrap&) {
   const auto submit = [&](const std::string& name, std::size_t count, int priority) {
     for (const int rank : {0, 2}) {
       SiteMessage message = ready(name, count, rank);
-      message.submission.priority = rank == 0 ? priority : -5;  // the highest counts
+      message.submission.priority =
+          rank == 0 ? priority : -5;  // the highest priority of all ranks applies
       sites.hear(static_cast<std::size_t>(rank / 2), message);
     }
   };
@@ -205,7 +206,7 @@ void sites_join(BoardBootstrap&) {
 
 // ---- relays -------------------------------------------------------------------------------------
 
-// Sites of two ranks, each rank a thread, each site with a board of its own.
+// Host groups of two ranks each. Each rank is a thread, and each group has its own board.
 class Job {
  public:
   static constexpr std::size_t kRanks = 2;
@@ -232,7 +233,7 @@ class Job {
 
   named::Board& board(std::size_t rank) { return *boards_[rank]; }
   std::size_t sites() const { return ends_.size(); }
-  // Of the site's first rank.
+  // The relay runs on the first rank of a host group.
   std::unique_ptr<Relay> relay(std::size_t site, FailureReport* heard = nullptr) {
     const bool leads = site == 0;
     return std::make_unique<Relay>(
@@ -270,8 +271,8 @@ void sites_agree_on_one_order(Job& job, BoardBootstrap& ranks) {
   const auto carry = [&] {
     if (relay != nullptr) relay->carry(random() % 2 == 0);
   };
-  // As who waits does, who may then sleep without a word: the relay's own thread has to hear what
-  // comes in the end.
+  // Calls the relay as a waiting thread does. That thread may then sleep without notice, so the
+  // relay's own thread must receive the last messages.
   const auto look = [&] {
     if (relay == nullptr || random() % 3 == 0) return;
     for (auto looks = random() % 50; looks > 0; --looks) relay->look();
@@ -321,7 +322,7 @@ void sites_agree_on_one_order(Job& job, BoardBootstrap& ranks) {
   ranks.barrier();
 }
 
-// Rank 1, of site 0, has no arrays, and all of site 1.
+// Rank 1 of host group 0 and all ranks of host group 1 have joined without arrays.
 void ranks_and_sites_have_joined(Job& job, BoardBootstrap& ranks) {
   const auto rank = static_cast<std::size_t>(ranks.rank());
   const auto relay = rank % Job::kRanks == 0 ? job.relay(rank / Job::kRanks) : nullptr;
@@ -348,7 +349,7 @@ void ranks_and_sites_have_joined(Job& job, BoardBootstrap& ranks) {
   ranks.barrier();
 }
 
-// A rank knows what it has submitted by its place, until it has taken the last entry.
+// A rank identifies its submission by the place until it has taken the last entry for it.
 void a_place_is_kept_until_all_have_taken_its_entry(BoardBootstrap&) {
   struct alignas(64) Line {
     std::byte bytes[64];
@@ -483,5 +484,5 @@ int run_all(const std::string& part) {
 }  // namespace
 }  // namespace gradred::testing
 
-// sites_test [part of a test's name]
+// usage: sites_test [part of a test's name]
 int main(int argc, char** argv) { return gradred::testing::run_all(argc > 1 ? argv[1] : ""); }

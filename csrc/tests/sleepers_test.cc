@@ -1,5 +1,6 @@
-// Each kind of sleeper, and a writer that comes while it sleeps: nobody may sleep until its limit
-// although what it waits for is there. docs/design/waiting.md has the table of them.
+// Tests each kind of sleeping thread with a writer that comes during the sleep. No thread may sleep
+// until its limit if the awaited event has happened. docs/design/waiting.md has a table of these
+// threads.
 //
 //   sleepers_test [tries of each]
 #include <sched.h>
@@ -41,7 +42,7 @@ NodeOptions options_of(bool shares_cores) {
   return options;
 }
 
-// By turns one rank comes at once and the other one later.
+// The two ranks take turns to come late.
 void in_a_call(BoardBootstrap& bootstrap, bool shares_cores) {
   const auto group = make_group(bootstrap, options_of(shares_cores));
   for (int turn = 0; turn < 2 * tries; ++turn) {
@@ -54,7 +55,7 @@ void in_a_call(BoardBootstrap& bootstrap, bool shares_cores) {
   expect_no_wake_up_lost();
 }
 
-// An allreduce of a group, for the engine's thread.
+// An allreduce of a group, which the progress thread advances.
 class Allreduce final : public Operation {
  public:
   explicit Allreduce(NodeGroup& group) : execution_(group) {
@@ -120,7 +121,8 @@ class Ready final : public Operation {
   void withdraw() noexcept override {}
 };
 
-// What is added while the engine's thread sleeps for a peer, which comes once that has ended.
+// An operation is added while the progress thread sleeps for a peer. The peer comes only after that
+// operation has ended.
 void beside_another(BoardBootstrap& bootstrap) {
   const auto group = make_group(bootstrap, options_of(false));
   Engine engine;
@@ -164,7 +166,7 @@ void at_the_board(const Shared& memory, BoardBootstrap& bootstrap) {
   expect_no_wake_up_lost();
 }
 
-// Callbacks of an operation, for which threads of their own sleep.
+// Callbacks of an operation. Threads of their own sleep until there are some.
 void for_callbacks(BoardBootstrap& bootstrap) {
   if (bootstrap.rank() == 1) return;
   DoneCallbacks& callbacks = done_callbacks();
@@ -194,10 +196,10 @@ int run_all() {
       {"names", [&](auto& all) { at_the_board(memory, all); }},
       {"callbacks", for_callbacks},
   };
-  std::vector<pid_t> running;  // each has ranks of its own, which sleep nearly always
+  std::vector<pid_t> running;  // one per row, with its own ranks, which mostly sleep
   std::fflush(stdout);
   for (const auto& row : kRows) {
-    const pid_t child = fork();  // by a process of one thread
+    const pid_t child = fork();  // this process has one thread
     if (child == 0) {
       const unsigned limit = 60 + static_cast<unsigned>(tries) / 10;
       const std::string failures = run_ranks(Ranks::kProcesses, 2, row.body, limit);

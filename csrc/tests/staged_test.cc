@@ -1,4 +1,5 @@
-// Host memory of calls on arrays in a device's memory: nobody else gets it while the device copies.
+// Host memory of calls on device arrays. It must not be reused for another call while the device
+// copies.
 
 #include "comm/staged.h"
 
@@ -11,8 +12,8 @@
 namespace gradred::testing {
 namespace {
 
-// A device whose streams have done their work when the test says so, and that remembers what host
-// memory it was given back.
+// A device whose streams complete their work when the test allows it. It records the host memory
+// that was released to it.
 class Slow final : public DeviceMemory {
  public:
   std::string name() const override { return "a slow device"; }

@@ -1,4 +1,5 @@
-// What rank 0 learns of the two ways to write for peers, without ranks.
+// How rank 0 chooses between the two kinds of stores for data that peers read, tested without
+// ranks.
 #include "node/stores.h"
 
 #include <string>
@@ -8,7 +9,8 @@
 namespace gradred::testing {
 namespace {
 
-// `operations` of so many bytes, which take as long as `ns` says of each way. How many went past.
+// Runs `operations` of this size, each of which takes the time that `ns` returns for the kind of
+// store. Returns how many wrote past the caches.
 template <class Ns>
 int carry_out(FasterStores& stores, std::size_t bytes, int operations, Ns ns) {
   int past = 0;
@@ -39,7 +41,8 @@ void a_change_is_noticed() {
   FasterStores stores;
   carry_out(stores, 8192, 500, [](bool past) { return past ? 2000 : 1000; });
   expect(!stores.past(8192), "the ordinary way");
-  carry_out(stores, 8192, 1000, [](bool past) { return past ? 2000 : 30'000; });  // a rank moved
+  carry_out(stores, 8192, 1000,
+            [](bool past) { return past ? 2000 : 30'000; });  // a rank has moved to another core
   expect(stores.past(8192), "past the caches");
 }
 

@@ -1,4 +1,4 @@
-// What a rank tells its supervisor, and that it tells nobody else; and what it reads of it.
+// What a rank writes to its supervisor and to no other file, and what it reads of the supervisor's.
 #include "liveness/supervisor.h"
 
 #include <fcntl.h>
@@ -60,7 +60,7 @@ void test_lines() {
 
 void test_closed_pipe_whose_number_is_used_again() {
   Pipe pipe;
-  const Pipe other;  // not the supervisor's
+  const Pipe other;  // not the supervisor's pipe
   struct stat found{};
   fstat(pipe.writes, &found);
   gradred::use_supervisor(pipe.writes, found.st_ino);
@@ -75,11 +75,11 @@ void test_closed_pipe_whose_number_is_used_again() {
 void test_supervisor_that_has_ended() {
   Pipe pipe;
   close(pipe.reads);
-  gradred::tell_finalize("enters");  // no SIGPIPE
+  gradred::tell_finalize("enters");  // must not raise SIGPIPE
   pipe.reads = -1;
 }
 
-// As src/gradred/launch/failure_board.py writes it.
+// Writes the page as src/gradred/launch/failure_board.py does.
 void test_failure_board() {
   static std::array<char, 8192> page{};
   std::size_t end = 0;

@@ -1,4 +1,4 @@
-// Every kind of call in every way, with results that are exact whatever the order of the sums.
+// Every kind of call in every mode. The results are exact in any order of the sums.
 #include <sched.h>
 
 #include <array>
@@ -22,7 +22,8 @@ enum class Way { kBlocking, kStarted, kWaitOfMpi, kPersistent };
 constexpr std::array kWays = {Way::kBlocking, Way::kStarted, Way::kWaitOfMpi, Way::kPersistent};
 constexpr std::array<std::size_t, 5> kCounts = {0, 1, 13, 1009, 70'001};
 constexpr std::array<std::size_t, 3> kFewCounts = {0, 13, 70'001};
-constexpr std::size_t kPieceByPiece = 700'001;  // so many elements are copied to and from devices
+constexpr std::size_t kPieceByPiece =
+    700'001;  // large enough to be copied to and from devices in pieces
 
 void start_and_wait(const Library& mpi, Communicator& comm, const Call& call) {
   PlainWait hook;
@@ -46,7 +47,7 @@ void carry_out(const Library& mpi, Communicator& comm, Call call, Way way) {
   }
 }
 
-// A type of the core, and how small whole numbers are written in it.
+// An element type of the core, and how small integers are written in it.
 struct Type {
   DType dtype;
   void (*put)(std::byte* element, int value);
@@ -78,19 +79,19 @@ int sum(int size, std::size_t place) {
 }
 int largest(int size, std::size_t place) { return input(std::min(size - 1, 2), place); }
 
-// All that is written below comes again after so many elements.
+// The values repeat after this number of elements.
 constexpr std::size_t kPeriod = 35;
 
 template <class Value>
 Bytes filled(const Type& type, std::size_t count, Value value) {
   const std::size_t bytes = size_of(type.dtype), first = std::min(count, kPeriod);
-  Bytes data(count * bytes + 1);  // never empty, and the last one nobody writes
+  Bytes data(count * bytes + 1);  // never empty; nothing writes the last byte
   for (std::size_t i = 0; i < first; ++i) type.put(data.data() + i * bytes, value(i));
   repeat(std::span(data).first(count * bytes), first * bytes);
   return data;
 }
 
-// What `value(rank, i)` gives for each rank's block.
+// Concatenates blocks with the values `value(rank, i)`.
 template <class Value>
 Bytes gathered(const Type& type, std::size_t count, int ranks, Value value) {
   const std::size_t bytes = count * size_of(type.dtype);
@@ -102,12 +103,12 @@ Bytes gathered(const Type& type, std::size_t count, int ranks, Value value) {
   return data;
 }
 
-// Where this rank has its arrays.
+// The memory in which this rank has its arrays.
 struct Place {
   Memory input{}, result{};
 };
 
-// Bytes in some memory, with values from the host's.
+// An array in some memory, filled from host memory.
 class Array {
  public:
   Array(Memory memory, const Bytes& values)
@@ -131,7 +132,7 @@ class Array {
   Stream stream_;
 };
 
-// What calls on a device's memory have.
+// The order of a call on device memory. nullptr: all arrays are in host memory.
 std::shared_ptr<const CallOrder> order_of(Memory input, Memory result) {
   if (input.is_host() && result.is_host()) return nullptr;
   return std::make_shared<const CallOrder>();
@@ -174,7 +175,8 @@ class Check {
     const auto alike = [](std::size_t i) { return static_cast<int>(i % 7); };
     made({.kind = Kind::kAllreduce, .op = Op::kAvg}, "avg", filled(type_, count_, alike),
          filled(type_, count_, alike));
-    if (way_ == Way::kPersistent) return;  // which is carried out several times
+    if (way_ == Way::kPersistent)
+      return;  // a persistent call runs several times, which needs an unchanged input
     in_place({.kind = Kind::kAllreduce}, filled(type_, count_, mine), filled(type_, count_, summed),
              count_);
     in_place({.kind = Kind::kReduceScatterBlock}, filled(type_, count_ * ranks, mine),
@@ -264,7 +266,7 @@ int check_communicator(const Library& mpi, mpi::Handle handle, bool shares_memor
   return checks;
 }
 
-// The knob in code, for communicators that are met from now on.
+// Sets the knob `shm` for communicators that are first used from now on.
 void share_memory(bool on) {
   set_knob("shm", on ? "1" : "0", "shm");
   begin_communicator();
@@ -290,10 +292,11 @@ void make_all_calls(const Library& mpi) {
   std::fflush(stdout);
 }
 
-// Devices that only copy, and one that reduces, which schedules read themselves; on some ranks, in
-// some buffers. What ranks have where is no business of their peers.
+// Tests devices that only copy, and one that reduces, whose memory schedules read directly. Ranks
+// differ in which buffers are on a device: peers need not know where a rank's arrays are.
 void make_calls_on_devices(const Library& mpi) {
-  // Never destroyed, as a process's devices: the last operations may give memory back at its end.
+  // Never destroyed, like real devices: the last operations may release memory at the process's
+  // end.
   LateMemory& copies = *new LateMemory({.reduces = false});
   LateMemory& reduces = *new LateMemory({.seed = 2});
   LateMemory& other = *new LateMemory({.reduces = false, .seed = 3});
@@ -325,7 +328,8 @@ void make_calls_on_devices(const Library& mpi) {
           check.scaled_and_in_place();
           ++checks;
         }
-        // Pieces flow through shared memory alone; the memory of `b` is never all free.
+        // Only shared memory moves arrays in pieces. The memory of `b` is never free of
+        // allocations.
         if (i >= 5 || handle != world) continue;
         if (way != Way::kBlocking && way != Way::kStarted) continue;
         Check check(mpi, *comm, kTypes[0], way, kPieceByPiece, place);
@@ -336,7 +340,8 @@ void make_calls_on_devices(const Library& mpi) {
     }
   }
   mpi.free(over_messages);
-  for (const LateMemory* device : {&copies, &other}) {  // another thread may hold an operation yet
+  for (const LateMemory* device :
+       {&copies, &other}) {  // another thread may still hold an operation
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
     while (device->allocations() != 0 && std::chrono::steady_clock::now() < end) sched_yield();
     expect(device->allocations() == 0, "memory of a device was not given back");

@@ -1,4 +1,4 @@
-// Ranks that end early, and what the others get.
+// Ranks that end early, and the errors that the other ranks get.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,8 +25,8 @@ void add_ones(Communicator& comm) {
   expect(result == std::vector<float>(1000, static_cast<float>(comm.size())), "another sum");
 }
 
-// A call of plan "mpi", with memory for whatever its kind gives and gets. Rank 1 has what others
-// wait for.
+// A call by plan "mpi", with memory for the arrays of any kind. The other ranks need data from rank
+// 1.
 class OnMpi {
  public:
   OnMpi(Kind kind, Communicator& comm)
@@ -40,7 +40,7 @@ class OnMpi {
     PlainWait hook;
     comm_.run(call_, hook);
   }
-  // The others go on into the MPI's own call, to which this rank does not come.
+  // Agrees on the call but does not make it. The other ranks enter MPI's own call.
   void only_agree() {
     PlainWait hook;
     const auto plan = comm_.choice().plan_for(call_, true);
@@ -55,7 +55,7 @@ class OnMpi {
   Call call_;
 };
 
-// The call raises such an error; says after how long.
+// The call must raise this error. Prints the time that it took.
 template <class Expected, class Make>
 void expect_error_of(Communicator& comm, const char* name, Make make) {
   const auto begin = std::chrono::steady_clock::now();
@@ -138,7 +138,7 @@ void fork_a_child(const Library&) {
     } catch (const UsageError& error) {
       std::printf("child of rank %d: %s\n", comm->rank(), error.what());
       std::fflush(stdout);
-      std::exit(0);  // what the parent has asked for at its exit is none of the child's
+      std::exit(0);  // the child must not run the parent's exit functions
     }
     std::exit(1);
   }

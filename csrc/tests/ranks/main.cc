@@ -1,7 +1,7 @@
-// mpiexec -n 3 core_ranks LIBRARY CASE: the core under an MPI, without Python.
+// mpiexec -n 3 core_ranks LIBRARY CASE: tests the core with MPI, without Python.
 //
-// LIBRARY is the file of the MPI to which mpiexec belongs. Exit status 0: this rank has seen what
-// it should, and said so; 1: it has not; 2: the knobs have no meaning.
+// LIBRARY is the path of the MPI library to which mpiexec belongs. Exit status 0: this rank has
+// seen and reported what it should. 1: it has not. 2: the knobs are invalid.
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -22,7 +22,7 @@ const std::map<std::string, void (*)(const Library&)> kCases = {
     {"forks", fork_a_child},          {"steady", count_steady_calls},
     {"messages", send_messages}};
 
-// CASE:KIND, of calls that the MPI carries out.
+// CASE:KIND, for calls that MPI carries out.
 const std::map<std::string, void (*)(Kind)> kCasesOnMpi = {{"lost", lose_a_rank_on_mpi},
                                                            {"late", come_late_on_mpi}};
 const std::map<std::string, Kind> kKinds = {{"bcast", Kind::kBcast},
@@ -36,7 +36,7 @@ void run_case(const Library& mpi, const std::string& name) {
 }
 
 int run(const Library& mpi, const std::string& name) {
-  constexpr int kThreadMultiple = 3;  // in every family
+  constexpr int kThreadMultiple = 3;  // the same in every MPI
   int provided = 0;
   mpi.call("MPI_Init_thread", static_cast<int*>(nullptr), static_cast<char***>(nullptr),
            kThreadMultiple, &provided);

@@ -1,4 +1,5 @@
-// Messages of many lengths among all ranks, in another order on each, and such as are given up.
+// Messages of many lengths among all ranks, in a different order on each rank, and messages that
+// are abandoned.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -20,9 +21,9 @@ using Dice = std::minstd_rand;
 
 constexpr std::array<std::size_t, 9> kLengths = {0,      1,      31,      4'000,    16'384,
                                                  16'385, 70'001, 131'072, 1'000'003};
-constexpr int kMessages = 6;  // for each two ranks
+constexpr int kMessages = 6;  // for each pair of ranks and direction
 
-// The same on both ranks.
+// The content of a message, known to both ranks.
 Bytes content_of(int from, int to, int number, unsigned seed) {
   Dice dice(seed + static_cast<unsigned>(1000 * from + 50 * to + number + 1));
   Bytes made(kLengths[dice() % kLengths.size()]);
@@ -38,7 +39,8 @@ struct One {
   std::shared_ptr<MessageOperation> operation{};
 };
 
-// Those of one peer and direction stay in their order, of which the tags make several.
+// Messages of one peer and direction keep their order. Messages with different tags are
+// independent.
 std::vector<One> messages_of(int rank, int size, unsigned seed) {
   std::vector<One> all;
   for (int peer = 0; peer < size; ++peer) {
@@ -76,17 +78,17 @@ std::size_t exchange(Mailboxes& boxes, int size, unsigned seed) {
   return all.size();
 }
 
-// To and from the next rank, which gets what comes after it all the same.
+// Abandons messages to and from the next rank. The next rank must still receive the later messages.
 std::size_t give_up(Mailboxes& boxes, int size) {
   constexpr std::size_t kLong = 1'000'000;
   const int next = (boxes.rank() + 1) % size, before = (boxes.rank() + size - 1) % size;
   const auto reason = std::make_exception_ptr(TransportError("given up"));
   Bytes sent(kLong, std::byte{3}), got(kLong), second(kLong);
-  const auto given_up = boxes.receive(got.data(), 7, before, 9);  // nobody sends it
+  const auto given_up = boxes.receive(got.data(), 7, before, 9);  // no rank sends it
   given_up->abandon(reason);
   expect(given_up->ended() && given_up->failed(), "a receive goes on after it was given up");
   const auto left = boxes.send(sent.data(), kLong, next, 5);
-  if (!left->ended()) left->abandon(reason);  // its head is on its way
+  if (!left->ended()) left->abandon(reason);  // its header has been sent
   const auto after = boxes.send(sent.data(), 100, next, 5);
   PlainWait hook;
   wait_for(*boxes.receive(got.data(), kLong, before, 5), hook);

@@ -1,5 +1,5 @@
-// Named operations on arrays in host memory and in that of devices, submitted in another order on
-// each rank, with results that are exact whatever the order of the sums.
+// Named operations on arrays in host and device memory. Each rank submits them in a different
+// order. The results are exact in any order of the sums.
 #include "coordinator/named.h"
 
 #include <cstdio>
@@ -45,7 +45,7 @@ Numbers part_of(const Numbers& numbers, std::size_t begin, std::size_t count) {
   return {from, from + static_cast<std::ptrdiff_t>(count)};
 }
 
-// Numbers in some memory; what is there after the stream's work is copied out again.
+// Numbers in some memory. They can be copied out after the stream's work.
 class NumbersThere {
  public:
   NumbersThere(Memory memory, const Numbers& values)
@@ -68,13 +68,13 @@ class NumbersThere {
   Stream stream_;
 };
 
-// One operation: what is submitted, and what has to come of it.
+// One operation: its submission and its expected result.
 struct Case {
   std::string name;
   Submission what;
   Numbers input, expected;
   std::vector<std::int64_t> splits{};
-  bool makes_memory = false;  // its result has no other place
+  bool makes_memory = false;  // gradred allocates its result
 
   std::unique_ptr<NumbersThere> in{}, out{};
   std::shared_ptr<NamedOperation> operation{};
@@ -99,7 +99,7 @@ Case broadcast(std::size_t count, int rank, int size) {
   return one;
 }
 
-// `more`: each rank has one row more than the one before.
+// `more`: each rank has one row more than the rank before it.
 Case gathering(std::size_t rows, bool more, int rank, int size) {
   Case one;
   one.what.kind = NamedKind::kAllgather;
@@ -200,7 +200,7 @@ void expect_result(Case& one) {
   expect(one.in->values() == one.input, one.name + " has changed its input");
 }
 
-// In another order on each rank; returns how many there were.
+// Submits in a different order on each rank. Returns the number of operations.
 std::size_t run_all(NamedOperations& all, Memory memory, const std::string& prefix) {
   std::vector<Case> cases = all_cases(all.rank(), all.size());
   for (std::size_t i = 0; i < cases.size(); ++i) cases[i].name = prefix + std::to_string(i);

@@ -1,4 +1,4 @@
-// A rank in C++ alone, for tests: no Python, and an MPI that is known only when the program runs.
+// A rank in C++ alone, for tests without Python. The MPI library is chosen when the program runs.
 #pragma once
 
 #include <dlfcn.h>
@@ -15,7 +15,7 @@ inline void expect(bool condition, const std::string& what) {
   if (!condition) throw std::runtime_error(what);
 }
 
-// The functions that a program needs of its MPI beside those that gradred uses.
+// MPI functions that the program needs in addition to those that gradred uses.
 class Library {
  public:
   explicit Library(const char* path) : handle_(dlopen(path, RTLD_NOW | RTLD_GLOBAL)) {
@@ -36,7 +36,7 @@ class Library {
     call("MPI_Comm_dup", comm, &copy);
     return mpi::get().normalise(copy);
   }
-  // As Comm.Free() of the extension.
+  // Like Comm.Free() of the Python extension.
   void free(mpi::Handle comm) const {
     PlainWait hook;
     Communicator::of(comm)->on_mpi().finish(hook);
@@ -55,9 +55,9 @@ void send_messages(const Library& mpi);          // messages.cc
 void lose_a_rank(const Library& mpi);            // ends.cc: rank 1 kills itself
 void leave_early(const Library& mpi);            // rank 1 ends by an error
 void come_late(const Library& mpi);              // rank 1, beyond GRADRED_TIMEOUT
-void lose_a_rank_on_mpi(Kind kind);  // the same two, once all ranks have agreed on a call of
-void come_late_on_mpi(Kind kind);    // plan "mpi"
+void lose_a_rank_on_mpi(Kind kind);              // the same two with plan "mpi", once all ranks
+void come_late_on_mpi(Kind kind);                // have agreed on the call
 void fork_a_child(const Library& mpi);
-void count_steady_calls(const Library& mpi);  // steady.cc: what they allocate, and their locks
+void count_steady_calls(const Library& mpi);  // steady.cc: allocations and locks of repeated calls
 
 }  // namespace gradred::testing

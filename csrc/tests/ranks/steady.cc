@@ -1,7 +1,7 @@
-// What a call takes that has been made before: no memory from the heap, and one lock at most.
+// Cost of a repeated call: it must not allocate heap memory, and may take one lock at most.
 //
-// This program's own operator new and pthread_mutex_lock count. What the MPI does is its own: it
-// allocates by malloc, and its calls of pthread_mutex_lock come from its library.
+// This program counts in its own operator new and pthread_mutex_lock. MPI is not counted: it
+// allocates by malloc, and calls pthread_mutex_lock from its own library.
 #include <dlfcn.h>
 #include <pthread.h>
 
@@ -16,7 +16,8 @@
 #include "base/clock.h"
 #include "program.h"
 
-extern "C" const char __executable_start, etext;  // by the linker: where this program's code lies
+extern "C" const char __executable_start,
+    etext;  // set by the linker: bounds of this program's code
 
 namespace {
 
@@ -26,7 +27,7 @@ struct Counts {
 thread_local bool counts_now = false;
 thread_local Counts counted;
 
-// Null: there is none left.
+// nullptr: no memory is left.
 void* given(std::size_t bytes, std::size_t alignment = alignof(std::max_align_t)) noexcept {
   if (counts_now) ++counted.allocations;
   const std::size_t whole = (std::max<std::size_t>(bytes, 1) + alignment - 1) & ~(alignment - 1);
@@ -39,7 +40,7 @@ void* allocated(std::size_t bytes, std::size_t alignment = alignof(std::max_alig
   return memory;
 }
 
-// Not inlined, or GCC sees free() of what operator new has returned, and takes it for a mistake.
+// Not inlined, as GCC would report a mismatch if it saw free() of memory from operator new.
 [[gnu::noinline]] void release(void* memory) noexcept { std::free(memory); }
 
 using Lock = int (*)(pthread_mutex_t*);
@@ -63,7 +64,7 @@ void* operator new(std::size_t bytes, std::align_val_t alignment) {
 void* operator new[](std::size_t bytes, std::align_val_t alignment) {
   return allocated(bytes, static_cast<std::size_t>(alignment));
 }
-// All forms, or a sanitizer's own would give out what is released here.
+// All forms are replaced. Otherwise a sanitizer's operator new could allocate memory released here.
 void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return given(bytes); }
 void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept { return given(bytes); }
 void* operator new(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
@@ -116,7 +117,7 @@ class Steady {
       steady("reduce_scatter_block" + of,
              {.kind = Kind::kReduceScatterBlock, .in = {send_.data()}, .count = count});
       steady("allgather" + of, {.kind = Kind::kAllgather, .in = {send_.data()}, .count = count});
-      // It is agreed on before, which is an operation more.
+      // The agreement before it is one more operation.
       steady("bcast" + of, {.kind = Kind::kBcast, .count = count}, 2);
     }
     std::fflush(stdout);
@@ -124,10 +125,11 @@ class Steady {
   }
 
  private:
-  // A rank that waits for 50 ms tells its peers, who hear it in this call or soon after it: where
-  // ranks share cores with others that comes to pass. So a call counts if it and the ones before
-  // have been short on all ranks. Of these one in 50 ms looks whether its peers live, and one for
-  // each peer hears that this does: they take more. No other may, and never half of them.
+  // A rank that waits for 50 ms notifies its peers, which receive this in the same call or soon
+  // after. This happens if ranks share cores with other programs. So a call counts only if the call
+  // and those before it were short on all ranks. Even then, one call in 50 ms checks whether the
+  // peers live, and one call per peer receives such a check. These calls cost more. No other call
+  // may, and never half of the calls.
   static constexpr std::size_t kCalls = 200, kLater = 3, kFewest = 20;
   static constexpr double kShort = 0.04;  // seconds
 
@@ -136,7 +138,7 @@ class Steady {
     double seconds = 0;
   };
 
-  // The longest of each call on any rank.
+  // The longest duration of each call on any rank.
   void agree_on_longest(std::vector<Taken>& all) {
     std::vector<double> seconds;
     for (const Taken& one : all) seconds.push_back(one.seconds);
