@@ -1,4 +1,4 @@
-// The memory of CUDA devices behind csrc/memory, on the simulated driver.
+// CUDA device memory behind the interface of csrc/memory, on the simulated driver.
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -24,7 +24,7 @@ CudaMemory& memory_at(Address address) {
                         {kSimulated, {kSimulated}, {kSimulated}});
 }
 
-// From the device and back, with a thread that has no context of its own.
+// Copies to the device and back, also in a thread without a context.
 void copies_work_in_any_thread(BoardBootstrap&) {
   const User user;
   user.make_current();
@@ -47,7 +47,7 @@ void copies_work_in_any_thread(BoardBootstrap&) {
   }).join();
 }
 
-// Pools and mapped chunks are reached by the primary context, which somebody has made.
+// Pools and mapped chunks are used through the primary context, which the program has made.
 void memory_without_a_context_is_the_primary_ones(BoardBootstrap&) {
   const User user;
   user.make_current();
@@ -75,7 +75,8 @@ void what_was_made_is_used_again(BoardBootstrap&) {
   expect(before == after, "nothing is made anew, and nothing of the device is kept");
 }
 
-// Neither by ready() nor when the stream is given back, until there is more to do.
+// Neither ready() nor the release of the stream calls the driver again, until the stream has new
+// work.
 void stream_that_is_done_is_not_asked_again(BoardBootstrap&) {
   const User user;
   user.make_current();
@@ -112,7 +113,7 @@ void stream_that_is_done_is_not_asked_again(BoardBootstrap&) {
   expect(user.count("streams") == streams, "it was given back although no call succeeded");
 }
 
-// At most 256 MiB of pinned memory wait for another call, or twice what the longest took.
+// At most 256 MiB of pinned memory are kept for later calls, or twice what the largest call used.
 void spare_host_memory_is_bounded(BoardBootstrap&) {
   const User user;
   user.make_current();
@@ -121,7 +122,7 @@ void spare_host_memory_is_bounded(BoardBootstrap&) {
     std::vector<HostAllocation> many;
     for (int i = 0; i < 5; ++i) many.emplace_back(memory, std::size_t{80} << 20);
   }
-  HostAllocation kept(memory, std::size_t{80} << 20);  // who takes some frees what is too much
+  HostAllocation kept(memory, std::size_t{80} << 20);  // a request also frees the excess
   expect(user.count("pinned") == 3, "three of 80 MiB");
   kept.keep_for_ever();
   HostAllocation other(memory, std::size_t{80} << 20);
@@ -135,7 +136,8 @@ void spare_host_memory_is_bounded(BoardBootstrap&) {
   }
 }
 
-// While a stream may wait for peers; afterwards there is as much more as was asked for.
+// Nothing is pinned, as a stream may wait for peers. Afterwards the requested amount is pinned in
+// addition.
 void nothing_is_pinned_while_an_order_is_open(BoardBootstrap&) {
   const User user;
   user.make_current();
@@ -167,7 +169,7 @@ void nothing_is_pinned_while_an_order_is_open(BoardBootstrap&) {
   expect(user.count("pinned") == pinned + 2 && !memory.is_plain_host(second.data()), "for others");
 }
 
-// As after cudaDeviceReset: the new context has the handle of the old one, whose memory is gone.
+// Like cudaDeviceReset: the new context has the old handle, but the old memory is gone.
 void a_context_that_was_reset_is_another_one(BoardBootstrap&) {
   const User user;
   user.make_current();
@@ -185,7 +187,7 @@ void a_context_that_was_reset_is_another_one(BoardBootstrap&) {
   expect(&after == &memory_at(user.allocate_in_pool(64)), "also of pools");
 }
 
-// Who carries operations on looks for arrays meanwhile.
+// The progress thread must be able to look up arrays meanwhile.
 void memory_that_is_given_again_is_waited_for_without_a_lock(BoardBootstrap&) {
   const User user;
   user.make_current();
@@ -204,7 +206,7 @@ void memory_that_is_given_again_is_waited_for_without_a_lock(BoardBootstrap&) {
   other.join();
 }
 
-// As after Numba's close(), or in a forked child: nothing can be given back any more.
+// As after Numba's close(), or in a forked child: no resource can be freed any more.
 void what_outlives_its_context_ends_quietly(BoardBootstrap&) {
   const User user;
   const auto end_context = [&] {
@@ -229,7 +231,7 @@ void what_outlives_its_context_ends_quietly(BoardBootstrap&) {
   }
 }
 
-// Whether the driver is asked to wait there, which ends the capture, or not.
+// The driver may have to wait in an allocation, which ends the capture; otherwise it does not.
 void arrays_are_had_while_a_stream_is_captured(BoardBootstrap&) {
   const User user;
   user.make_current();
@@ -262,7 +264,7 @@ void memory_that_cannot_be_exported_serves_this_process(BoardBootstrap&) {
   expect(static_cast<bool>(exported.find(other, 100)), "it can be exported again");
 }
 
-// What a call finds of the program's arrays: two, which may be one.
+// The places of a call's arrays in the program's memory. The two arrays may be the same.
 Workspace::Places places(CudaMemory& memory, Address input, Address result) {
   constexpr std::size_t kBytes = 100;
   return memory.programs().find({pointer_to(input), kBytes}, {pointer_to(result), kBytes});
@@ -328,7 +330,7 @@ void so_many_allocations_are_exported(BoardBootstrap&) {
   expect(found == kMost, std::to_string(found));
   const long calls = user.count("calls");
   places(memory, all.back());
-  constexpr long kFew = 10;  // a query, in its context
+  constexpr long kFew = 10;  // for a query in its context
   expect(user.count("calls") < calls + kFew, "no search for what was freed");
   for (const Address one : std::span(all).first(kMost / 2)) user.free(one);
   const Address last = all.back();
@@ -402,5 +404,5 @@ int run_all(const std::string& part) {
 }  // namespace
 }  // namespace gradred::testing
 
-// cuda_memory_test [part of a test's name]
+// usage: cuda_memory_test [part of a test's name]
 int main(int argc, char** argv) { return gradred::testing::run_all(argc > 1 ? argv[1] : ""); }

@@ -1,4 +1,4 @@
-// The CUDA driver and what owns its things, on the simulated driver.
+// The CUDA driver and the owners of its resources, on the simulated driver.
 #include <array>
 #include <cstdlib>
 #include <cstring>
@@ -146,7 +146,7 @@ void owners_give_back_what_they_own_from_any_thread(BoardBootstrap&) {
            "all are there");
   }
   expect(user.count("bytes") >= 100'000, "what was moved is there once");
-  // A thread without a context of its own, such as the interpreter's that collects garbage.
+  // A thread without a context, such as the interpreter's thread that collects garbage.
   std::thread([&] { moved.reset(); }).join();
   expect_nothing_left(user);
 }
@@ -177,7 +177,7 @@ void primary_context_of_a_device_is_used_only_if_it_is_active(BoardBootstrap&) {
 
 // ---- streams and events -----------------------------------------------------------------------
 
-// Pinned memory, and a device's of the same size.
+// Pinned memory and device memory of the same size.
 struct Both {
   explicit Both(std::size_t count)
       : bytes(count * sizeof(int)), host(driver(), bytes), device(driver(), bytes) {}
@@ -212,7 +212,8 @@ void copies_of_a_stream_are_done_in_order_and_others_wait_by_events(BoardBootstr
   }
 }
 
-// Short ones that are not copied so wait for other processes' turns on the unit that computes.
+// Short copies are made as copies of rows. A plain short copy would wait for other processes' time
+// slices on the compute units.
 void short_copies_are_of_rows_but_under_mps(BoardBootstrap&) {
   const User user;
   user.make_current();
@@ -343,8 +344,8 @@ void host_memory_that_a_device_writes_is_waited_for(BoardBootstrap&) {
   expect(both[1] == 1, "the default stream has written it");
 }
 
-// The names of default streams mean something in a context alone; and while a stream is captured
-// the driver lets no thread wait that does not say that it has nothing to do with it.
+// Handles of default streams are valid only in a context. While a stream is captured, the driver
+// lets no thread wait unless the thread has declared that it does not take part in the capture.
 void streams_are_waited_for_in_threads_without_a_context(BoardBootstrap&) {
   const User user;
   user.make_current();
@@ -378,7 +379,7 @@ void host_access_to_device_memory_is_caught(BoardBootstrap&) {
   }
 }
 
-// The input goes out by one stream and comes back by another; true: as it should.
+// Copies in by one stream and back by another. Returns true if the data is right.
 bool comes_back(bool waits_by_event, bool synchronizes) {
   const User user;
   user.make_current();
@@ -467,5 +468,5 @@ int run_all(const std::string& part) {
 }  // namespace
 }  // namespace gradred::testing
 
-// device_test [part of a test's name]
+// usage: device_test [part of a test's name]
 int main(int argc, char** argv) { return gradred::testing::run_all(argc > 1 ? argv[1] : ""); }

@@ -1,5 +1,5 @@
-// What csrc/device/kernels/reduce.cu finds in a CUDA compiler, for g++: the kernels are functions
-// of a host thread that is one of a launch's threads at a time.
+// Replaces for g++ what the kernels in csrc/device/kernels use of a CUDA compiler. A kernel becomes
+// a function of a host thread, which acts as the threads of a launch one after the other.
 #pragma once
 
 #include <unistd.h>
@@ -35,12 +35,12 @@ inline float gradred_from_half(unsigned bits) {
   return __uint_as_float(sign | __float_as_uint(magnitude));
 }
 
-// To nearest, ties to even; not NaN.
+// Rounds to nearest, ties to even. Does not support NaN.
 inline unsigned gradred_to_half(float x) {
   const unsigned bits = __float_as_uint(x), sign = (bits >> 31) << 15;
   const float magnitude = __uint_as_float(bits & 0x7fffffffU);
   if (magnitude >= 65520.0F) return sign | 0x7c00U;
-  if (magnitude < 0x1p-14F) {  // the sum's last place is the smallest number
+  if (magnitude < 0x1p-14F) {  // the last place of the sum is the smallest half
     return sign | (__float_as_uint(magnitude + 0.5F) - __float_as_uint(0.5F));
   }
   const unsigned kept = __float_as_uint(magnitude) - (112U << 23);
@@ -54,13 +54,13 @@ inline unsigned gradred_load_flag(const unsigned* flag) {
   std::this_thread::yield();
   return std::atomic_ref(const_cast<unsigned&>(*flag)).load(std::memory_order_acquire);
 }
-// A block has one thread where they wait, which is late now and then.
+// A block has one thread in the kernels that wait. Here it is delayed now and then.
 inline void gradred_join_threads() {
   static std::atomic<unsigned> calls{static_cast<unsigned>(getpid())};
   if (calls++ * 2654435761U >> 29 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
 }
 
-// A program's own operation: the address of a function of two numbers.
+// A program's own operation, by the address of a function of two numbers.
 #define GRADRED_USER_OP
 inline thread_local void* gradred_user_address = nullptr;
 template <class Number>
@@ -72,14 +72,14 @@ Number gradred_user_op(Number a, Number b) {
 #include "device/kernels/reduce.cu"
 #include "device/kernels/shots.cu"
 
-// The kernels by name, and launches of them.
+// The kernels by name, and their launches.
 namespace gradred_kernels {
 
 using Kernel = void (*)(Arguments);
 struct Named {
   const char* name;
   Kernel kernel;
-  void* user = nullptr;  // of user kernels: the function
+  void* user = nullptr;  // function of a user kernel
 };
 
 #define GRADRED_NAMED(element, operation, inputs) \

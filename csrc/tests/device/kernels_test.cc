@@ -1,5 +1,5 @@
-// The GPU's kernels, compiled by g++, against those of csrc/reduce: all types, operations and
-// numbers of inputs, bit for bit.
+// Compares the GPU kernels, compiled by g++, with the functions of csrc/reduce. The results must
+// match bit for bit, for all types, operations and numbers of inputs.
 
 #include <algorithm>
 #include <cstdint>
@@ -31,7 +31,7 @@ gradred_kernels::Kernel find(const std::string& name) {
   return nullptr;
 }
 
-// Random bits, and among them the ends of ranges, infinities, zeros of both signs and NaN.
+// Random bits, including the limits of ranges, infinities, zeros of both signs and NaN.
 class Vectors {
  public:
   Vectors(std::size_t vectors, std::size_t bytes, std::size_t offset, std::size_t apart)
@@ -68,7 +68,7 @@ class Vectors {
   std::vector<std::vector<Sixteen>> rows_;
 };
 
-// `apart` elements more before every second vector.
+// `apart`: additional elements before every second vector.
 void same_bits(DType dtype, Op op, unsigned inputs, bool any, std::size_t count, std::size_t offset,
                std::size_t apart, bool in_place) {
   const std::size_t element = size_of(dtype);
@@ -118,7 +118,7 @@ void all_of_a_type(DType dtype) {
   }
 }
 
-// Of which sums of eight are exact.
+// A value so small that sums of eight values are exact.
 unsigned small_number(DType dtype, unsigned i) {
   const float number = static_cast<float>(i % 9), smaller = static_cast<float>(i % 3);
   switch (dtype) {
@@ -133,8 +133,8 @@ unsigned small_number(DType dtype, unsigned i) {
   }
 }
 
-// A sum that is rounded to the type before it is scaled would be another one: so the sums here are
-// exact. Of floats of 16 and of 8 bits, small whole numbers.
+// If a sum were rounded to the type before it is scaled, the result would differ. So the sums here
+// are exact. Floats of 8 and 16 bits get small integers.
 void scaled(DType dtype) {
   constexpr std::size_t kCount = 301;
   const std::size_t element = size_of(dtype);

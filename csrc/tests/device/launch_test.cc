@@ -1,5 +1,5 @@
-// Kernels compiled while the program runs, kept on the disk, and launched: on the simulated driver
-// and its compiler. With NVRTC=<library> in the environment that one compiles them, too.
+// Kernels that are compiled at run time, stored on disk, and launched, on the simulated driver and
+// its compiler. If the environment has NVRTC=<library>, that compiler compiles them as well.
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -30,7 +30,7 @@ using device::PinnedAllocation;
 
 const Driver& driver() { return Driver::load(kSimulated); }
 
-// A folder of this test's, and a file that counts compilations.
+// A temporary folder, and a file that counts compilations.
 class Folder {
  public:
   Folder() {
@@ -82,7 +82,7 @@ Address written(const User& user, const std::vector<float>& values) {
   return address;
 }
 
-// Of k vectors the i-th has i + 1 throughout.
+// k vectors. All elements of the i-th vector are i + 1.
 std::vector<const void*> vectors(const User& user, std::size_t k, std::size_t count) {
   std::vector<const void*> made;
   for (std::size_t i = 0; i < k; ++i) {
@@ -181,7 +181,7 @@ void sums_and_means_of_many(BoardBootstrap&) {
   }
 }
 
-// Lengths and places of all kinds, from and to host memory, more than a launch takes.
+// Copies of many lengths and offsets, to and from host memory, more than one launch takes.
 void copies_of_many(BoardBootstrap&) {
   const Folder folder;
   const User user;
@@ -201,7 +201,7 @@ void copies_of_many(BoardBootstrap&) {
   std::vector<CopyPart> there, back;
   std::size_t place = 0, copied = 0;
   for (std::size_t part = 0; part < kParts; ++part) {
-    // Of 4 and 16 bytes, of single ones, of none; and longer than a tile.
+    // Lengths that are multiples of 4 and 16 bytes, odd ones, zero, and longer than a tile.
     const std::size_t bytes = part % 67 == 5  ? 40'000 + part
                               : part % 3 == 0 ? 4 * part
                                               : 37 * (part % 9);
@@ -244,7 +244,7 @@ void compiled_once_and_kept(BoardBootstrap&) {
   expect(folder.compilations() == 3, "and serves");
 }
 
-// A driver that refuses code from the disk gets new code; new code that it refuses is an error.
+// If the driver refuses stored code, it gets new code. If it refuses that, it is an error.
 void code_that_the_driver_refuses(BoardBootstrap&) {
   const Folder folder;
   const User user;
@@ -262,7 +262,8 @@ void code_that_the_driver_refuses(BoardBootstrap&) {
   kernels.prepare(Op::kSum, DType::kFloat32);
 }
 
-// The device's work that comes before waits for a word of the host's, as calls in stream order do.
+// Other work of the device waits for a word that the host writes later, as calls in stream order
+// do.
 void nothing_is_loaded_once_it_is_prepared(BoardBootstrap&) {
   const Folder folder;
   const User user;
@@ -287,7 +288,7 @@ void nothing_is_loaded_once_it_is_prepared(BoardBootstrap&) {
   waiting.synchronize();
 }
 
-// Copies of the simulated compiler, by their names of these versions.
+// Copies of the simulated compiler, with these versions in their names.
 std::vector<std::string> compilers(const Folder& folder, std::initializer_list<const char*> all) {
   std::vector<std::string> files;
   for (const char* const version : all) {
@@ -297,8 +298,8 @@ std::vector<std::string> compilers(const Folder& folder, std::initializer_list<c
   return files;
 }
 
-// The driver loads what a toolkit of its major version has made, and links nothing newer than
-// itself.
+// The driver loads code from toolkits of its own major version. It does not link code from a
+// toolkit newer than itself.
 void operations_are_linked_by_the_compilers_linker(BoardBootstrap&) {
   setenv("SIMULATED_CUDA_VERSION", "12040", 1);
   const Folder folder;
@@ -412,7 +413,7 @@ void addresses_that_are_none_of_the_devices(BoardBootstrap&) {
 void nvrtc_compiles_all_types(BoardBootstrap&) {
   const char* const library = std::getenv("NVRTC");
   if (library == nullptr) return;
-  alarm(300);  // minutes, not seconds
+  alarm(300);  // takes minutes
   constexpr std::string_view kElf = "\177ELF";
   for (const DType dtype :
        {DType::kFloat8E4M3FN, DType::kFloat8E5M2, DType::kFloat16, DType::kBFloat16,
@@ -453,5 +454,5 @@ int run_all(const std::string& part) {
 }  // namespace
 }  // namespace gradred::testing
 
-// launch_test [part of a test's name]
+// usage: launch_test [part of a test's name]
 int main(int argc, char** argv) { return gradred::testing::run_all(argc > 1 ? argv[1] : ""); }

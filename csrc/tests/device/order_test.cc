@@ -1,5 +1,6 @@
-// Calls in the order of a program's streams: what comes before what, and that nothing waits for
-// ever however the driver and the hardware's queues make streams and threads wait for each other.
+// Calls in the order of a program's streams. It tests the order of the work. It also tests that no
+// thread waits for ever, however driver and hardware queues make streams and threads wait for each
+// other.
 #include <unistd.h>
 
 #include <algorithm>
@@ -46,7 +47,7 @@ std::vector<int> numbers(int first) {
   return made;
 }
 
-// An allreduce of one rank: what is there, plus one, by way of the host.
+// An allreduce on one rank, which adds 1 to the array on the host.
 class Addition {
  public:
   Addition(CudaMemory& memory, void* stream, Address array) : array_(array) {
@@ -59,7 +60,7 @@ class Addition {
     result_ = order_->result(pointer_to(array), host_.data(), kBytes, kPiece);
   }
 
-  // Its memory is the device's until all is copied.
+  // The device may use its memory until all copies are complete.
   ~Addition() {
     order_->release();
     while (!has_input() || !has_ended()) usleep(50);
@@ -73,12 +74,12 @@ class Addition {
   void compute() {
     for (int& one : host_) ++one;
   }
-  // The bytes before `end` are there.
+  // Releases the copies of the bytes before `end`, whose result is ready.
   void let_go(std::size_t end) {
     result_->copy(pointer_to(array_ + gone_), at(gone_), end - gone_);
     gone_ = end;
   }
-  // What an engine's thread does, which asks nothing of the driver.
+  // Does the work of the progress thread, which makes no calls to the driver.
   void carry_on() {
     while (!has_input()) usleep(50);
     compute();
@@ -99,7 +100,7 @@ class Addition {
   std::size_t gone_ = 0;
 };
 
-// A device, an array on it, and a stream in which numbers come late.
+// A device, an array on it, and a stream that writes numbers to it late.
 struct Program {
   User user{};
   Address array = 0;
@@ -161,7 +162,7 @@ void nothing_is_written_before_it_is_let_go(BoardBootstrap&) {
   expect(call.has_ended() && program.found == numbers(6), "all of it");
 }
 
-// As of a broadcast, which reads nothing there.
+// Like a broadcast, which does not read the array first.
 void what_was_to_be_read_before_is_not_overwritten(BoardBootstrap&) {
   Program program;
   program.write_late();
@@ -180,7 +181,7 @@ void what_was_to_be_read_before_is_not_overwritten(BoardBootstrap&) {
   expect(program.found == program.given, "what was there before");
 }
 
-// Where all streams of a priority share a queue, ours have another one.
+// If all streams of one priority share a queue, gradred's streams use another queue.
 void what_a_call_holds_back_holds_up_no_other_work(BoardBootstrap&) {
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
   Program program;
@@ -207,8 +208,8 @@ void a_call_that_is_given_up_holds_nobody_back(BoardBootstrap&) {
   program.finish();
 }
 
-// To free memory takes the driver until the device has nothing to do, and meanwhile no other thread
-// gets into it. What the device waits for comes from a thread that must not need the driver.
+// cuMemFree makes the driver wait until the device has no work left. No other thread can call the
+// driver meanwhile. So the thread that the device waits for must not call it.
 void the_driver_may_wait_for_the_call(BoardBootstrap&) {
   Program program;
   const Address spare = program.user.allocate(64);
@@ -236,7 +237,7 @@ void who_asks_the_driver_waits_for_ever(BoardBootstrap&) {
     program.user.set("synchronises", 1);
     std::thread engine([&] {
       usleep(20'000);
-      program.user.call("cuStreamQuery", program.stream);  // the mistake
+      program.user.call("cuStreamQuery", program.stream);  // the error that the test is about
       call.carry_on();
     });
     program.user.free(spare);
@@ -246,7 +247,7 @@ void who_asks_the_driver_waits_for_ever(BoardBootstrap&) {
   expect(caught, "the simulated driver has the lock that real ones have");
 }
 
-// Whatever waits holds up all that was given later to streams of the same queue.
+// A waiting task blocks all later tasks of streams in the same queue.
 void streams_may_share_a_queue(BoardBootstrap&, bool urgent) {
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
   Program program(urgent);
@@ -378,5 +379,5 @@ int run_all(const std::string& part) {
 }  // namespace
 }  // namespace gradred::testing
 
-// order_test [part of a test's name]
+// usage: order_test [part of a test's name]
 int main(int argc, char** argv) { return gradred::testing::run_all(argc > 1 ? argv[1] : ""); }

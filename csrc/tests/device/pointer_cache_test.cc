@@ -1,5 +1,5 @@
-// The pointer cache on the simulated driver: each way in which memory comes, goes and comes again
-// at the same addresses.
+// The pointer cache on the simulated driver. It tests all kinds of allocation and release, and new
+// memory at the same addresses.
 #include "device/pointer_cache.h"
 
 #include <algorithm>
@@ -82,7 +82,7 @@ void other_memory_at_the_same_address_is_seen(BoardBootstrap&) {
   expect(find(cache, last.begin).kind == Kind::kHost, "freed memory is no memory");
 }
 
-// What lies where freed memory was is found as fast as any other.
+// Memory at the addresses of freed memory is found as fast as any other memory.
 void freed_memory_stands_in_nobodys_way(BoardBootstrap&) {
   const User user;
   user.make_current();
@@ -111,7 +111,7 @@ void pools_are_seen_and_not_exported(BoardBootstrap&) {
   expect(find(cache, memory).buffer_id != found.buffer_id, "other memory");
 }
 
-// Drivers tell the range of memory in a context of its device alone.
+// Drivers report the range of memory only in a context of its device.
 void ranges_are_known_in_every_thread(BoardBootstrap&) {
   setenv("SIMULATED_CUDA_DEVICES", "2", 1);
   const User user;
@@ -149,7 +149,7 @@ void managed_memory_is_a_kind_of_its_own(BoardBootstrap&) {
   expect(find(cache, memory).kind == Kind::kManaged && find(cache, memory).device == 0, "managed");
 }
 
-// As PyTorch's expandable segments are: one range of addresses, and chunks that come and go there.
+// Like PyTorch's expandable segments: one range of addresses, where chunks are mapped and unmapped.
 void mapped_chunks_are_known_one_by_one(BoardBootstrap&) {
   const User user;
   user.make_current();
@@ -191,14 +191,14 @@ void an_audit_counts_answers_that_are_wrong(BoardBootstrap&) {
   twice(kPage);
   twice(2 * kPage);
   expect(cache.counts().hits == 2 && cache.counts().mismatches == 0, "a right driver");
-  // Buffer ids are all that tells memory from what was at its address before.
+  // Only the buffer id distinguishes memory from earlier memory at the same address.
   user.set("one_id", 1);
   twice(kPage);
   twice(2 * kPage);
   expect(cache.counts().mismatches > 0, "a driver that gives an id twice");
 }
 
-// A cache that trusts what it has kept is caught by the simulated driver.
+// The simulated driver catches a cache that does not check its entries.
 void a_stale_answer_is_caught(BoardBootstrap&) {
   const User user;
   user.make_current();
@@ -246,7 +246,7 @@ void no_order_of_allocations_leads_to_a_wrong_answer(BoardBootstrap&) {
   expect(counts.hits > 500 && counts.stale > 50, "hits and stale entries both");
 }
 
-// The time of `call`, in nanoseconds.
+// The time of `call` in nanoseconds.
 template <class Call>
 double time_of(Call&& call) {
   constexpr int kTurns = 20'000;
@@ -259,7 +259,7 @@ double time_of(Call&& call) {
   return best;
 }
 
-// The driver's call is a part of each hit; how long a real one takes is for hardware to say.
+// Each hit includes one call to the driver. Only hardware can show how long a real one takes.
 void a_hit_is_one_call_of_the_driver(BoardBootstrap&) {
   const User user;
   user.make_current();
@@ -280,7 +280,7 @@ void a_hit_is_one_call_of_the_driver(BoardBootstrap&) {
       "simulated driver: hit %.0f ns, in turn among 8 ranges %.0f ns, of which the driver's call "
       "%.0f ns; a miss %.0f ns\n",
       same, others, call, miss);
-  std::fflush(stdout);  // ranks end without
+  std::fflush(stdout);  // ranks end without flushing
   constexpr int kRefused = 999;
   user.fail("cuPointerGetAttributes", kRefused, 1);  // the call after the next
   user.fail("cuMemGetAddressRange", kRefused);
@@ -318,5 +318,5 @@ int run_all(const std::string& part) {
 }  // namespace
 }  // namespace gradred::testing
 
-// pointer_cache_test [part of a test's name]
+// usage: pointer_cache_test [part of a test's name]
 int main(int argc, char** argv) { return gradred::testing::run_all(argc > 1 ? argv[1] : ""); }

@@ -1,18 +1,20 @@
-// A library with libcuda's entry points and no GPU, for tests of what uses the CUDA driver: the
-// very same binaries run on it. It proves logic, never speed.
+// A library with libcuda's functions but no GPU, for tests of code that uses the CUDA driver. The
+// same binaries run on it and on the real driver. It tests logic, not speed.
 //
-// What is wrong with a program shows here at once and each time: a host thread that touches device
-// memory faults; a copy runs late, so that what nobody waited for is not there; freed memory is no
-// memory any more, although work that was given before has not been done (the real driver may wait
-// in cuMemFree: nothing should rely on that); its addresses are used again at once, with another
-// buffer id; a context is nowhere current that nobody has pushed.
+// It makes errors of a program visible, immediately and every time:
+// - A host thread that accesses device memory faults.
+// - Copies run late, so data is missing if the program did not wait for it.
+// - Freed memory becomes invalid at once, even before earlier work is done. The real driver may
+//   wait in cuMemFree, but no program should rely on it. The addresses are reused at once, with a
+//   new buffer id.
+// - A context is current only in threads that have pushed it.
 //
-// A stream holds so many tasks that have not begun: who gives it another one waits, and lets no
-// other thread into the driver.
+// A stream holds a limited number of tasks that have not begun. A thread that adds another task
+// waits, and blocks all other threads' calls to the driver.
 //
-// Variables: SIMULATED_CUDA_VERSION, _DEVICES, _SEED, _FAIL (name:code:after,...), _QUEUE (tasks
-// that a stream holds); the rest is told
-// by simulated_cuda_set, simulated_cuda_fail and simulated_cuda_count.
+// Environment variables: SIMULATED_CUDA_VERSION, _DEVICES, _SEED, _FAIL (name:code:after,...),
+// _QUEUE (tasks that a stream holds). The functions simulated_cuda_set, simulated_cuda_fail and
+// simulated_cuda_count do the rest.
 #include "simulated_driver.h"
 
 #include <dlfcn.h>
@@ -63,7 +65,7 @@ constexpr std::array kCodes{
 struct Context {
   int device = 0;
   int retained = 0;
-  unsigned long long id = 0;  // given to no other one
+  unsigned long long id = 0;  // unique
 };
 
 // Counts in memory that processes may share.
@@ -80,7 +82,7 @@ struct Chunk {
   std::shared_ptr<Pages> pages;
 };
 
-// What goes through the 64 bytes of an IPC handle.
+// The content of an IPC handle (64 bytes).
 struct Exported {
   std::uint64_t magic;
   int process, file;
@@ -92,17 +94,17 @@ struct IpcHandle {
   char bytes[64];
 };
 
-// Each context opens an allocation by itself.
+// Each context opens an allocation separately.
 struct ImportKey {
   int process;
-  std::uint64_t id;  // of the allocation there
+  std::uint64_t id;  // of the allocation in its process
   unsigned long long context;
   auto operator<=>(const ImportKey&) const = default;
 };
 struct Imported {
   Address address;
   int times;
-  Address begin;  // in its owner
+  Address begin;  // address in its owner's process
   std::uint64_t bytes;
   bool overlaps(const Exported& other) const {
     return times > 0 && begin < other.begin + other.bytes && other.begin < begin + bytes;
@@ -118,32 +120,33 @@ constexpr int kMaxDevices = 8;
 
 struct Driver {
   std::mutex mutex;
-  int process = 0;  // that has called cuInit; a forked child has not
+  int process = 0;  // process that has called cuInit; a forked child has not
   int devices = 1;
   std::array<Context, kMaxDevices> primary{};
-  std::map<std::string, std::pair<int, long>, std::less<>> failing;  // code, calls before it
-  std::map<std::string, unsigned, std::less<>> slow;  // microseconds; not changed once it is read
-  std::atomic<int> lost{0};                           // a code that every call returns from now on
-  std::atomic<bool> synchronises{false};              // what allocates, frees or loads
+  std::map<std::string, std::pair<int, long>, std::less<>>
+      failing;                                        // code, number of calls before it
+  std::map<std::string, unsigned, std::less<>> slow;  // microseconds; constant after setup
+  std::atomic<int> lost{0};                           // code that every call returns from now on
+  std::atomic<bool> synchronises{false};              // calls that allocate, free or load
   std::mutex synchronising;
   std::atomic<long> shift{0};
-  std::atomic<int> full{0};  // threads that wait for a stream to have room
+  std::atomic<int> full{0};  // threads that wait for room in a stream
   std::map<void*, StreamPointer> streams;
   std::map<void*, std::shared_ptr<Event>> events;
   std::map<std::uint64_t, std::shared_ptr<Chunk>> chunks;
   std::map<ImportKey, Imported> imported;
   std::uint64_t handles = 0;
-  unsigned long long contexts = 0;  // so far
+  unsigned long long contexts = 0;  // made so far
   std::atomic<long> host_allocations{0}, copies{0}, records{0}, calls{0};
   std::atomic<int> served_by_mps{static_cast<int>(number("SIMULATED_CUDA_MPS", 0))};
   Memory memory;
-  // The variable is that of the real one.
+  // The real driver reads CUDA_DEVICE_MAX_CONNECTIONS as well.
   Streams queues{static_cast<std::uint64_t>(number("SIMULATED_CUDA_SEED", 1)),
                  static_cast<std::size_t>(number("CUDA_DEVICE_MAX_CONNECTIONS", 8)),
                  static_cast<std::size_t>(number("SIMULATED_CUDA_QUEUE", 500))};
 };
 
-// Of a list like "cuMemAlloc:2,cuLaunchKernel:700:3": each name with one number or two.
+// Reads a list like "cuMemAlloc:2,cuLaunchKernel:700:3": names with one or two numbers each.
 template <class Take>
 void read_list(const char* variable, Take&& take) {
   const char* text = std::getenv(variable);
@@ -178,12 +181,11 @@ Driver& driver() {
   return *only;
 }
 
-thread_local std::vector<Context*> contexts;  // the current one last
+thread_local std::vector<Context*> contexts;  // the current one is the last
 thread_local StreamPointer own_stream;        // the per-thread default stream
 
 Context* current() { return contexts.empty() ? nullptr : contexts.back(); }
 
-// How each function begins: with the code that it is to return at once, if any.
 }  // namespace
 
 int failing(std::string_view name) {
@@ -222,14 +224,14 @@ std::shared_ptr<Event> event_of(void* handle) {
   return found != d.events.end() ? found->second : nullptr;
 }
 
-// Of the last record that this process, or another one, has asked for.
+// The last record of the event that this or another process has requested.
 Moment moment_of(const std::shared_ptr<Event>& event) {
   const std::lock_guard lock(driver().mutex);
   return {&event->counts->completed, event->counts->recorded.load(), event->keep};
 }
 
-// Each record of an event is a moment of its own: an earlier one may come later, in another stream.
-// (Where processes share an event, it is of one stream.)
+// Each record of an event has its own moment, as an earlier one may complete later, in another
+// stream. An event that processes share belongs to one stream.
 Moment next_moment_of(Event& event) {
   const std::lock_guard lock(driver().mutex);
   if (event.file < 0) {
@@ -266,14 +268,15 @@ void* add_event(std::shared_ptr<Event> event) {
   return handle;
 }
 
-// Another process's file. Below zero: there is none, as in a sandbox.
+// Opens another process's file. Returns a negative number if that is impossible, as in a sandbox.
 int file_of(const Exported& exported) {
   const std::string path =
       "/proc/" + std::to_string(exported.process) + "/fd/" + std::to_string(exported.file);
   return open(path.c_str(), O_RDWR | O_CLOEXEC);
 }
 
-// The driver's default where an address is no memory of its own.
+// Writes an attribute of an address. If it is not the driver's memory, the value is the driver's
+// default.
 void tell(int attribute, void* value, const Piece* piece) {
   const bool device = piece != nullptr && piece->kind != Kind::kPinned;
   switch (attribute) {
@@ -295,14 +298,14 @@ void tell(int attribute, void* value, const Piece* piece) {
     case 10:  // can be exported
       *static_cast<unsigned*>(value) = piece != nullptr && piece->kind == Kind::kAllocated;
       return;
-    case 11:  // what was reserved
+    case 11:  // the reserved range
       *static_cast<Address*>(value) = piece != nullptr ? piece->range_begin : 0;
       return;
     case 12:
       *static_cast<std::size_t*>(value) = piece != nullptr ? piece->range_bytes : 0;
       return;
     default:
-      std::abort();  // nobody has needed it so far
+      std::abort();  // no test has needed it
   }
 }
 
@@ -381,12 +384,15 @@ extern "C" {
 
 // ---- for tests alone --------------------------------------------------------------------------
 
-// least_delay, most_delay (in nanoseconds, of tasks given from now on), memory (bytes), lost (a
-// code that all calls return from now on), one_id (of all memory that is allocated from now on),
-// shift (by which what is opened of another process begins too late),
-// synchronises (what allocates, frees, loads or opens waits for the device, and all other calls for
-// it; a copy to host memory that is not pinned waits for its stream), mps (whether it says that MPS
-// serves its devices).
+// Sets a value by its name:
+// - least_delay, most_delay: nanoseconds, for tasks enqueued from now on
+// - memory: limit in bytes
+// - lost: code that all calls return from now on
+// - one_id: memory allocated from now on has the same buffer id
+// - shift: offset that is added to the addresses of other processes' memory when it is opened
+// - synchronises: calls that allocate, free, load or open wait for the device, and all other calls
+//   wait for them; a copy to host memory that is not pinned waits for its stream
+// - mps: whether the driver reports that MPS serves its devices
 void simulated_cuda_set(const char* name, long value) {
   static std::atomic<long> least{0};
   const std::string_view asked = name;
@@ -413,7 +419,7 @@ void simulated_cuda_set(const char* name, long value) {
   }
 }
 
-// The function returns `code` after so many calls more; 0: it works again.
+// Makes a function return `code` after `after` more calls. 0: it works again.
 void simulated_cuda_fail(const char* function, int code, long after) {
   Driver& d = driver();
   const std::lock_guard lock(d.mutex);
@@ -421,10 +427,12 @@ void simulated_cuda_fail(const char* function, int code, long after) {
   if (code != 0) d.failing[function] = {code, after};
 }
 
-// How many there are: bytes (of device memory), streams, events, contexts (retained), pinned,
-// imported (allocations of other processes that a context has opened, ever), open (of these, now),
-// launches (of kernels, so far), copies (likewise), rows (those of them that were of rows), records
-// (of events, likewise), calls (of these and most other functions, likewise).
+// Returns a count by its name:
+// - bytes of device memory, streams, events, contexts (retained), pinned allocations
+// - imported: allocations of other processes that contexts have opened so far; open: those that are
+//   open now
+// - launches of kernels, copies, rows (copies of rows), records of events, and calls of these and
+//   most other functions, all so far
 long simulated_cuda_count(const char* name) {
   const std::string_view asked = name;
   Driver& d = driver();
@@ -465,7 +473,7 @@ int cuDriverGetVersion(int* version) {
   return kSuccess;
 }
 
-// Functions by the name without _v2; those that end in it are the newer ones.
+// Finds functions by the name without _v2. Functions whose name ends in _v2 are the newer ones.
 int cuGetProcAddress_v2(const char* name, void** function, int version, std::uint64_t, int*) {
   if (version > number("SIMULATED_CUDA_VERSION", 12080)) return kNotFound;
   if (number("SIMULATED_CUDA_NO_ADDRESSES", 0) != 0) return kNotFound;
@@ -515,7 +523,7 @@ int cuDeviceGetUuid_v2(void* uuid, int device) {
 int cuDeviceGetAttribute(int* value, int attribute, int) {
   if (const int code = failing("cuDeviceGetAttribute")) return code;
   switch (attribute) {
-    case 16:  // multiprocessors
+    case 16:  // number of multiprocessors
       return *value = 2, kSuccess;
     case 133:
       return *value = driver().served_by_mps, kSuccess;
@@ -554,7 +562,7 @@ int cuDevicePrimaryCtxRelease_v2(int device) {
   --d.primary[static_cast<std::size_t>(device)].retained;
   return kSuccess;
 }
-// As cudaDeviceReset and Numba's close() do: the next context has the same handle.
+// Like cudaDeviceReset and Numba's close(): the next context has the same handle.
 int cuDevicePrimaryCtxReset_v2(int device) {
   if (const int code = failing("cuDevicePrimaryCtxReset")) return code;
   Driver& d = driver();
@@ -761,7 +769,8 @@ int cuPointerGetAttributes(unsigned count, const int* attributes, void** values,
 }
 
 int cuPointerGetAttribute(void* value, int attribute, Address address) {
-  if (attribute == 3) return *static_cast<Address*>(value) = address, kSuccess;  // as it finds it
+  if (attribute == 3)
+    return *static_cast<Address*>(value) = address, kSuccess;  // the address itself
   if (const int code = failing("cuPointerGetAttribute")) return code;
   const auto piece = driver().memory.find(address);
   if (!piece) return kInvalidValue;

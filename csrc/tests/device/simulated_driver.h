@@ -1,4 +1,4 @@
-// What the parts of the simulated driver that have no state of their own need of it.
+// The part of the simulated driver that its other source files use.
 #pragma once
 
 #include <cstddef>
@@ -27,31 +27,32 @@ enum Code {
   kIllegalAddress = 700,
 };
 
-constexpr int kCapability = 90;  // of every device: 9.0
+constexpr int kCapability = 90;  // compute capability 9.0 of every device
 
-// How each function begins: with the code that it is to return at once, if any. It waits while
-// another thread synchronises the context.
+// Each function calls this first, and returns the result at once if it is not kSuccess. It waits
+// while another thread synchronises the context.
 int failing(std::string_view name);
 int failing_in_context(std::string_view name);
 int current_device();  // of a thread that has a context
-// Work for a stream; a device whose work says false has met an illegal address. Returns a code.
+// Enqueues work in a stream. If the work returns false, the device has met an illegal address.
+// Returns an error code.
 int give(void* stream, std::function<bool()> work, std::function<bool()> until = {});
-// Where the stream is being captured in a graph: keeps the work for that, and says so.
+// If the stream is being captured in a graph, adds the work to the graph and returns true.
 bool record(void* stream, const std::function<bool()>& work, const std::function<bool()>& until);
 bool is_captured(void* stream);
-// The code of a function that this thread must not call while a stream is captured; 0: it may.
+// The error code of a function that must not be called while a stream is captured; 0: it may be.
 int forbidden(std::string_view name);
-// Makes a stream, and its handle.
+// Makes a stream and returns its handle.
 void* add_stream(bool blocking, bool urgent);
-// As functions do that allocate, free or load: lets no other thread into the driver until the
-// device has done all that it has been given. Nothing, unless a test asks for it.
+// Functions that allocate, free or load call this. If a test requests it, it blocks all other
+// threads' calls to the driver until the device has completed all work. Otherwise it does nothing.
 void synchronise_context();
-// Memory::reachable() of the device's.
+// Memory::reachable() of the driver's memory.
 std::byte* reachable(Address address, std::size_t bytes, std::shared_ptr<void>& keep);
 
-long launches();  // of kernels, so far
+long launches();  // number of kernels launched
 long copies_of_rows();
-// Carries out a kernel, by its name, here and now, on host addresses.
+// Runs a kernel immediately, by its name, on host addresses.
 void run_kernel(std::string_view name, const gradred_kernels::Arguments& call);
 
 }  // namespace simulated

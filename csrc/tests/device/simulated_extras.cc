@@ -1,4 +1,4 @@
-// What array libraries ask the driver for that gradred does not: Numba's arrays, above all.
+// Driver functions that gradred does not call but array libraries do, above all for Numba's arrays.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +15,7 @@ long copies_of_rows() { return copied_rows; }
 
 using namespace simulated;  // NOLINT: all of this is C
 
-// CUDA_MEMCPY2D.
+// Layout of CUDA_MEMCPY2D.
 struct Side {
   std::size_t x, y;
   int type;
@@ -34,7 +34,7 @@ extern "C" {
 int cuMemcpyAsync(Address target, Address source, std::size_t bytes, void* stream);
 int cuStreamSynchronize(void* stream);
 
-// Of rows without gaps, wherever they lie.
+// Copies rows without gaps, in any memory.
 int cuMemcpy2DAsync_v2(const Rows* rows, void* stream) {
   if (const int code = failing_in_context("cuMemcpy2DAsync")) return code;
   const auto is_plain = [rows](const Side& side) {
@@ -52,7 +52,7 @@ int cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
   if (const int code = failing_in_context("cuMemGetInfo")) return code;
   return *free = *total = std::size_t{1} << 33, kSuccess;
 }
-// As the driver's: blocks until it is done.
+// Like the driver's function, it blocks until the copy is complete.
 int cuMemcpyHtoD_v2(Address target, const void* source, std::size_t bytes) {
   const int code = cuMemcpyAsync(target, reinterpret_cast<Address>(source), bytes, nullptr);
   return code != kSuccess ? code : cuStreamSynchronize(nullptr);
@@ -70,7 +70,7 @@ int cuMemcpyHtoDAsync_v2(Address target, const void* source, std::size_t bytes, 
 int cuMemcpyDtoHAsync_v2(void* target, Address source, std::size_t bytes, void* stream) {
   return cuMemcpyAsync(reinterpret_cast<Address>(target), source, bytes, stream);
 }
-// The host and all devices see pinned memory at one address.
+// The host and all devices use the same address for pinned memory.
 int cuMemHostGetDevicePointer_v2(Address* address, void* pinned, unsigned) {
   if (const int code = failing_in_context("cuMemHostGetDevicePointer")) return code;
   return *address = reinterpret_cast<Address>(pinned), kSuccess;

@@ -1,13 +1,13 @@
-// The simulated driver's modules and launches, and a compiler (NVRTC) for them: what it compiles is
-// the name of an element type, whose kernels g++ has compiled into this library. To what is
-// compiled for a program's own operation it links "simulated function at ADDRESS", a host function
-// of two numbers.
+// The simulated driver's modules and launches, with a compiler (NVRTC) for them. Compiled code is
+// the name of an element type, whose kernels g++ has compiled into this library. Kernels for a
+// program's own operation are linked with "simulated function at ADDRESS", a host function of two
+// numbers.
 //
 // SIMULATED_NVRTC_COUNT names a file to which each compilation adds a byte. A copy of this library
-// whose name ends in a version, as libnvrtc.so.13.0 does, is a compiler of that version, else it is
-// one of 12.8; the driver refuses what that of SIMULATED_CUDA_REFUSES has made. It loads what a
-// later minor version of its own major one has made, but its linker refuses that. The library is
-// the linker of 12.8 (nvJitLink), too.
+// whose name ends in a version, such as libnvrtc.so.13.0, is a compiler of that version. Other
+// copies have version 12.8. The driver refuses code from the compiler that SIMULATED_CUDA_REFUSES
+// names. The driver loads code from a later minor version of its own major version, but its linker
+// refuses such code. The library is also the linker of 12.8 (nvJitLink).
 #include <dlfcn.h>
 
 #include <atomic>
@@ -29,11 +29,11 @@ namespace {
 
 constexpr int kInvalidPtx = 218, kUnsupportedPtx = 222;
 constexpr std::string_view kMark = "simulated kernels of ";
-// Without their function, and as binary as the compiler's cubins.
+// Code without its function, in binary form like the compiler's cubins.
 constexpr std::string_view kOpenMark =
     "\x7f"
     "ELF of simulated open kernels of ";
-constexpr std::string_view kCopies = "copies";  // in the place of an element
+constexpr std::string_view kCopies = "copies";  // in place of an element type
 constexpr std::string_view kFunctionMark = "simulated function at ";
 
 std::atomic<long> launched{0};
@@ -41,7 +41,7 @@ std::atomic<long> launched{0};
 struct Module {
   std::string element;
   void* user = nullptr;            // function that is linked to it
-  std::set<std::string> loaded{};  // functions: each when it is first asked for
+  std::set<std::string> loaded{};  // functions, each loaded when it is first requested
   std::deque<gradred_kernels::Named> own{};
   std::deque<gradred_kernels::NamedShots> shots{};
 };
@@ -55,7 +55,7 @@ struct Link {
 struct Program {
   std::string element, log;
   bool open = false;
-  bool copies = false;  // of copies.cu
+  bool copies = false;  // compiled from copies.cu
 };
 
 bool has_kernels(const std::string& element) {
@@ -75,13 +75,13 @@ std::size_t bytes_of(const std::string& kernel) {
   std::abort();
 }
 
-// As many inputs as its name says, or else its argument.
+// The number of inputs in the kernel's name, or else in its argument.
 std::size_t inputs_of(const std::string& kernel, const gradred_kernels::Arguments& call) {
   const int told = kernel.back() - '0';
   return told != 0 ? static_cast<std::size_t>(told) : call.k;
 }
 
-// With the driver's own addresses in the place of the device's.
+// Runs a kernel. Device addresses are replaced by those of the driver.
 bool carry_out(const gradred_kernels::Named& kernel, unsigned blocks, unsigned threads,
                gradred_kernels::Arguments call) {
   const std::size_t bytes = call.count * bytes_of(kernel.name);
@@ -103,7 +103,7 @@ bool carry_out(const gradred_kernels::Named& kernel, unsigned blocks, unsigned t
   return true;
 }
 
-// A block has one thread here: so nobody waits for one that comes later.
+// A block has one thread here, so no thread waits for a later one.
 bool carry_out(const gradred_kernels::NamedShots& kernel, unsigned blocks,
                gradred_kernels::ShotArguments call) {
   std::vector<std::shared_ptr<void>> kept;
@@ -131,7 +131,7 @@ bool carry_out(const gradred_kernels::NamedShots& kernel, unsigned blocks,
   return all;
 }
 
-// Of copies: no part may reach beyond its allocation.
+// Runs a kernel that copies. No part may reach beyond its allocation.
 bool carry_out(unsigned blocks, unsigned threads, gradred_kernels::CopyArguments call) {
   std::vector<std::shared_ptr<void>> kept(2 * gradred_kernels::kMostCopies);
   for (unsigned part = 0; part < call.parts; ++part) {
@@ -147,14 +147,14 @@ bool carry_out(unsigned blocks, unsigned threads, gradred_kernels::CopyArguments
   return true;
 }
 
-// Null: it is of another kind.
+// nullptr: the function is of another kind.
 const gradred_kernels::NamedShots* as_shots(const void* function) {
   const std::lock_guard lock(shots_mutex);
   return all_shots.contains(function) ? static_cast<const gradred_kernels::NamedShots*>(function)
                                       : nullptr;
 }
 
-// Code ends with a zero here, also where it stands for a cubin.
+// Code ends with a zero byte here, even if it represents a cubin.
 std::string text_of(const void* data, std::size_t bytes) {
   return {static_cast<const char*>(data), strnlen(static_cast<const char*>(data), bytes)};
 }
@@ -175,7 +175,7 @@ bool complete(Link* link) {
   return true;
 }
 
-// Of the compiler of such code, as the driver tells its own.
+// The version of the compiler that has made the code, in the driver's notation.
 int version_in(const std::string& code) {
   int major = 0, minor = 0;
   std::sscanf(code.c_str() + code.find('@'), "@%d.%d", &major, &minor);
@@ -186,7 +186,7 @@ int driver_version() {
   return text != nullptr ? std::atoi(text) : 12080;
 }
 
-// Of this copy of the library, as a compiler.
+// The version of this copy of the library as a compiler.
 std::string compiler_version() {
   Dl_info self{};
   if (dladdr(reinterpret_cast<void*>(&compiler_version), &self) == 0) return "12.8";

@@ -43,7 +43,7 @@ Pages::~Pages() {
 
 Memory::Memory() : begin_(reserve_region(kRegion)) {}
 
-// The lowest addresses that nobody has.
+// Finds the lowest free address range.
 Address Memory::take(std::size_t bytes) {
   Address at = begin_;
   for (const auto& [begin, size] : taken_) {
@@ -54,7 +54,7 @@ Address Memory::take(std::size_t bytes) {
   return at;
 }
 
-// What the host sees there: managed memory, or a fault.
+// Maps what the host sees at the addresses: the pages of managed memory, or no access.
 void Memory::show(const Piece& piece) const {
   const int protection = piece.kind == Kind::kManaged ? PROT_READ | PROT_WRITE : PROT_NONE;
   map_or_abort(piece.begin, piece.bytes, protection, MAP_SHARED | MAP_FIXED, piece.pages->file(),
@@ -126,7 +126,7 @@ bool Memory::release(Kind kind, Address address) {
   return true;
 }
 
-// Pinned pages lose their access, so that who uses them further faults.
+// Makes pinned pages inaccessible, so that later accesses fault.
 void Memory::end(const void* context) {
   std::vector<std::pair<Kind, Address>> ended;
   {
@@ -202,7 +202,7 @@ std::optional<Piece> Memory::find(Address address) const {
   return found != pieces_.end() ? std::optional(found->second) : std::nullopt;
 }
 
-// As much of [address, address + bytes) as lies in one piece.
+// The part of [address, address + bytes) that lies in one piece.
 std::optional<Memory::Part> Memory::part(Address address, std::size_t bytes) const {
   if (!is_ours(address)) return Part{reinterpret_cast<std::byte*>(address), bytes, nullptr};
   const std::lock_guard lock(mutex_);

@@ -1,5 +1,5 @@
-// The simulated driver's memory: addresses at which the host may touch nothing, with pages behind
-// them that the driver itself sees at other addresses.
+// The simulated driver's memory. The host must not access its addresses. The driver itself accesses
+// the same pages at other addresses.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,11 @@ namespace simulated {
 
 using Address = std::uint64_t;
 
-// Pages of a file, which processes can share, mapped where the driver reads and writes them.
+// Pages of a file that processes can share, mapped where the driver accesses them.
 class Pages {
  public:
-  explicit Pages(std::size_t bytes);   // full of garbage
-  Pages(int file, std::size_t bytes);  // another process's
+  explicit Pages(std::size_t bytes);   // filled with garbage
+  Pages(int file, std::size_t bytes);  // pages of another process
   ~Pages();
   Pages(const Pages&) = delete;
   Pages& operator=(const Pages&) = delete;
@@ -34,18 +34,18 @@ class Pages {
 
 enum class Kind { kAllocated, kPool, kManaged, kMapped, kImported, kPinned };
 
-// A range of addresses with pages behind it.
+// A range of addresses with pages.
 struct Piece {
   Kind kind;
   Address begin;
   std::size_t bytes;
   std::shared_ptr<Pages> pages{};
-  std::size_t offset = 0;  // in them
-  std::uint64_t id = 0;    // given to no other piece
+  std::size_t offset = 0;  // in `pages`
+  std::uint64_t id = 0;    // unique
   int device = 0;
   void* context = nullptr;
-  bool accessible = true;   // a mapped chunk is not, until somebody has said so
-  Address range_begin = 0;  // what was reserved, of which a mapped chunk is a part
+  bool accessible = true;   // false: a mapped chunk before cuMemSetAccess
+  Address range_begin = 0;  // reserved range that contains a mapped chunk
   std::size_t range_bytes = 0;
 };
 
@@ -57,19 +57,19 @@ class Memory {
   Memory();
 
   void limit_to(std::size_t bytes) { limit_ = bytes; }
-  // A driver that is wrong: all that is allocated from now on has one buffer id.
+  // Simulates a faulty driver: all memory allocated afterwards has the same buffer id.
   void give_one_id(bool on) { gives_one_id_ = on; }
 
-  // nullopt: the device has no memory left. The lowest free addresses are taken, so that what is
-  // freed is soon used again.
+  // Returns nullopt if the device has no memory left. Uses the lowest free addresses, so that freed
+  // addresses are soon used again.
   std::optional<Piece> allocate(Kind kind, std::size_t bytes, int device, void* context);
   std::optional<Piece> import(int file, std::size_t bytes, int device, void* context);
   void add_pinned(void* address, std::size_t bytes, void* context);
-  // False: no piece of this kind begins there.
+  // Returns false if no piece of this kind begins there.
   bool release(Kind kind, Address address);
-  void end(const void* context);  // with all that was allocated in it
+  void end(const void* context);  // frees all memory allocated in the context
 
-  // Addresses without memory, and chunks of memory to be mapped there.
+  // Address ranges without memory, and chunks of memory to map there.
   Address reserve(std::size_t bytes);
   bool unreserve(Address address);
   bool map(Address address, std::shared_ptr<Pages> pages, std::size_t offset, std::size_t bytes);
@@ -77,10 +77,10 @@ class Memory {
   bool set_access(Address address, std::size_t bytes);
 
   std::optional<Piece> find(Address address) const;
-  // Whatever kinds both are of. False: something there is no memory, or not accessible.
+  // Copies between memory of any kinds. Returns false if a part is not memory or not accessible.
   bool copy(Address target, Address source, std::size_t bytes) const;
-  // Where the driver finds the bytes as long as `keep` lives; null: they are not all of one piece
-  // that is accessible.
+  // The driver's address for the bytes, valid as long as `keep` lives. Returns nullptr unless all
+  // bytes are in one accessible piece.
   std::byte* reachable(Address address, std::size_t bytes, std::shared_ptr<void>& keep) const;
   std::size_t allocated() const;
 
@@ -103,7 +103,7 @@ class Memory {
   std::size_t limit_ = std::size_t{1} << 30;
   mutable std::mutex mutex_;
   std::map<Address, Piece> pieces_;
-  std::map<Address, std::size_t> taken_;  // of the region: allocations and reservations
+  std::map<Address, std::size_t> taken_;  // addresses in use: allocations and reservations
   std::size_t allocated_ = 0;
   std::uint64_t ids_ = 0;
   bool gives_one_id_ = false;

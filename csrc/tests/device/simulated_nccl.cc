@@ -1,10 +1,10 @@
-// A library with NCCL's entry points over the simulated driver, for tests: ranks meet in shared
-// memory, and reductions are those kernels that g++ has compiled.
+// A library with NCCL's functions on the simulated driver, for tests. Ranks meet in shared memory,
+// and the kernels compiled by g++ do the reductions.
 //
-// Its calls need not block, and often say that they are still at it. Each call of a group waits in
-// the device's queue until all ranks have made it. SIMULATED_NCCL_VERSION: what it says it is.
-// Of ranks that share a device it connects none, but from 2.30 on, where NCCL_MULTI_RANK_GPU_ENABLE
-// is 1. Where one gives up before all are connected, the others fail.
+// Its calls are nonblocking and often return "in progress". Each call of a group waits in the
+// device's queue until all ranks have made it. SIMULATED_NCCL_VERSION sets the reported version.
+// The library refuses to connect ranks that share a device, except from version 2.30 on with
+// NCCL_MULTI_RANK_GPU_ENABLE=1. If a rank gives up before all are connected, the others fail.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -28,8 +28,7 @@ namespace simulated {
 namespace {
 
 constexpr int kInvalidArgument = 4, kInvalidUsage = 5, kRemoteError = 6, kInProgress = 7;
-constexpr std::size_t kSlot = std::size_t{64}
-                              << 20;  // bytes of each rank's, most of them never used
+constexpr std::size_t kSlot = std::size_t{64} << 20;  // bytes per rank, most of them unused
 constexpr std::size_t kMostRanks = 8;
 
 struct UniqueId {
@@ -37,7 +36,7 @@ struct UniqueId {
 };
 
 struct Type {
-  const char* name;  // of kernels; null: only moved
+  const char* name;  // in kernel names; nullptr: can only be moved
   std::size_t bytes;
 };
 constexpr std::array<Type, 10> kTypes = {{{nullptr, 1},
@@ -59,7 +58,7 @@ struct Shared {
   std::array<std::atomic<int>, kMostRanks> devices;
 };
 
-// Where some rank has not come: others may still look there as long as the process lives.
+// Removes names at the process's end. If a rank has not come, others may use the name until then.
 struct Names {
   std::vector<std::string> names;
   Names() = default;
@@ -88,7 +87,7 @@ struct Comm {
 
 std::size_t mapped_bytes() { return sizeof(Shared) + 4096 + kMostRanks * kSlot; }
 
-// From all ranks' slots, `offset` bytes from their beginning.
+// Reduces the data in all ranks' slots, `offset` bytes from their beginning.
 void reduce(const std::string& name, void* target, const Comm& comm, std::size_t offset,
             std::size_t count, double factor, bool divide) {
   gradred_kernels::Arguments call{};
@@ -108,14 +107,14 @@ double from_half(unsigned bits) {
          std::ldexp(fraction, static_cast<int>(bits >> 10 & 0x1fU) - 15);
 }
 
-// What one rank's call gives a stream; `graph`: it may be carried out again and again.
+// The work of one rank's call in a stream. In a captured stream it may run repeatedly.
 struct Call {
   Comm* comm;
   const void* input;
   std::size_t input_bytes;
   void* result;
   std::size_t result_bytes;
-  std::function<bool(std::byte* result)> finish;  // once all inputs are there
+  std::function<bool(std::byte* result)> finish;  // called when all inputs are there
 
   int give(void* stream) const {
     if (comm->aborted) return kInvalidUsage;
@@ -163,7 +162,7 @@ std::string kernel_of(int type, const char* op) {
   return std::string("gradred_") + kTypes[static_cast<std::size_t>(type)].name + "_" + op + "_0";
 }
 
-// Of `count` elements of all ranks' slots, `offset` bytes from their beginning.
+// Returns a function that reduces `count` elements of all ranks' slots, from `offset` bytes on.
 std::function<bool(std::byte*)> folding(Comm* comm, int type, int op, std::size_t offset,
                                         std::size_t count) {
   return [=, factor = comm->factor](std::byte* to) {
@@ -195,7 +194,7 @@ bool may_share_devices() {
   return version() >= 23000 && text != nullptr && std::strcmp(text, "1") == 0;
 }
 
-// How far it is: connected, in progress, or why not.
+// The state of a connection: connected, in progress, or an error.
 int connection(Comm& comm) {
   Shared& shared = *comm.shared;
   if (comm.joined) return kSuccess;
@@ -252,7 +251,7 @@ int ncclCommGetAsyncError(Comm* comm, int* error) {
   if (*error == kSuccess) comm->joined = true;
   return kSuccess;
 }
-// What is in queues may still look at it: it stays.
+// The object is not freed, as enqueued work may still access it.
 int ncclCommAbort(Comm* comm) {
   comm->aborted = true;
   if (!comm->joined) comm->shared->given_up = true;

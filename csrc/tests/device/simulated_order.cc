@@ -1,5 +1,5 @@
-// The simulated driver's streams of another urgency, what they write to host memory and wait for
-// there, and capture.
+// The simulated driver's stream priorities, writes to and waits for host memory in streams, and
+// stream capture.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -22,7 +22,7 @@ constexpr int kNotSupported = 801;
 
 constexpr int kGlobal = 0, kCaptureUnsupported = 900, kCaptureInvalidated = 901;
 thread_local int capture_mode = kGlobal;
-bool invalidated = false;  // some thread has done what it must not
+bool invalidated = false;  // some thread has called a forbidden function
 
 struct Recorded {
   std::function<bool()> work, until;
@@ -30,9 +30,9 @@ struct Recorded {
 using Graph = std::vector<Recorded>;
 
 std::mutex captured_mutex;
-std::map<void*, std::unique_ptr<Graph>> captured;  // by the stream
+std::map<void*, std::unique_ptr<Graph>> captured;  // by stream
 
-// Words are pinned memory of 32 bits each, which processes may share.
+// A word is 32 bits of pinned memory, which processes may share.
 std::atomic<std::uint32_t>* word_at(Address address) {
   std::shared_ptr<void> keep;
   return reinterpret_cast<std::atomic<std::uint32_t>*>(reachable(address, 4, keep));
@@ -50,10 +50,11 @@ bool record(void* stream, const std::function<bool()>& work, const std::function
   return true;
 }
 
-// As the driver has it while a stream is captured: nobody synchronises the context; and in global
-// mode more.
+// As in the driver, no thread may synchronise the context while a stream is captured. In global
+// mode, more functions are forbidden.
 int forbidden(std::string_view name) {
-  // And what allocates, which tests' own arrays do at any time.
+  // The driver also forbids cuMemAlloc and others. It is allowed here, as tests allocate at any
+  // time.
   constexpr std::string_view kUnsafe[] = {"cuEventQuery", "cuStreamQuery", "cuStreamSynchronize",
                                           "cuMemHostAlloc", "cuMemFreeHost"};
   const bool unsafe =
@@ -100,7 +101,7 @@ int cuStreamWriteValue32_v2(void* stream, Address address, std::uint32_t value, 
 int cuStreamWaitValue32_v2(void* stream, Address address, std::uint32_t value, unsigned flags) {
   if (const int code = failing_in_context("cuStreamWaitValue32")) return code;
   if (!is_supported()) return kNotSupported;
-  if (flags != 0) std::abort();  // nobody has needed another comparison so far
+  if (flags != 0) std::abort();  // no test has needed another comparison
   return give(
       stream, [] { return true; },
       [=] {
@@ -116,7 +117,7 @@ int cuStreamBeginCapture_v2(void* stream, int) {
   captured[stream] = std::make_unique<Graph>();
   return kSuccess;
 }
-// The graph lives as long as the process, and is its own executable.
+// The graph lives as long as the process, and is its own executable graph.
 int cuStreamEndCapture(void* stream, void** graph) {
   const std::lock_guard lock(captured_mutex);
   const auto found = captured.extract(stream);

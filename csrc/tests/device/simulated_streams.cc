@@ -6,7 +6,7 @@
 namespace simulated {
 namespace {
 
-// How soon a moment of another process is seen.
+// Interval at which a moment of another process is checked.
 constexpr std::chrono::microseconds kLook{50};
 
 }  // namespace

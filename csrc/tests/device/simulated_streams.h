@@ -1,6 +1,6 @@
-// The simulated driver's streams: each is a thread that carries out its tasks in order, each after
-// a random delay. Streams share queues of the hardware: there no task begins before those have
-// begun that were given earlier, also to other streams.
+// The simulated driver's streams. Each is a thread that runs its tasks in order, each after a
+// random delay. Streams share hardware queues: a task begins only after all tasks that were
+// enqueued earlier in the same hardware queue, also in other streams, have begun.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@
 
 namespace simulated {
 
-// A count that a task waits for; `keep` is what it lies in.
+// A count that a task waits for. `keep` owns its memory.
 struct Moment {
   std::atomic<std::uint64_t>* count = nullptr;
   std::uint64_t reached = 0;
@@ -31,8 +31,8 @@ struct Moment {
 struct Task {
   std::function<void()> work;
   std::vector<Moment> after;
-  std::function<bool()> until;  // it begins when this is true; empty: at once
-  std::uint64_t number;         // in its queue
+  std::function<bool()> until;  // the task begins when this is true; empty: at once
+  std::uint64_t number;         // in its hardware queue
   std::chrono::nanoseconds delay{0};
 };
 
@@ -46,12 +46,12 @@ class Streams;
 class Stream {
  public:
   Stream(bool blocking, HardwareQueue& queue) : blocking(blocking), queue_(queue) {}
-  const bool blocking;  // the default stream and this one wait for each other
+  const bool blocking;  // synchronises with the default stream
 
  private:
   friend class Streams;
   HardwareQueue& queue_;
-  std::condition_variable changed_;  // there are tasks, or it is closed
+  std::condition_variable changed_;  // a task was added, or the stream was closed
   std::deque<Task> tasks_;
   std::uint64_t given_ = 0;
   std::atomic<std::uint64_t> done_{0};
@@ -62,16 +62,16 @@ using StreamPointer = std::shared_ptr<Stream>;
 
 class Streams {
  public:
-  // As many queues for streams of each urgency; so many tasks at most wait in each stream.
+  // `queues`: hardware queues per priority. `most`: tasks that may wait in each stream.
   Streams(std::uint64_t seed, std::size_t queues, std::size_t most)
       : most_(most), random_(seed), queues_(2 * queues), standard_(open(true, false)) {}
 
   StreamPointer open(bool blocking, bool urgent);
-  void close(Stream& stream);  // what was given to it will be done
+  void close(Stream& stream);  // runs the tasks enqueued before
   // The legacy default stream.
   const StreamPointer& standard() const { return standard_; }
 
-  // Whether it holds no more tasks that have not begun; and until it does.
+  // is_full(): whether `most` tasks wait in the stream. wait_for_room() blocks until it has room.
   bool is_full(const StreamPointer& stream) const;
   void wait_for_room(const StreamPointer& stream);
   void give(const StreamPointer& stream, std::function<void()> work, std::vector<Moment> after = {},
@@ -80,7 +80,7 @@ class Streams {
   std::vector<Moment> all_ends() const;
   void wait_for(const Moment& moment);
 
-  // How late a task may begin, in nanoseconds, and how early.
+  // Sets the shortest and the longest delay of a task in nanoseconds.
   void delay_by(std::uint64_t least, std::uint64_t most);
 
  private:
@@ -93,7 +93,7 @@ class Streams {
   std::mt19937_64 random_;
   std::uint64_t least_delay_ = 0, most_delay_ = 100'000;
   std::vector<std::weak_ptr<Stream>> streams_;
-  std::vector<HardwareQueue> queues_;  // the urgent ones last
+  std::vector<HardwareQueue> queues_;  // those of urgent streams last
   std::array<std::size_t, 2> opened_{};
   StreamPointer standard_;
 };

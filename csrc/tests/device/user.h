@@ -1,4 +1,4 @@
-// What a program's own library, such as CuPy, does with the driver: here the simulated one.
+// Calls to the simulated driver as a program's own library, such as CuPy, makes them.
 #pragma once
 
 #include <dlfcn.h>
@@ -12,7 +12,7 @@
 #include "base/errors.h"
 #include "device/driver.h"
 
-// Each rank of these tests ends with threads: the driver's. The thread sanitizer would wait a
+// Ranks of these tests end with running threads, those of the driver. ThreadSanitizer would wait a
 // second for them.
 extern "C" [[gnu::used, gnu::visibility("default")]] inline const char* __tsan_default_options() {
   return "atexit_sleep_ms=0";
@@ -20,7 +20,7 @@ extern "C" [[gnu::used, gnu::visibility("default")]] inline const char* __tsan_d
 
 namespace gradred::testing {
 
-inline const std::string kSimulated = SIMULATED_DRIVER;  // the file, as CMake has made it
+inline const std::string kSimulated = SIMULATED_DRIVER;  // path of the library that CMake has built
 
 class User {
  public:
@@ -28,7 +28,7 @@ class User {
     gradred::check(library_ != nullptr, "the simulated driver can be loaded");
   }
 
-  // What the function returns.
+  // Calls a driver function, and returns its result.
   template <class... Arguments>
   int call(const char* name, Arguments... arguments) const {
     auto* const function = reinterpret_cast<int (*)(Arguments...)>(dlsym(library_, name));
@@ -41,7 +41,7 @@ class User {
   }
 
   void initialise() const { must("cuInit", 0U); }
-  // As cudaSetDevice does: the primary context of the device, current in this thread.
+  // Like cudaSetDevice: makes the device's primary context current in this thread.
   void make_current(int device = 0) const {
     initialise();
     device::ContextHandle context = nullptr;
@@ -91,7 +91,7 @@ class User {
 using device::address_of;
 inline void* pointer_to(device::Address address) { return reinterpret_cast<void*>(address); }
 
-// What an error of this kind says; empty: there was none.
+// The text of an error of this kind. Empty: there was no error.
 template <class Error>
 std::string message_of(const std::function<void()>& call) {
   try {
@@ -102,8 +102,8 @@ std::string message_of(const std::function<void()>& call) {
   return {};
 }
 
-// Whether the program is stopped, or sees by itself that something is wrong: in a child, `passes`
-// says whether all looks well. Only before this process has threads.
+// Whether an error is caught. A child process runs `passes`: it must crash or return false. Call it
+// only before this process has started threads.
 inline bool is_caught(const std::function<bool()>& passes) {
   std::fflush(nullptr);
   const pid_t child = fork();
