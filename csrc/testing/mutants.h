@@ -17,10 +17,13 @@ struct MutationResult {
   std::vector<std::string> different;   // accepted, with another correct tree of sums
 };
 
-// Verifies mutants of the schedules, each with one change in one step. A mutant lacks the step, has
-// it twice, or has another peer or kind. Or it has another buffer, slot or chunks in one or all of
-// the step's spans, or its target is exchanged with a span that it reads. sample = 0 tests all
-// mutants, otherwise that many drawn with `seed`. The schedules, one per rank, must be correct.
+// Verifies mutants of the schedules, each with one change in one step. The change is one of these:
+// - The step is dropped or duplicated.
+// - It has another peer or kind.
+// - One of its spans, or all of them, has another buffer, slot or chunks.
+// - Its target is exchanged with a span that it reads.
+// sample = 0 tests all mutants, otherwise that many drawn with `seed`. The schedules, one per rank,
+// must be correct.
 MutationResult mutation_test(std::vector<Schedule> schedules, std::size_t sample = 0,
                              std::uint64_t seed = 1);
 

@@ -33,9 +33,12 @@ inline NodeOptions small_paths() {
   return options;
 }
 
-// How a call is waited for. kNone: the call itself blocks. kBusy: its caller polls. kAsleep: its
-// caller sleeps. kBegun: the caller first only begins the call. kSeldom: the caller polls at long
-// intervals, so that each wait takes a long time.
+// How a rank waits for a call:
+// - kNone: the call itself blocks.
+// - kBusy: the caller polls.
+// - kAsleep: the caller sleeps.
+// - kBegun: the caller first only begins the call, then polls.
+// - kSeldom: the caller polls at long intervals, so that each wait takes a long time.
 enum class InSteps : std::uint8_t { kNone, kBusy, kAsleep, kBegun, kSeldom };
 
 struct Call {

@@ -83,7 +83,7 @@ void see_the_end_of(const Operation& operation) {
   operation.rethrow();
 }
 
-// One thread sleeps for all groups, and a peer comes to one after the other.
+// One thread sleeps for all groups, and a peer comes to the groups one after the other.
 void in_the_engine(BoardBootstrap& bootstrap, int groups) {
   std::vector<std::unique_ptr<NodeGroup>> all;
   for (int i = 0; i < groups; ++i) all.push_back(make_group(bootstrap, options_of(false)));
@@ -150,7 +150,7 @@ void beside_another(BoardBootstrap& bootstrap) {
   expect_no_wake_up_lost();
 }
 
-// Names that another rank submits.
+// Ranks sleep until another rank submits a name.
 void at_the_board(const Shared& memory, BoardBootstrap& bootstrap) {
   named::Board board = board_of(memory, bootstrap);
   bootstrap.barrier();
@@ -166,7 +166,7 @@ void at_the_board(const Shared& memory, BoardBootstrap& bootstrap) {
   expect_no_wake_up_lost();
 }
 
-// Callbacks of an operation. Threads of their own sleep until there are some.
+// The threads that call callbacks sleep until an operation posts some.
 void for_callbacks(BoardBootstrap& bootstrap) {
   if (bootstrap.rank() == 1) return;
   DoneCallbacks& callbacks = done_callbacks();

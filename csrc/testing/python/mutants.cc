@@ -1,3 +1,4 @@
+// Python binding of the mutation test of schedules.
 #include "testing/mutants.h"
 
 #include <pybind11/stl.h>

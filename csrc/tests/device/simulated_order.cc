@@ -53,8 +53,8 @@ bool record(void* stream, const std::function<bool()>& work, const std::function
 // As in the driver, no thread may synchronise the context while a stream is captured. In global
 // mode, more functions are forbidden.
 int forbidden(std::string_view name) {
-  // The driver also forbids cuMemAlloc and others. It is allowed here, as tests allocate at any
-  // time.
+  // The driver also forbids other functions that allocate. They are allowed here, as tests make
+  // arrays at any time.
   constexpr std::string_view kUnsafe[] = {"cuEventQuery", "cuStreamQuery", "cuStreamSynchronize",
                                           "cuMemHostAlloc", "cuMemFreeHost"};
   const bool unsafe =

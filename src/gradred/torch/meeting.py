@@ -7,9 +7,9 @@ key is valid only if it contains a random word that a rank has just drawn for th
     other ranks  draw a word each, and write it together with their data
     rank 0       reads these words and data, and draws a word for the meeting. It answers each rank
                  with that word and the rank's own word.
-    other ranks  add 1 to the count of present ranks under the word of the meeting, if the answer
-                 contains their own word. Otherwise the answer, or what rank 0 has read, belongs to
-                 another meeting, and they wait.
+    other ranks  check that the answer contains their own word. If so, they add 1 to the number of
+                 present ranks under the word of the meeting. Otherwise the answer, or what rank 0
+                 has read, belongs to another meeting, and they wait.
     rank 0       publishes all data once all ranks are present. If a rank writes new data before
                  that, rank 0 starts again.
 """

@@ -280,8 +280,8 @@ _time_limits = _TimeLimits()
 
 # Older PyTorch frees the Python half of a Work once Python code has no reference to it. C++ code
 # that was just given the Work then waits for ever. So a work that Python code drops before a wait
-# is kept alive until somebody waits for it. If nobody does, the oldest works that have ended free
-# their memory, but keep their outcome.
+# is kept alive until a wait for it. If no wait comes, the oldest works that have ended free their
+# memory, but keep their outcome.
 _FORGETS_PYTHON = torch.torch_version.TorchVersion(torch.__version__) < (2, 13)
 _MOST_YOUNG, _MOST_OLD = 1024, 1 << 16
 _young: dict[GradredWork, None] = {}
@@ -290,7 +290,7 @@ _keeping = threading.RLock()  # freeing one work may drop another
 
 
 def _keep(work: GradredWork) -> None:
-    """Keep a work alive that nobody has waited for. Python calls this once, as `__del__`."""
+    """Keep a work alive until a wait for it. Python calls this once, as `__del__`."""
     if not work._waited:
         with _keeping:
             _young[work] = None
