@@ -148,8 +148,8 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         gradient_as_bucket_view: store gradients contiguously in shared arrays (`gradred.empty`),
             which other ranks read directly. One operation reduces some MiB of them. Gradients
             keep their memory from step to step. If `zero_grad` has set a gradient to None, the
-            new one is copied there after the backward pass. Sparse gradients and `groups` are
-            not supported then. Horovod has no such argument.
+            new one is copied there after the backward pass. Sparse gradients need
+            `sparse_as_dense`, and `groups` is not supported. Horovod has no such argument.
 
     Raises:
         ValueError: the arguments are invalid.
@@ -209,7 +209,7 @@ def _wrap(optimizer: Any, reduction: GradientReduction) -> None:
         optimizer.__class__ = _class_of(type(optimizer))
         if own_step is not None:
             optimizer._gradred_own_step = own_step
-            is_bound = isinstance(own_step, types.MethodType)  # a function makes no reference cycle
+            is_bound = isinstance(own_step, types.MethodType)  # else: avoid a reference cycle
             owner = optimizer if is_bound else weakref.proxy(optimizer)
             optimizer.step = types.MethodType(_like(own_step, _Distributed.step), owner)
     optimizer._gradred_reduction = reduction
