@@ -12,18 +12,18 @@
 namespace gradred {
 namespace {
 
-// So many callbacks may wait at a time, each in a thread.
+// The most threads of callbacks, and so the most callbacks that may wait at one time.
 constexpr std::size_t kMostThreads = 64;
-// A callback that takes longer may be waiting, and does not hold up others.
+// A callback that takes longer than this may be waiting: another thread then calls the next one.
 constexpr auto kShort = std::chrono::milliseconds(1);
 
-thread_local std::size_t depth = 0;                  // callbacks of this thread that run
-thread_local const Operation* waited_for = nullptr;  // by this thread
+thread_local std::size_t depth = 0;                  // callbacks running in this thread
+thread_local const Operation* waited_for = nullptr;  // the operation that this thread waits for
 
 }  // namespace
 
 DoneCallbacks& done_callbacks() {
-  static auto* callbacks = new DoneCallbacks;  // its threads never end
+  static auto* callbacks = new DoneCallbacks;  // never destroyed: its threads never end
   return *callbacks;
 }
 
@@ -92,7 +92,7 @@ void DoneCallbacks::call_without_threads() noexcept {
 void DoneCallbacks::finish(std::chrono::nanoseconds limit) noexcept {
   Lock lock(mutex_);
   call_all(lock);
-  // Those below this call in the stack return only after it.
+  // The callbacks that this call is nested in return only after it.
   returning_.wait_for(lock, limit, [this] { return posted_.empty() && running_ <= depth; });
 }
 
@@ -101,13 +101,13 @@ void DoneCallbacks::run() noexcept {
   const auto nothing_left = [this] { return posted_.empty(); };
   while (true) {
     posting_.wait(lock, [this] { return !posted_.empty(); });
-    // Who is in a callback takes the next as well, if it returns soon.
+    // A thread that is in a callback takes the next one as well, if its callback returns soon.
     if (running_ > 0 && returning_.wait_for(lock, kShort, nothing_left)) continue;
     --spare_;
     try {
       if (spare_ == 0 && threads_ < kMostThreads) start_thread();
     } catch (const std::system_error&) {
-      // The callbacks that follow wait until this one returns.
+      // No thread can be started: the callbacks that follow wait until this one returns.
     }
     call(lock, posted_.begin());
     ++spare_;
@@ -117,7 +117,8 @@ void DoneCallbacks::run() noexcept {
 DoneCallbacks::Waiter::Waiter(const Operation* operation)
     : before_(std::exchange(waited_for, operation)) {}
 
-// What it has found and not called, as it was interrupted, is left to the threads.
+// A wait that was interrupted may have found the end and not called the callbacks. The threads call
+// them.
 DoneCallbacks::Waiter::~Waiter() {
   waited_for = before_;
   if (done_callbacks().any_) done_callbacks().posting_.notify_one();

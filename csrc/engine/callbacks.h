@@ -1,6 +1,6 @@
-// Callbacks of operations that have ended. Who ends an operation may hold locks, or be deep in
-// another call, which must not wait for what a callback does; so it only posts them here. They are
-// called by the program's own wait for this very operation, or by threads of their own.
+// The callbacks of operations that have ended. The thread that ends an operation may hold locks, or
+// may be inside a call that must not wait for a callback, so it only posts the callbacks here. They
+// are called by the thread that waits for the operation, or by threads of their own.
 #pragma once
 
 #include <atomic>
@@ -15,25 +15,29 @@ namespace gradred {
 
 class Operation;
 
-using DoneCallback = std::function<void()>;  // throws nothing; may start operations, and wait
+// Throws nothing. It may start operations, and wait for them.
+using DoneCallback = std::function<void()>;
 
 class DoneCallbacks {
  public:
-  // From now on threads call what nobody else does. Throws TransportError where none can be had.
+  // From now on, threads of this class call the callbacks that no other thread calls. Throws
+  // TransportError if no thread can be started.
   void use_threads();
-  // Those of one operation, which are called one after the other.
+  // Posts the callbacks of one operation, which are called one after the other.
   void post(const Operation* operation, std::vector<DoneCallback> callbacks) noexcept;
-  // By a thread that holds no lock and has found the end of this operation, which whoever has ended
-  // it may not have posted yet: calls its callbacks, unless another thread does.
+  // Calls the callbacks of `operation`, unless another thread calls them. The calling thread holds
+  // no lock and has found that the operation has ended. The thread that ended it may not have
+  // posted the callbacks yet: then this function posts them.
   void call_those_of(Operation& operation) noexcept;
-  // Where no threads call them: those of all operations. A callback that waits calls others.
+  // If no threads call callbacks, calls those of all operations. A callback that waits for an
+  // operation calls other callbacks meanwhile.
   void call_without_threads() noexcept;
-  // Calls what is posted, and waits until other threads have returned from theirs, but no longer
-  // than this: a callback may wait for something that never comes.
+  // Calls all posted callbacks, then waits until other threads have returned from theirs. It waits
+  // for `limit` at most, because a callback may wait for something that never comes.
   void finish(std::chrono::nanoseconds limit) noexcept;
 
-  // While it lives this thread waits for the operation, and calls its callbacks if it finds its
-  // end: no other need be woken.
+  // While a Waiter lives, this thread waits for the operation and calls its callbacks if it finds
+  // the end. Callbacks that this thread posts for it then wake no other thread.
   class Waiter {
    public:
     explicit Waiter(const Operation* operation);
@@ -60,12 +64,12 @@ class DoneCallbacks {
   std::mutex mutex_;
   std::condition_variable posting_, returning_;
   std::deque<Posted> posted_;
-  std::atomic<bool> any_{false};  // posted
+  std::atomic<bool> any_{false};  // posted_ is not empty
   std::atomic<bool> has_threads_{false};
-  std::size_t threads_ = 0, spare_ = 0;  // of their own; of these, those in no callback
+  std::size_t threads_ = 0, spare_ = 0;  // started here; of these, those that are in no callback
   std::size_t running_ = 0;              // operations whose callbacks are being called
 };
 
-DoneCallbacks& done_callbacks();  // of the process
+DoneCallbacks& done_callbacks();  // the only one of the process
 
 }  // namespace gradred

@@ -14,35 +14,41 @@ namespace gradred {
 namespace {
 
 constexpr std::uint64_t kMicrosecond = 1000, kMillisecond = 1000 * kMicrosecond;
-// Between looks at what has to be looked at the thread naps at least this many times as long as the
-// last look took: at most 20 % of a core. As long as nothing gets on each nap is a quarter longer
-// than the one before, so that what comes lies there for a fifth of the time that it took.
+// Between two looks at operations that have to be polled, the thread naps at least this many times
+// as long as the last look took: it uses at most 20 % of a core. While nothing advances, each nap
+// is a quarter longer than the one before. So the thread finds an event late by at most about a
+// fifth of the time that the event took to come.
 constexpr std::uint64_t kRest = 4;
-// A look that takes longer than this, and than this for each operation, has moved or reduced data,
-// as in sockets of the MPI: the next one comes at once. (A fruitless one takes some microseconds.)
+// A look that takes longer than this, plus the second constant for each operation, has moved or
+// reduced data, as in sockets of the MPI. The next look then follows at once. A look that finds
+// nothing takes some microseconds.
 constexpr std::uint64_t kLongestLook = 10 * kMicrosecond, kLongestOfEach = kMicrosecond;
 constexpr std::uint64_t kShortestNap = 20 * kMicrosecond, kLongestNap = 2 * kMillisecond;
-// With nothing to do it naps this often before it sleeps for good: most operations follow others,
-// and to wake the thread for each would cost more than a small operation.
+// With nothing to do, the thread naps this often before it sleeps without a limit. Most operations
+// follow others, and waking the thread for each would cost more than a small operation.
 constexpr std::uint64_t kIdleNap = 500 * kMicrosecond;
 constexpr int kIdleNaps = 20;
-// Where the program waits for all that it starts the thread would only take the core from it.
+// For a program that waits for all that it starts: there the thread would only take the core from
+// it.
 constexpr std::uint64_t kAttendedNap = 4 * kMillisecond;
 constexpr int kAttendedNaps = 3;
-// Who comes to wait so soon after a start, or after another wait, has left nothing to the thread.
+// A program that waits so soon after a start, or after another wait, has left nothing to the
+// thread.
 constexpr std::uint64_t kAtOnce = 50 * kMicrosecond;
-// Who waits for many, one after the other, wakes the thread this often at most.
+// A program that waits for many operations, one after the other, wakes the thread this often at
+// most.
 constexpr std::uint64_t kBetweenWaits = 200 * kMicrosecond;
-// From so many bytes on the thread is woken at once, if the program has left the last ones to it:
-// they are many times as long under way. Where it waits at once, a thread that looks takes the core
-// from it or from a peer.
+// From this size on the thread is woken at once, if the program has left the last operations to it:
+// a long operation takes many times as long as waking a thread. If the program waits at once, a
+// thread that looks takes the core from it or from a peer.
 constexpr std::size_t kWorthWaking = std::size_t{1} << 20;
-// While peers are awaited in shared memory: then it looks whether they live.
+// The longest sleep on words of peers in shared memory. Then the thread looks whether the peers
+// live.
 constexpr std::uint64_t kLongestSleep = 100 * kMillisecond;
 
 thread_local bool is_engines = false;
 
-// Without what other threads had of the core.
+// Processor time of this thread, without the time in which other threads had the core.
 std::uint64_t thread_cpu_ns() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -58,7 +64,7 @@ void Engine::add(std::shared_ptr<Operation> operation, Driven driven) {
   const std::lock_guard lock(mutex_);
   const bool threaded = driven == Driven::kByThread;
   if (threaded && !thread_.joinable()) start_thread();
-  // While it sleeps for the words of others, it would miss those of this one.
+  // A thread that sleeps on the words of other operations would miss the words of this one.
   const bool left = operation->is_left();
   if (left) unattended_ = true;
   const bool soon = left || asleep_ || at_bells_.load(std::memory_order_relaxed) ||
@@ -70,7 +76,7 @@ void Engine::add(std::shared_ptr<Operation> operation, Driven driven) {
     nap_ns_ = kShortestNap;
     added_ns_ = 0;
   } else if (waiting_.load() == 0 && added_ns_.load(std::memory_order_relaxed) == 0) {
-    added_ns_ = now_ns();  // what is started by who waits is no sign that nobody will
+    added_ns_ = now_ns();  // a start by a waiting thread does not count
   }
   idle_ = 0;
   if (threaded && (left || (soon && waiting_.load() == 0))) wake();
@@ -114,13 +120,13 @@ void Engine::run() {
     if (std::ranges::none_of(operations_, drives)) {
       drop_ended(lock);
       rest(lock);
-    } else if (waiting_.load(std::memory_order_relaxed) > 0) {  // who waits drives all of them
+    } else if (waiting_.load(std::memory_order_relaxed) > 0) {  // the waiter advances all of them
       if (std::ranges::any_of(operations_, is_left)) {
         drive_left(lock);
       } else {
         leave_to_waiters(lock);
       }
-    } else if (is_just_added()) {  // the program may come to wait at once
+    } else if (is_just_added()) {  // the program may wait at once
       sleep(lock, {}, kAtOnce);
     } else {
       unattended_ = true;
@@ -132,9 +138,10 @@ void Engine::run() {
   }
 }
 
-// Who waits may be in a call of a device's driver that returns when a program's stream has gone on,
-// and the stream waits for one of these. Those that have ended are destroyed by others: that, too,
-// may take the driver.
+// Advances the operations that streams of the program wait for, while another thread waits. That
+// thread may be in a call of the device's driver that returns when a stream has gone on, and the
+// stream may wait for one of these operations. Other threads destroy the operations that have
+// ended, because that may need the driver as well.
 void Engine::drive_left(std::unique_lock<std::mutex>& lock) {
   std::vector<std::shared_ptr<Operation>> left;
   for (const Kept& kept : operations_) {
@@ -145,7 +152,7 @@ void Engine::drive_left(std::unique_lock<std::mutex>& lock) {
   lock.lock();
   nap(lock, nap_ns_ + nap_ns_ / 4);
   lock.unlock();
-  left.clear();  // the last ones that hold them, perhaps
+  left.clear();  // these may be the last references
   lock.lock();
 }
 
@@ -155,7 +162,7 @@ bool Engine::is_just_added() const {
 }
 
 void Engine::look_and_sleep() {
-  const Look found = look();  // its operations are let go without the lock
+  const Look found = look();  // its references are released after the lock
   std::unique_lock lock(mutex_);
   if (stopping_ || !found.any || added_ != found.added) return;
   if (found.polls) {
@@ -170,7 +177,7 @@ void Engine::look_and_sleep() {
   }
 }
 
-// Nobody of ours waits, as far as we know.
+// Called while no thread of this process waits, as far as the engine knows.
 Engine::Look Engine::look() {
   Look found;
   const std::uint64_t begin = thread_cpu_ns();
@@ -203,15 +210,16 @@ Engine::Look Engine::look() {
   return found;
 }
 
-// With nothing to do.
+// For a thread that has nothing to do.
 void Engine::rest(std::unique_lock<std::mutex>& lock) {
   nap_ns_ = kShortestNap;
   asleep_ = ++idle_ > (unattended_ ? kIdleNaps : kAttendedNaps);
   sleep_idle(lock);
 }
 
-// Until they have gone, once a nap has passed in which the program has started nothing: while it
-// starts one after the other, each would have to wake the thread.
+// Sleeps until the waiting threads have gone. Without a limit only after a nap in which the program
+// has started nothing: while it starts operations one after the other, each would have to wake the
+// thread.
 void Engine::leave_to_waiters(std::unique_lock<std::mutex>& lock) {
   if (handed_back_) {
     handed_back_ = false;
@@ -235,7 +243,8 @@ void Engine::nap(std::unique_lock<std::mutex>& lock, std::uint64_t wanted_ns) {
   sleep(lock, {}, nap_ns_);
 }
 
-// Peers that reach a word ring, unless somebody has come to wait, and drives.
+// Peers that reach one of the words wake the thread. If another thread has begun to wait, that
+// thread advances the operations, and this one does not sleep.
 void Engine::sleep_for(std::unique_lock<std::mutex>& lock, const std::vector<Awaited>& words) {
   nap_ns_ = kShortestNap;
   at_bells_.exchange(true);
@@ -253,7 +262,7 @@ void Engine::sleep(std::unique_lock<std::mutex>& lock, std::span<const Awaited> 
   sleeps_ = false;
 }
 
-// Under the mutex.
+// Called with mutex_ held.
 void Engine::wake() {
   if (!sleeps_) return;
   wake_.fetch_add(1, std::memory_order_relaxed);
@@ -273,10 +282,10 @@ void Engine::take_over() {
   if (at_bells_.load()) wake();
 }
 
-// What is still in flight is the thread's from now on, unless somebody waits again at once, as a
-// program does that waits for all that it starts: there the thread, which naps, is left alone.
-// Another thread that adds an operation at this moment sees that nobody waits, or this one sees the
-// operation.
+// From now on the progress thread advances what is still in flight. It is not woken for a program
+// that waits again at once, as one does that waits for all that it starts: there the thread naps.
+// If another thread adds an operation at this moment, then add() sees that nobody waits, or
+// hand_back() sees the operation.
 void Engine::hand_back() {
   if (waiting_.fetch_sub(1) != 1 || kept_.load() == 0) return;
   const std::lock_guard lock(mutex_);
@@ -342,7 +351,7 @@ void Engine::drop_ended(std::unique_lock<std::mutex>& lock) {
   operations_.erase(middle, operations_.end());
   kept_.store(operations_.size(), std::memory_order_relaxed);
   if (ended.empty()) return;
-  lock.unlock();  // they are destroyed without it
+  lock.unlock();  // they are destroyed without the lock
   ended.clear();
   lock.lock();
 }

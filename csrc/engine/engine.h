@@ -1,4 +1,5 @@
-// All operations in flight in this process, and the thread that drives them while nobody waits.
+// The operations in flight in this process, and the progress thread, which advances them while the
+// program does not wait for them.
 #pragma once
 
 #include <atomic>
@@ -18,8 +19,8 @@ namespace gradred {
 
 class Engine {
  public:
-  // Who drives an operation while nobody waits for it: the engine's thread, or nobody, so that it
-  // gets on in progress() alone.
+  // Who advances an operation while no thread waits for it: the progress thread, or only the
+  // callers of progress().
   enum class Driven : std::uint8_t { kByThread, kByCalls };
 
   Engine() = default;
@@ -27,20 +28,21 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // The engine keeps the operation until it has ended. Throws TransportError where no thread can be
-  // had; the operation is not kept then.
+  // Keeps the operation alive until it has ended. Throws TransportError if the progress thread
+  // cannot be started; the engine then does not take the operation.
   void add(std::shared_ptr<Operation> operation, Driven driven);
-  // Advances everything in flight a little; never blocks.
+  // Advances every operation in flight a little; never blocks.
   void progress();
-  // The same from inside a call of the MPI, of what may be. Returns how many have ended.
+  // The same from inside an MPI function, for the operations that may advance there. Returns how
+  // many have ended.
   int progress_in_mpi();
-  // Whether the calling thread is the engine's.
+  // Whether the calling thread is the progress thread.
   static bool in_its_thread();
-  // Whether nothing is in flight, for callers that come often.
+  // Whether nothing is in flight. Cheap, for callers that ask often.
   bool quiet() const { return kept_.load(std::memory_order_relaxed) == 0; }
 
-  // While a waiter exists the thread leaves the work to it, but for what a program's streams wait
-  // for.
+  // While a Waiting object lives, the progress thread leaves the work to the thread that waits. It
+  // still advances operations that a stream of the program waits for.
   class Waiting {
    public:
     explicit Waiting(Engine& engine) : engine_(engine) { engine_.take_over(); }
@@ -51,9 +53,10 @@ class Engine {
    private:
     Engine& engine_;
   };
-  // Carries on what a program that ends must not leave undone, for at most this long.
+  // Advances the operations that a program must complete before it ends (Operation::must_end()),
+  // for at most `limit`.
   void settle(std::chrono::nanoseconds limit) noexcept;
-  // Ends the thread and gives up what is in flight; the engine may be used again.
+  // Ends the progress thread and abandons the operations in flight. The engine may be used again.
   void stop(std::string_view why = "a rank has left the program") noexcept;
   std::size_t in_flight();
 
@@ -62,16 +65,17 @@ class Engine {
     std::shared_ptr<Operation> operation;
     Driven driven;
   };
-  // What the thread has to wait for after a look at all operations.
+  // What the progress thread has found in one look at all operations.
   struct Look {
-    bool any = false;         // it drives one that has not ended
-    bool polls = false;       // and has to look at one again, soon
-    std::uint64_t added = 0;  // operations, when it began
+    bool any = false;         // one of the thread's operations has not ended
+    bool polls = false;       // one of these has to be looked at again soon
+    std::uint64_t added = 0;  // Engine::added_ when the look began
     std::vector<Awaited> words;
-    std::vector<std::shared_ptr<Operation>> owners;  // of the memory that the words stand in
+    std::vector<std::shared_ptr<Operation>> owners;  // keep the memory of the words alive
     std::uint64_t looked_at = 0;                     // operations
-    std::uint64_t stops = 0;    // of those that have not ended: another number, and one got on
-    std::uint64_t took_ns = 0;  // of the processor
+    // Sum over the operations that have not ended; it changes when one of them advances.
+    std::uint64_t stops = 0;
+    std::uint64_t took_ns = 0;  // processor time
   };
 
   void run();
@@ -105,21 +109,23 @@ class Engine {
   std::thread thread_;
   bool stopping_ = false;
   std::atomic<int> waiting_{0};
-  bool sleeps_ = false;                // until wake_ changes, or a limit
-  bool asleep_ = false;                // without a limit
-  bool idles_ = false;                 // since nothing is in flight, or somebody waits for it
-  bool handed_back_ = false;           // who has waited has woken it
-  std::uint64_t left_to_waiters_ = 0;  // added_ when it last slept because somebody waits
-  // Whether the program leaves operations to the thread: it has waited for the last one later than
-  // right after it had started it, or not at all.
+  bool sleeps_ = false;  // until wake_ changes, or until a time limit
+  bool asleep_ = false;  // without a limit
+  bool idles_ = false;   // because nothing is in flight, or because another thread waits for it
+  bool handed_back_ = false;           // a thread that has stopped waiting woke it
+  std::uint64_t left_to_waiters_ = 0;  // added_ when it last left the work to waiting threads
+  // Whether the program leaves operations to the progress thread: it has not waited for the last
+  // one, or only later than right after the start.
   std::atomic<bool> unattended_{true};
-  std::atomic<std::uint64_t> added_ns_{0};  // the first since a waiter came, or the thread; or 0
-  std::uint64_t added_ = 0;                 // operations so far
-  std::atomic<bool> at_bells_{false};       // peers make a system call to wake it
+  // Time of the first add() since a waiter came or the thread looked; 0: none.
+  std::atomic<std::uint64_t> added_ns_{0};
+  std::uint64_t added_ = 0;  // operations added so far
+  // The thread sleeps on words: peers make a system call to wake it.
+  std::atomic<bool> at_bells_{false};
   std::atomic<std::uint32_t> wake_{0};
-  std::uint64_t nap_ns_ = 0;  // the last one
-  std::uint64_t stops_ = 0;   // Look::stops of the last one
-  int idle_ = 0;              // naps since an operation was added
+  std::uint64_t nap_ns_ = 0;  // length of the last nap
+  std::uint64_t stops_ = 0;   // Look::stops of the last look
+  int idle_ = 0;              // naps since an operation was last added
 };
 
 }  // namespace gradred

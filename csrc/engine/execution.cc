@@ -22,7 +22,8 @@ void Execution::start(void* work, const void* input, std::uint32_t tag, const Si
                       Stream* before) {
   check(!active_, "an execution was started twice");
   work_ = static_cast<std::byte*>(work);
-  input_ = static_cast<std::byte*>(const_cast<void*>(input));  // validate(): nothing writes there
+  // Nothing writes to the input: validate() has checked the steps.
+  input_ = static_cast<std::byte*>(const_cast<void*>(input));
   before_ = before;
   round_ = 0;
   steps_ = nullptr;
@@ -54,7 +55,7 @@ bool Execution::drain() {
 bool Execution::abandon() noexcept {
   const bool done = stream_.finish();
   const bool quiet = channel_->abandon() && done;
-  if (!quiet) scratch_.keep_for_ever();  // it is given to nobody else
+  if (!quiet) scratch_.keep_for_ever();  // it is never reused
   active_ = false;
   return quiet;
 }
@@ -69,7 +70,7 @@ bool Execution::memory_is_ready() {
 
 void Execution::start_round() {
   steps_ = &schedule_.rounds.at(round_, room_);
-  for (const Step& step : *steps_) {  // receives first: they find their buffers
+  for (const Step& step : *steps_) {  // receives first, so that messages find their buffers
     if (step.kind == StepKind::kRecv) {
       channel_->recv(step.peer, address(step.target), bytes(step.target));
     }
@@ -81,7 +82,8 @@ void Execution::start_round() {
   }
 }
 
-// The local steps, which may take longer than this: memory_is_ready() tells.
+// Begins the local steps, which may still run after the return: memory_is_ready() returns true once
+// they are done.
 void Execution::finish_messages() {
   for (const Step& step : *steps_) {
     if (step.kind == StepKind::kReduce) {

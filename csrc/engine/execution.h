@@ -1,5 +1,5 @@
-// A plan in flight: one schedule on one run of elements. The one executor behind blocking,
-// non-blocking, persistent, sliced, traced and simulated operations.
+// Carries out one schedule on one run of elements. This is the only executor: blocking,
+// nonblocking, persistent, sliced, traced and simulated operations all use it.
 #pragma once
 
 #include <cstddef>
@@ -16,27 +16,29 @@ namespace gradred {
 
 class Execution {
  public:
-  // The schedule must outlive the execution. `memory` is where work, input and scratch lie, for
-  // which the channel was opened. A schedule without reduce steps needs of the reduction the type.
+  // The caller keeps the schedule alive as long as the execution. `memory`: where work, input and
+  // scratch lie; the channel was opened for it. Without reduce steps, only the type of `reduction`
+  // is used.
   Execution(const Schedule& schedule, std::unique_ptr<Channel> channel, std::size_t count,
             const Reduction& reduction, Memory memory = {});
-  ~Execution();  // abandons what is in flight, while scratch and work are still there
+  ~Execution();  // abandons what is in flight while scratch and work still exist
   Execution(const Execution&) = delete;
   Execution& operator=(const Execution&) = delete;
 
-  // Begin on `work` (count elements), where the result will be: posts the first round's messages.
-  // This rank's input is in `work` where the schedule is in place, else in `input`, which is only
-  // read and stays the execution's until it has ended. Where `before` is given, neither is touched
-  // before that stream is ready.
+  // Begins on `work` (`count` elements), where the result will be, and posts the messages of the
+  // first round. The input is in `work` if the schedule is in place, else in `input`, which is only
+  // read. The caller leaves `input` alone until the execution has ended. If `before` is given, the
+  // execution touches neither buffer until that stream is ready.
   void start(void* work, const void* input, std::uint32_t tag, const Signature& signature,
              Stream* before = nullptr);
-  // Go on as far as possible without blocking; true when the operation is complete. Throws what the
-  // channel throws.
+  // Goes on as far as possible without blocking. Returns true when the operation is complete.
+  // Throws what the channel throws.
   bool advance();
-  // After a refusal that all ranks know of: never blocks, true when the memory is the caller's
-  // again.
+  // For an operation that has been refused, and all ranks know it. Never blocks; returns true when
+  // nothing uses the caller's memory any more.
   bool drain();
-  // Give up. False where something may still write into what the execution was given.
+  // Gives up. Returns false if something may still write into the memory that the execution was
+  // given.
   bool abandon() noexcept;
   bool active() const { return active_; }
 
@@ -44,7 +46,7 @@ class Execution {
   void start_round();
   void finish_messages();
   bool memory_is_ready();
-  std::byte* address(const Span& span) const;  // of the input: only to read
+  std::byte* address(const Span& span) const;  // in the input buffer: only for reading
   std::size_t bytes(const Span& span) const;
 
   const Schedule& schedule_;
@@ -53,12 +55,12 @@ class Execution {
   const Reduction reduction_;
   const std::size_t element_;
   Allocation scratch_;
-  Stream stream_;             // of the local steps
-  Stream* before_ = nullptr;  // what is done there comes before the first round
+  Stream stream_;             // carries out the local steps
+  Stream* before_ = nullptr;  // its work comes before the first round
   std::byte* work_ = nullptr;
   std::byte* input_ = nullptr;
   std::size_t round_ = 0;
-  Round room_;                    // where the current round is made, if it is
+  Round room_;                    // storage for the current round, if it is made on demand
   const Round* steps_ = nullptr;  // the current round, while its messages are in flight
   bool active_ = false;
 };

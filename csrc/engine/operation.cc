@@ -9,7 +9,7 @@ Progress Operation::advance(Caller caller) noexcept {
   if (ended()) return kEnded;
   std::unique_lock lock(mutex_, std::defer_lock);
   if (private_) {
-    // There is nobody to wait for.
+    // No other thread knows the operation.
   } else if (caller == Caller::kPatient) {
     lock.lock();
   } else if (!lock.try_lock()) {
@@ -58,8 +58,8 @@ void Operation::end(std::exception_ptr failure) noexcept {
   post_callbacks();
 }
 
-// By the thread that has ended it, and by those that find its end: after any of them all are
-// posted.
+// Called by the thread that has ended the operation, and by those that find its end. After any of
+// these calls all callbacks are posted.
 void Operation::post_callbacks() noexcept {
   if (private_) return;
   const std::lock_guard lock(callbacks_mutex_);
@@ -68,7 +68,7 @@ void Operation::post_callbacks() noexcept {
 
 void Operation::when_ended(DoneCallback callback) {
   {
-    const std::lock_guard lock(callbacks_mutex_);  // taken once more after the end
+    const std::lock_guard lock(callbacks_mutex_);  // post_callbacks() takes it after the end
     if (!ended()) {
       callbacks_.push_back(std::move(callback));
       return;

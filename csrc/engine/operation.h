@@ -1,5 +1,5 @@
-// A collective operation in flight, driven by whoever has time: the user's Test and Wait, another
-// operation that waits, the progress thread.
+// A collective operation in flight. Any thread that has time may advance it: the user's Test and
+// Wait, a wait for another operation, or the progress thread.
 #pragma once
 
 #include <atomic>
@@ -18,17 +18,17 @@
 
 namespace gradred {
 
-// How far advance() has brought an operation.
+// How far advance() has brought an operation, and what it stopped for.
 struct Progress {
   enum class State : std::uint8_t {
-    kEnded,   // well or not
-    kAwaits,  // a word in shared memory, whose writer wakes those who sleep for it
-    kPolls,   // nothing to sleep for: somebody has to look again
-    kTaken,   // another thread is at it
+    kEnded,   // with or without an error
+    kAwaits,  // waits for a word in shared memory; its writer wakes the threads that sleep on it
+    kPolls,   // there is nothing to sleep on: a thread has to look again
+    kTaken,   // another thread is advancing it
   };
   State state;
-  Awaited awaited;                  // kAwaits
-  StoodFor what = StoodFor::kLine;  // kPolls
+  Awaited awaited;                  // for kAwaits
+  StoodFor what = StoodFor::kLine;  // for kPolls
 
   explicit operator bool() const { return state == State::kEnded; }
 };
@@ -38,79 +38,84 @@ class Operation {
   virtual ~Operation() = default;
 
   enum class Caller : std::uint8_t {
-    kBusy,     // has other things to do
-    kPatient,  // waits for it: sleeps while another thread is at it
-    kInMpi,    // is inside a function of the MPI, which gradred itself may have called
+    kBusy,     // has other work to do
+    kPatient,  // waits for the operation: sleeps while another thread advances it
+    kInMpi,    // is inside an MPI function, which gradred itself may have called
   };
   // Goes on as far as possible without blocking. Any thread may call it.
   Progress advance(Caller caller = Caller::kBusy) noexcept;
   bool ended() const { return ended_.load(std::memory_order_acquire); }
-  // Grows as it gets on: whenever it stops for something else than before.
+  // How often the operation has stopped for another reason than before. It grows as the operation
+  // advances.
   std::uint64_t stops() const { return stops_.load(std::memory_order_relaxed); }
-  // Throws what ended the operation, if it did not end well. Only after ended().
+  // Throws the error that ended the operation, if there is one. Only after ended().
   void rethrow() const;
-  bool failed() const { return failure_ != nullptr; }  // only after the end
-  // `callback` is called once, after the end is visible, by a thread that holds no lock of
-  // gradred's (callbacks.h); at once where the operation has ended. Any thread may add one, at any
-  // time.
+  bool failed() const { return failure_ != nullptr; }  // only after ended()
+  // Calls `callback` once, after the end is visible, in a thread that holds no lock of gradred
+  // (callbacks.h). If the operation has already ended, calls it at once. Any thread may add
+  // callbacks at any time.
   void when_ended(DoneCallback callback);
-  // After ended(): posts what it has of callbacks, unless whoever has ended it has done so.
+  // Only after ended(): posts the callbacks, unless the thread that ended the operation has done
+  // so.
   void post_callbacks() noexcept;
-  // This rank, what it is and whom it waits for, in words, and whether this rank should be the one
-  // to say so. For the thread that waits, while others may advance it.
+  // For reports by the waiting thread, while other threads may advance the operation. waiter()
+  // names this rank, waits_for() describes the operation and the ranks that it waits for.
+  // is_first_to_wait(): whether this rank is the one to report.
   virtual std::string waiter() const = 0;
   virtual std::string waits_for() const = 0;
   virtual bool is_first_to_wait() const { return true; }
   virtual WaitRecord wait_record() const { return {}; }  // the same in numbers
-  // By the progress thread, again and again while it drives the operation.
+  // Called by the progress thread, again and again, while it advances the operation.
   virtual void look_after() noexcept {}
-  // Whether a program that ends should see it through: peers wait for it.
+  // Whether a program that ends should first complete the operation, because peers wait for it.
   virtual bool must_end() const { return false; }
-  // Whether it goes on without any call of the MPI, so that every thread may drive it.
+  // Whether it goes on without any MPI call, so that every thread may advance it.
   virtual bool needs_no_mpi() const { return false; }
-  // What this rank has to move: who drives much lets go of locks, and it pays to begin at once.
+  // How much this rank moves. For a large operation a waiting thread releases locks
+  // (WaitHook::long_work()), and the progress thread is woken at once.
   virtual std::size_t bytes() const { return 0; }
-  // Whether it is left to the engine's thread: no thread of the program waits for it.
+  // Whether it is left to the progress thread, because no thread of the program waits for it.
   virtual bool is_left() const { return false; }
-  // Whether the MPI's functions that wait or test may advance it, from inside.
+  // Whether MPI functions that wait or test may advance it from inside.
   virtual bool may_advance_in_mpi() const { return needs_no_mpi(); }
-  // Whether each rank has a core of its own, so that who waits may keep it.
+  // Whether each rank has a core of its own, so that a waiting thread may keep its core.
   virtual bool spins() const { return false; }
-  // Ends it with an error; what it held is the caller's again.
+  // Ends the operation with an error. The memory that it held is the caller's again.
   void abandon(std::exception_ptr reason) noexcept;
-  // Where its time goes; since when it has been made. Before the first advance().
+  // Measures where the operation's time goes, from `since_ns` on. Only before the first advance().
   void measure(std::uint64_t since_ns) { stood_ = std::make_unique<StoodClock>(since_ns); }
-  // No other thread knows it, now or later: it takes no lock, and has no callbacks.
+  // No other thread knows the operation, now or later: it takes no lock and has no callbacks.
   void stay_private() { private_ = true; }
 
  protected:
-  virtual bool step() = 0;                   // as far as possible; true when complete; may throw
-  Caller caller() const { return caller_; }  // of step()
-  // By step(), which then returns false: why it cannot go on. Else it has to be called again.
+  virtual bool step() = 0;  // goes on as far as possible; true when complete; may throw
+  Caller caller() const { return caller_; }  // of the current step()
+  // For step(), before it returns false: why it cannot go on. Without this, advance() returns
+  // kPolls.
   void stop_at(const Progress& why) { stopped_ = why; }
   bool stopped_to_sleep() const { return stopped_.state == Progress::State::kAwaits; }
-  virtual void give_up(const std::exception_ptr&) noexcept { withdraw(); }  // abandon() early
-  virtual void withdraw() noexcept = 0;           // after step() has thrown, or to give up
-  virtual void on_end(bool /*well*/) noexcept {}  // once, before the end is visible
-  void end(std::exception_ptr failure) noexcept;  // nobody else advances it
-  // It has ended well, nobody else holds it, and it begins anew.
+  virtual void give_up(const std::exception_ptr&) noexcept { withdraw(); }  // called by abandon()
+  virtual void withdraw() noexcept = 0;           // called after step() has thrown, or to give up
+  virtual void on_end(bool /*well*/) noexcept {}  // called once, before the end is visible
+  void end(std::exception_ptr failure) noexcept;  // only while no other thread advances it
+  // Lets an operation that has ended well begin anew. No other thread may hold it.
   void renew() { ended_.store(false, std::memory_order_relaxed); }
-  // In on_end(), where it did not end well.
+  // For on_end(), if the operation has failed.
   const std::exception_ptr& failure() const { return failure_; }
-  StoodClock* stood() const { return stood_.get(); }  // null: nobody measures it
+  StoodClock* stood() const { return stood_.get(); }  // nullptr: nobody measures it
 
  private:
   void note_stop(const Progress& before);
 
   bool private_ = false;
   std::mutex mutex_;
-  Caller caller_ = Caller::kBusy;  // of the step that is being made, and how it stopped
+  Caller caller_ = Caller::kBusy;  // of the current step
   Progress stopped_{};
   std::atomic<std::uint64_t> stops_{0};
   std::atomic<bool> ended_{false};
   std::exception_ptr failure_;
   std::unique_ptr<StoodClock> stood_;
-  std::mutex callbacks_mutex_;  // mutex_ is held throughout a step
+  std::mutex callbacks_mutex_;  // its own, since mutex_ is held throughout a step
   std::vector<DoneCallback> callbacks_;
 };
 
