@@ -12,7 +12,8 @@
 namespace gradred {
 namespace {
 
-// Receives the messages of such operations while the program goes on.
+// Receives the remaining messages of an operation that a rank has refused, while the program goes
+// on.
 class Settling final : public Operation {
   static constexpr unsigned kStepsPerLook = 64;
 
@@ -89,7 +90,7 @@ std::shared_ptr<Operation> Agreement::leave(std::uint64_t number, std::string_vi
   return settling;
 }
 
-// Over messages a refused call has a number, too.
+// A refused call over messages takes a number like any other call.
 std::shared_ptr<Operation> Agreement::leave_refused(std::string_view reason) {
   const std::uint64_t number = comm_.operation_log().begin();
   post_begun(number | LastBegun::kOverMessages,
@@ -106,7 +107,8 @@ void Agreement::refuse(std::string_view reason, WaitHook& hook) {
   } else if (comm_.has_messages()) {
     const auto settling = leave_refused(reason);
     const auto refusal = refuse_on_host(reason);
-    // Where no thread of ours may do it, nobody else would receive what the peers have sent.
+    // Without a progress thread that may do it, no other thread would receive what the peers have
+    // sent.
     const bool threads = thread_may_drive();
     if (!threads) wait_for(*settling, hook);
     if (!threads && refusal != nullptr) wait_for(*refusal, hook);
@@ -119,7 +121,7 @@ void Agreement::refuse_started(std::string_view reason) {
   refuse_on_host(reason);
 }
 
-// Where ranks of this host share memory each call begins there.
+// If ranks of this host share memory, each call begins in their node group.
 std::shared_ptr<Operation> Agreement::refuse_on_host(std::string_view reason) {
   if (comm_.node_path().group() == nullptr) return nullptr;
   auto operation = enqueue(comm_.shared_node_path(), reason);

@@ -1,6 +1,6 @@
 // What the ranks of a communicator agree on before data move, and how a rank leaves a call on which
-// they do not: one whose arguments were refused, or differ, tells its peers, and the communicator
-// stays usable.
+// they do not agree. A rank whose arguments were refused, or differ, notifies its peers, and the
+// communicator stays usable.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +18,21 @@ class Agreement {
  public:
   explicit Agreement(Communicator& comm) : comm_(comm) {}
 
-  // Blocking: all ranks compare this.
+  // Blocking: all ranks compare `signature`.
   void agree(const Signature& signature, WaitHook& hook);
-  // Blocking: on what a persistent call will be.
+  // Blocking: all ranks compare a persistent call when it is made.
   void agree_on_init(const Call& call, WaitHook& hook);
-  // Blocking: to leave this call to the MPI; `detail` is what else they compare.
+  // Blocking: the ranks agree to leave this call to the MPI. `detail`: hash of what else they
+  // compare.
   void leave_to_mpi(Kind kind, std::uint64_t detail, WaitHook& hook);
 
-  // This rank's arguments of its next call were refused: the peers' calls fail with this reason.
-  // The first for calls that block; the second for those that do not, and local as they are.
+  // For a rank whose arguments of the next call were refused: the peers' calls fail with this
+  // reason. refuse() is for calls that block, refuse_started() for calls that do not; the latter is
+  // local, like those calls.
   void refuse(std::string_view reason, WaitHook& hook);
   void refuse_started(std::string_view reason);
-  // This rank leaves an operation over messages without its result, and tells the peers why. The
-  // operation that it returns has ended when nothing of that is left.
+  // This rank leaves an operation over messages without its result, and sends the peers the reason.
+  // The returned operation ends when nothing is left of the one that this rank has left.
   std::shared_ptr<Operation> leave(std::uint64_t number, std::string_view reason);
 
  private:

@@ -1,4 +1,4 @@
-// One collective call as the caller made it, and what a caller does while it waits.
+// One collective call as the caller made it, and the hook that the caller runs while it waits.
 #pragma once
 
 #include <cstddef>
@@ -15,10 +15,10 @@
 
 namespace gradred {
 
-// Where the elements that a rank gives begin, and where those that it gets; how many there are is
-// the call's kind and count.
+// Where the input of a rank begins, and where its result goes. The kind and the count of the call
+// determine how many elements there are.
 struct InBuffer {
-  const void* data = kInPlace;  // then they are in the call's OutBuffer
+  const void* data = kInPlace;  // kInPlace: the input is in the call's OutBuffer
   Memory memory{};
 };
 struct OutBuffer {
@@ -26,14 +26,15 @@ struct OutBuffer {
   Memory memory{};
 };
 
-// In what order a call and other work on its buffers are done, where not all of that was done
-// before the call, or is the host's.
+// The order between a call and other work on its buffers. It is needed if that work was not all
+// done before the call, or is not all done by the host.
 struct CallOrder {
-  std::shared_ptr<Stream> before{};       // its work comes first; null: there is none
-  std::shared_ptr<StreamOrder> stream{};  // of a program's stream; null: the host waits
-  std::shared_ptr<Flow> flow{};  // of what a plan takes in pieces (Family::flows); null: none
+  std::shared_ptr<Stream> before{};       // its work comes before the call; nullptr: none
+  std::shared_ptr<StreamOrder> stream{};  // of a stream of the program; nullptr: the host waits
+  // For plans that take data in pieces (Family::flows); nullptr: none.
+  std::shared_ptr<Flow> flow{};
 
-  // The host waits. Null: the arrays are the host's.
+  // For a call that the host waits for. Returns nullptr if the arrays are in host memory.
   static std::shared_ptr<const CallOrder> after(const After& work) {
     auto before = work.open_stream();
     if (before == nullptr) return nullptr;
@@ -41,30 +42,30 @@ struct CallOrder {
   }
 };
 
-// `count` is MPI's: of the vector (allreduce, bcast), or of one rank's block (reduce_scatter_block,
-// allgather).
+// `count` is MPI's: elements of the vector (allreduce, bcast), or of one rank's block
+// (reduce_scatter_block, allgather).
 struct Call {
   Kind kind = Kind::kAllreduce;
   InBuffer in{};
   OutBuffer out{};
-  std::shared_ptr<const CallOrder> order{};  // null: nothing comes first, and the host waits
+  std::shared_ptr<const CallOrder> order{};  // nullptr: no work comes first, and the host waits
   std::size_t count = 0;
   DType dtype = DType::kUInt8;
   Op op = Op::kSum;
   double factor = 1.0;       // kPremul only
   int root = 0;              // kBcast only
-  std::uint64_t layout = 0;  // hash of what else ranks must agree on; 0 for plain buffers
-  // kAlltoall: elements from rank to rank, size * size; agreed, and alive as long as the call. Then
-  // `count` is the most that a rank gives.
+  std::uint64_t layout = 0;  // hash of what else the ranks must agree on; 0: plain buffers
+  // kAlltoall: elements from rank to rank, size * size values, the same on all ranks. The caller
+  // keeps them alive as long as the call. `count` is then the largest number that a rank sends.
   const std::size_t* splits = nullptr;
-  bool waited = false;      // who makes it waits for it, and tells nobody else of it
+  bool waited = false;      // the calling thread waits, and no other thread learns of it
   bool persistent = false;  // started more than once
-  bool mpi_request = true;  // if started: the program may wait by the MPI's own functions
-  // By name; "": the selector's choice; null: what the settings ask for.
+  bool mpi_request = true;  // if started: the program may wait with the MPI's own functions
+  // Name of a plan. "": the selector chooses; nullptr: the settings choose.
   const char* plan = nullptr;
-  std::shared_ptr<const Schedule> schedule{};  // a schedule of the caller's own
-  std::uint64_t path = 0;                // hash of the plan, where ranks could take different ones
-  std::optional<Signature> agreement{};  // nothing moves: the ranks only compare this
+  std::shared_ptr<const Schedule> schedule{};  // the caller's own schedule
+  std::uint64_t path = 0;                // hash of the plan, if ranks could choose different ones
+  std::optional<Signature> agreement{};  // no data move: the ranks only compare this
 
   Signature signature() const;
   bool in_place() const { return in.data == kInPlace; }
@@ -73,21 +74,22 @@ struct Call {
   bool on_host() const { return in.memory.is_host() && out.memory.is_host(); }
   Stream* before() const { return order ? order->before.get() : nullptr; }
   StreamOrder* stream_order() const { return order ? order->stream.get() : nullptr; }
-  // Whether a plan that goes through its vector in pieces may begin before all of the input is
-  // there: a factor is put on all of it at once, and other kinds have blocks.
+  // Whether a plan that works in pieces may begin before all of the input is there. It may not if a
+  // factor is applied, which is done to all of the input at once, nor for other kinds, which have
+  // blocks.
   bool may_flow() const {
     return (kind == Kind::kAllreduce || kind == Kind::kBcast) && op != Op::kPremul;
   }
   Flow* flow() const { return order ? order->flow.get() : nullptr; }
 };
 
-// Called again and again while a call waits: the place to release a lock, look for signals, or
-// leave by throwing. `waiting` must be cheap; the first calls come within the first microsecond.
+// Called again and again while a call waits. Here the caller may release a lock, look for signals,
+// or leave by throwing. `waiting` must be cheap: the first calls come within the first microsecond.
 class WaitHook {
  public:
   virtual ~WaitHook() = default;
   virtual void waiting() = 0;
-  virtual void long_work() = 0;  // once, before work that takes more than microseconds
+  virtual void long_work() = 0;  // called once, before work that takes more than microseconds
 };
 
 }  // namespace gradred

@@ -32,7 +32,7 @@ bool Closing::advance() noexcept {
   try {
     return !failed_ && try_to_advance();
   } catch (const std::exception&) {
-    failed_ = true;  // a peer has died, say: who waits for it has more to tell than we
+    failed_ = true;  // a peer has failed, for example: other calls report it
     return false;
   }
 }
@@ -72,18 +72,19 @@ bool Closing::sent() {
   const mpi::Mpi& mpi = mpi::get();
   bool all = true;
   for (mpi::Handle& send : sends_) {
-    int done = 0;  // a completed request is null, and tests as done
+    int done = 0;  // Test reports a completed request, which is null, as done
     mpi.check(mpi.call.Test(&send, &done, mpi.is.status_ignore), "MPI_Test");
     all &= done != 0;
   }
   return all;
 }
 
-// Whether a message has arrived. They are told apart by their length.
+// Receives one message if it has arrived; returns whether one has. A notice and a peer's number
+// differ in length.
 bool Closing::receive() {
   if (!arriving_ && !find_message()) return false;
   const mpi::Mpi& mpi = mpi::get();
-  alignas(16) std::array<std::byte, 64> status{};  // no family's is larger
+  alignas(16) std::array<std::byte, 64> status{};  // no MPI family has a larger status
   int done = 0, bytes = 0;
   mpi.check(mpi.call.Test(&arrival_, &done, status.data()), "MPI_Test");
   if (done == 0) return false;
@@ -100,7 +101,7 @@ bool Closing::receive() {
   return true;
 }
 
-// Received from its sender, as the operation log does it.
+// Receives from the sender that the probe has found, as the operation log does.
 bool Closing::find_message() {
   const mpi::Mpi& mpi = mpi::get();
   alignas(16) std::array<std::byte, 64> status{};

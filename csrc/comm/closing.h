@@ -1,10 +1,11 @@
-// How a communicator of gradred's own ends.
+// How a communicator that gradred made for itself is freed.
 //
-// A notice may come too late for its operation, and then nobody receives it (operation_log.h). MPI
-// gives what identifies a freed communicator to one made later, and with it the messages that are
-// still unread: the later one, perhaps the program's own, would find a notice that was never meant
-// for it, from a sender that it may not even have. So each rank tells the others at the end how
-// many notices it has sent them, and frees its handle when it has received as many.
+// A notice may come too late for its operation, and then no rank receives it (operation_log.h). MPI
+// gives the identifier of a freed communicator to a later one, and with it the messages that are
+// still unread. The later communicator, perhaps the program's own, would find a notice that was
+// never meant for it, from a sender that it may not even have. So at the end each rank sends the
+// others the number of notices that it has sent them. It frees its handle when it has received as
+// many notices as the others have sent.
 #pragma once
 
 #include <array>
@@ -21,7 +22,7 @@ namespace gradred {
 
 inline constexpr std::size_t kLargestNotice = 1024;
 
-// The notices of this rank on one communicator; several threads may count.
+// Counts the notices of this rank on one communicator. Several threads may count.
 class NoticeCount {
  public:
   void count_sent(int peer);
@@ -35,17 +36,17 @@ class NoticeCount {
   std::uint64_t received_ = 0;
 };
 
-// Of a communicator that this rank uses no more; the others may still. Stays where it is until
-// advance() says that it has ended: the MPI reads and writes its members.
+// A communicator that this rank no longer uses, while other ranks may still use it. The object must
+// not move until advance() has returned true, because the MPI reads and writes its members.
 class Closing {
  public:
-  // No notice goes by `tag`.
+  // `tag`: a tag that no notice uses.
   Closing(mpi::Handle comm, std::shared_ptr<const NoticeCount> notices, int tag);
   Closing(const Closing&) = delete;
   Closing& operator=(const Closing&) = delete;
 
-  // True once the communicator is freed. Never blocks, never throws: a communicator of which the
-  // MPI reports an error stays.
+  // Returns true once the communicator is freed. Never blocks, never throws. A communicator for
+  // which the MPI reports an error is not freed.
   bool advance() noexcept;
 
  private:
@@ -59,9 +60,9 @@ class Closing {
   std::shared_ptr<const NoticeCount> notices_;
   int tag_;
   bool started_ = false, failed_ = false;
-  std::vector<std::uint64_t> told_;  // the peers: how many notices this rank has sent them
+  std::vector<std::uint64_t> told_;  // by peer: how many notices this rank has sent it
   std::vector<mpi::Handle> sends_;
-  std::size_t peers_that_tell_ = 0;  // that have yet to tell as much
+  std::size_t peers_that_tell_ = 0;  // peers whose number has not arrived
   std::uint64_t expected_ = 0, received_ = 0;
   bool arriving_ = false;
   mpi::Handle arrival_ = 0;

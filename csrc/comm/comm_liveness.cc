@@ -59,10 +59,10 @@ void CommLiveness::hear() {
   if (opened() && found_.duplicate != 0) log_.progress();
 }
 
-// Who has done something else for a while may have peers that have given up, and say so, since.
+// While this rank did something else for a while, peers may have given up and sent notices.
 void CommLiveness::hear_after_pause() {
   constexpr std::uint64_t kPauseNs = 1'000'000;
-  constexpr int kLooks = 4;  // the MPI takes in at the first what it shows at the next
+  constexpr int kLooks = 4;  // the MPI takes a message in at one look and shows it at the next
   const std::uint64_t now = now_ns();
   if (now - heard_ns_.exchange(now, std::memory_order_relaxed) < kPauseNs) return;
   for (int look = 0; look < kLooks; ++look) log_.progress();
@@ -78,25 +78,26 @@ void CommLiveness::fail(const std::exception_ptr& thrown) noexcept {
     log_.fail(report,
               any_rank_failed() ? failures_among(names().world_ranks()) : std::vector<int>());
   } catch (const std::exception&) {
-    // The peers cannot be told: they find out by themselves.
+    // The peers cannot be notified: they find out by themselves.
   }
 }
 
 void CommLiveness::throw_if_failed() {
   if (const auto failure = log_.failure()) throw_report(*failure, may_shrink());
   if (!opened() || found_.host == nullptr || !found_.host->poisoned()) return;
-  try {  // a peer of this host was quicker to write it down than to send it
+  try {  // a peer of this host wrote the failure before it sent it
     found_.host->check_peers();
-  } catch (const PeerLost&) {  // without its memory, which has several hosts, nothing shrinks
+  } catch (const PeerLost&) {  // over several hosts nothing can be shrunk
     throw_report(first_report_of(std::current_exception()), false);
   }
 }
 
-// ---- what the launcher tells --------------------------------------------------------------------
+// ---- what the launcher reports ------------------------------------------------------------------
 
-// To send to a rank that has ended without MPI_Finalize ends this process, too: MPICH 5 crashes,
-// Open MPI 5 aborts, and the latter in any call. So what the launcher says counts before that. No
-// rank can have carried out a call to which this one has given nothing yet, but for a broadcast.
+// A send to a rank that has ended without MPI_Finalize ends this process as well: MPICH 5 crashes,
+// and Open MPI 5 aborts, the latter in any call. So the launcher's report is checked before that.
+// No rank can have completed a call to which this rank has contributed nothing, except for a
+// broadcast.
 void CommLiveness::throw_if_failed_before(Kind kind, std::uint64_t number) {
   if (kind == Kind::kBcast || !any_rank_failed()) return;
   throw_if_failed_before(over_messages(number));
@@ -109,7 +110,7 @@ void CommLiveness::throw_if_failed_before(std::string_view call) {
   throw_if_failed();
 }
 
-// Of ranks that have failed before this one came to a call.
+// For ranks that have failed before this rank came to a call.
 std::optional<FailureReport> CommLiveness::failure_before(std::string_view call) const {
   if (!any_rank_failed()) return std::nullopt;
   const RankNames names = this->names();
@@ -139,7 +140,7 @@ void CommLiveness::throw_if_lost(std::string_view where, std::optional<std::uint
   throw PeerLost(*lost + " while " + own_name() + " waits in " + waits, may_shrink());
 }
 
-// A peer of this host that begins nothing any more, and has not begun this.
+// Throws if a peer of this host begins no operation any more, and has not begun this one.
 void CommLiveness::throw_if_left(std::uint64_t number) const {
   for (const auto& [rank, process] : local_peers()) {
     const ShutdownRecord* said = shutdown_record_of(process);
@@ -154,13 +155,13 @@ void CommLiveness::throw_if_left(std::uint64_t number) const {
   }
 }
 
-// An error of the MPI comes a moment before the system says that the process has ended.
+// The MPI reports an error a moment before the system reports that the process has ended.
 void CommLiveness::throw_if_peer_ended(const std::string& error) {
   if (log_.failure()) return;
   try {
-    log_.progress();  // a peer that has gone may have said why
+    log_.progress();  // a peer that has left may have sent the reason
   } catch (const TransportError&) {
-    // It is the error that is being looked into.
+    // The MPI's error is being looked into already.
   }
   throw_if_failed();
   for (int look = 0; look < 30; ++look) {
@@ -190,7 +191,7 @@ void CommLiveness::throw_if_lost_on_mpi(LostPeers& lost, std::uint64_t begun) co
 
 // ---- operations over messages -------------------------------------------------------------------
 
-// Of the ranks of this host.
+// Compares this rank with the ranks of its host only.
 bool CommLiveness::is_first_to_wait(std::uint64_t number) const {
   const std::vector<int> waiting = log_.waiting(number);
   return std::ranges::none_of(local_peers(), [&](const auto& peer) {

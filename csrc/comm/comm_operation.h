@@ -1,4 +1,5 @@
-// One call on its way over messages, with its number: refused or lost on one rank, it ends on all.
+// One call in flight over messages, with its number. If one rank refuses or loses it, it ends on
+// all ranks.
 #pragma once
 
 #include <atomic>
@@ -21,16 +22,16 @@
 
 namespace gradred {
 
-// Waits, without blocking, until the tags are free; then runs. When it is refused, here or by a
-// peer, it ends with an error once nothing of it is left.
+// Waits, without blocking, until its tags are free; then runs. If it is refused, here or by a peer,
+// it ends with an error once nothing of it is left.
 class CommOperation : public StartedOperation {
  public:
-  // `call` is planned(), here and below.
+  // `call` comes from planned(), here and below.
   CommOperation(std::shared_ptr<Communicator> comm, const Call& call, Plan plan)
       : scheduled_(call, comm->rank(), comm->size()),
         comm_(std::move(comm)),
         plan_(std::move(plan)) {}
-  // It gets its number when the ranks of the host have agreed.
+  // The operation gets its number when the ranks of the host have agreed.
   CommOperation(std::shared_ptr<Communicator> comm, const Call& call, Plan plan,
                 std::shared_ptr<NodeOperation> agreement)
       : scheduled_(call, comm->rank(), comm->size()),
@@ -39,30 +40,30 @@ class CommOperation : public StartedOperation {
         agreement_(std::move(agreement)),
         agreed_(false) {}
 
-  // Before the first advance(): its number. `self`: this one.
+  // Sets its number, before the first advance(). `self`: this operation.
   virtual void begin(std::uint64_t number, const std::shared_ptr<CommOperation>& /*self*/) {
     number_ = number;
     post_begun();
   }
 
-  // ---- used again (kept.h) ----------------------------------------------------------------------
+  // ---- reused by later calls (kept.h) -----------------------------------------------------------
 
-  // Its call is waited for by who makes it, so nobody else knows it; afterwards it keeps what it
-  // takes to carry out such a call again.
+  // For a call whose caller waits for it, so that no other thread knows the operation. After the
+  // call it stays cached, with what it needs to carry out such a call again.
   void be_kept() {
     kept_ = true;
     stay_private();
   }
   bool is_free() const { return ended() && !failed(); }
   std::size_t bytes_held() const { return scheduled_.bytes_held(); }
-  // Whether what it keeps is what this call needs.
+  // Whether what it has cached is what this call needs.
   bool serves(const Call& call) const {
     return call_.path == call.path && call_.count == call.count && call_.kind == call.kind &&
            call_.dtype == call.dtype && call_.op == call.op &&
            call_.out.memory == call.out.memory && call_.schedule == call.schedule &&
            reads_callers_input(call_) == reads_callers_input(call);
   }
-  // Then begin() may be called again, for this call.
+  // Prepares a cached operation for this call: begin() may then be called again.
   virtual void bind(const Call& call) {
     scheduled_.bind(call);
     started_ = told_ = false;
@@ -84,7 +85,7 @@ class CommOperation : public StartedOperation {
   bool spins() const override { return comm_->node_path().spins(); }
   bool holds_memory() const override { return scheduled_.holds_memory(); }
   void observe(std::shared_ptr<Observation> observation) override {
-    if (agreement_) agreement_->observe(observation);  // where the ranks meet
+    if (agreement_) agreement_->observe(observation);  // there the ranks meet
     StartedOperation::observe(std::move(observation));
   }
 
@@ -101,7 +102,7 @@ class CommOperation : public StartedOperation {
         throw;
       } catch (const TimeoutError&) {
         throw;
-      } catch (const TransportError& error) {  // often the first that is heard of a peer's end
+      } catch (const TransportError& error) {  // often the first sign that a peer has ended
         comm_->liveness().throw_if_peer_ended(error.what());
         throw;
       }
@@ -110,7 +111,7 @@ class CommOperation : public StartedOperation {
   }
 
   void on_end(bool well) noexcept override {
-    if (!agreed_) return StartedOperation::on_end(well);  // they did not agree
+    if (!agreed_) return StartedOperation::on_end(well);  // the ranks did not agree
     const bool keeps =
         well && kept_ && bytes_held() <= kMostBytesKept && memory_.keep(bytes_held());
     if (!keeps) memory_.give_up();
@@ -128,21 +129,23 @@ class CommOperation : public StartedOperation {
 
   void withdraw() noexcept override { scheduled_.abandon(); }
 
-  // As far as possible; true when it is complete. UsageError: the ranks do not agree.
+  // Goes on as far as possible; true when it is complete. Throws UsageError if the ranks do not
+  // agree.
   virtual bool carry_out() { return (started_ || start()) && scheduled_.step(); }
-  // Once it has been refused: whether nothing of it is left on this rank, which must not block.
+  // After a refusal: whether nothing of the operation is left on this rank. Does not block.
   virtual bool clear_away() { return scheduled_.drain(); }
   virtual std::unique_ptr<BoundPlan> take_bound_plan() { return comm_->path().take(call_, plan_); }
   const std::string& refusal() const { return *refusal_; }
 
   bool kept() const { return kept_; }
   bool started() const { return started_; }
-  // False while an earlier operation holds the tags.
+  // Returns false while an earlier operation holds the tags.
   bool start() {
     comm_->liveness().throw_if_failed();
     comm_->liveness().throw_if_failed_before(call_.kind, number_);
     OperationLog& log = comm_->operation_log();
-    if (number_ % kOperationsPerLook == 0) log.progress();  // who never waits hears as well
+    // A rank that never waits receives notices here.
+    if (number_ % kOperationsPerLook == 0) log.progress();
     comm_->liveness().hear_after_pause();
     comm_->liveness().throw_if_failed();
     if (const auto reason = log.refusal(number_)) throw UsageError(*reason);
@@ -160,17 +163,17 @@ class CommOperation : public StartedOperation {
   const Plan plan_;
 
  private:
-  // Between looks at what peers say of an operation that waits.
+  // Between two looks for notices of peers about an operation that waits.
   static constexpr unsigned kStepsPerLook = 64;
   static constexpr std::uint64_t kAsleepPerLookNs = 10'000'000;
   static constexpr std::uint64_t kOperationsPerLook = 16;
-  // Ranks that wait longer compare what they wait for: they may wait for each other.
+  // Ranks that wait longer than this compare what they wait for: they may wait for each other.
   static constexpr std::uint64_t kTellsAfterNs = 50'000'000;
 
   bool is_due() {
     if (++looks_ % kStepsPerLook == 0) return true;
     if (!stopped_to_sleep()) return false;
-    const std::uint64_t now = now_ns();  // who sleeps makes few steps
+    const std::uint64_t now = now_ns();  // a thread that sleeps makes few steps
     if (looked_ns_ == 0) looked_ns_ = now;
     if (now - looked_ns_ < kAsleepPerLookNs) return false;
     looked_ns_ = now;
@@ -205,7 +208,7 @@ class CommOperation : public StartedOperation {
     }
     if (told_ || !started_ || now_ns() - since_ns_ < kTellsAfterNs) return;
     told_ = true;
-    if (any_rank_failed() && comm_->liveness().find_lost()) return;  // throw_if_failed_before()
+    if (any_rank_failed() && comm_->liveness().find_lost()) return;  // see throw_if_failed_before()
     log.tell_waiting(number_, scheduled_.signature());
   }
 
@@ -213,11 +216,12 @@ class CommOperation : public StartedOperation {
 
   void refuse(const char* reason) {
     refusal_ = reason;
-    scheduled_.drain();  // receives nothing any more, and so can say that it has left
+    scheduled_.drain();  // receives nothing more, so that peers may be notified
     comm_->agreement().leave(number_, reason);
   }
 
-  // Until all ranks have come to this operation and know of its end: nothing of it stays behind.
+  // Waits until all ranks have come to this operation and know of its end, so that nothing of it is
+  // left.
   bool leave() {
     throw_if_left_by_all();
     if (++looks_ % kStepsPerLook != 0) return false;
@@ -225,7 +229,7 @@ class CommOperation : public StartedOperation {
       comm_->liveness().throw_if_failed();
       throw_if_lost();
     } catch (const PeerLost&) {
-      throw_if_left_by_all();  // it has ended since, with the same error
+      throw_if_left_by_all();  // the peer may have ended after it left with the same error
       throw;
     }
     return false;
@@ -236,14 +240,15 @@ class CommOperation : public StartedOperation {
     if (clear_away() && comm_->operation_log().settled(number_)) throw UsageError(*refusal_);
   }
 
-  // What a longer call needs is made in less time than the call takes.
+  // The most bytes that stay cached. What a longer call needs is made in less time than the call
+  // takes.
   static constexpr std::size_t kMostBytesKept = std::size_t{16} << 20;
 
   std::atomic<std::uint64_t> number_{0};
   std::shared_ptr<NodeOperation> agreement_;
   std::atomic<bool> agreed_{true};
   bool kept_ = false;
-  KeptMemory memory_;     // that it has between two calls
+  KeptMemory memory_;     // cached between two calls
   bool started_ = false;  // it has its tags
   std::optional<std::string> refusal_;
   unsigned looks_ = 0;

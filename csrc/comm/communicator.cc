@@ -12,7 +12,7 @@ namespace {
 int on_self_delete(mpi::Handle, int, void*, void*) {
   engine().stop();  // MPI_Finalize deletes MPI_COMM_SELF's attributes first
   stop_driving();
-  Communicator::forget_all();  // not every MPI deletes those of the others
+  Communicator::forget_all();  // not every MPI deletes the attributes of other communicators
   return 0;
 }
 
@@ -22,8 +22,8 @@ void stop_engine_at_finalize() {
             "MPI_Comm_set_attr");
 }
 
-// The last one that holds it may be an operation that the engine's thread has ended. What the
-// communicator has of the MPI is given back by a call.
+// The last reference may belong to an operation that the progress thread has ended. That thread may
+// not be allowed to free MPI objects; then a later call destroys the communicator.
 void destroy(Communicator* last) {
   std::unique_ptr<Communicator> owned(last);
   if (Engine::in_its_thread() && !thread_may_drive()) destroy_later(std::move(owned));
@@ -145,7 +145,8 @@ Communicator::Communicator(mpi::Handle comm, int rank, int size)
 }
 
 Communicator::~Communicator() {
-  // What is left of a failed communicator on its way must reach nobody else: it keeps its tags.
+  // Messages still in flight on a failed communicator must not reach another one: its tags stay
+  // reserved.
   if (operation_log_.failure()) static_cast<void>(tag_range_.release());
 }
 
@@ -179,7 +180,7 @@ void Communicator::run_startable(const Call& call, WaitHook& hook) {
 
 std::shared_ptr<StartedOperation> Communicator::start(const Call& call) {
   liveness_.throw_if_failed();
-  // What has ended the one before, for which only a stream has waited.
+  // The call before may have failed while only a stream waited for it: its error is thrown here.
   if (call.stream_order() != nullptr && node_path_.serves_all())
     node_path_.node()->throw_if_poisoned();
   return dispatch_.start(call, direct_ ? nullptr : observer_.observation(call));

@@ -1,5 +1,5 @@
-// What a process has of gradred, beside the MPI's table (mpi/mpi.h) and what lower rooms keep of
-// other processes: one object, made at first need, with Python or without.
+// The state of gradred in one process, except for the MPI's table (mpi/mpi.h) and what lower layers
+// know of other processes. One object, made at first need, with or without Python.
 #pragma once
 
 #include <atomic>
@@ -19,10 +19,11 @@
 
 namespace gradred {
 
-// Those that this process has met.
+// The communicators that this process knows.
 class KnownCommunicators {
  public:
-  // Two threads may meet a communicator for the first time together: held by who calls the others.
+  // Callers of the functions below hold it: two threads may use a new communicator at the same
+  // time.
   std::mutex mutex;
   void add(const std::shared_ptr<Communicator>& made);
   std::vector<std::shared_ptr<Communicator>> alive();  // that have not been freed
@@ -31,16 +32,16 @@ class KnownCommunicators {
   void forget_ended();
 
   std::list<std::weak_ptr<Communicator>> all_;
-  std::size_t checked_at_ = 64;  // entries
+  std::size_t checked_at_ = 64;  // entries at which ended ones are removed next
 };
 
 struct Context {
-  // Never destroyed: callbacks of the MPI, threads of ours and handlers at exit may come after
-  // static destructors.
+  // Never destroyed: callbacks of the MPI, gradred's threads and exit handlers may run after static
+  // destructors.
   static Context& get();
 
   Settings settings;
-  std::optional<std::string> profile_file;  // of the last settings that asked for a profile
+  std::optional<std::string> profile_file;  // from the last settings that asked for a profile
   Registry registry;
   KnownCommunicators communicators;
   Engine engine;
@@ -49,9 +50,9 @@ struct Context {
   std::unique_ptr<Trace> trace;  // made when the first communicator is set up with a trace wanted
   std::once_flag result_log_once;
   std::unique_ptr<ResultLog> result_log;  // likewise
-  bool ends_by_loss = false;              // of another rank: the exit reason tells of that
+  bool ends_by_loss = false;              // the exit reason is the loss of another rank
   std::string exit_reason;                // why the program ends; empty: it ends well
-  std::atomic<bool> is_fork{false};       // a child that a rank has forked
+  std::atomic<bool> is_fork{false};       // this process is a child that a rank has forked
   std::atomic<bool> program_ended{false};
 };
 

@@ -22,7 +22,7 @@ namespace {
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr std::array<std::size_t, 3> kLengths = {std::size_t{64} << 10, std::size_t{1} << 20,
                                                  std::size_t{16} << 20};
-constexpr int kTrials = 3;  // of which the fastest counts, after one that nobody times
+constexpr int kTrials = 3;  // the fastest counts; an untimed one comes first
 
 std::string length_text(std::size_t bytes) {
   return bytes >> 20 > 0 ? std::to_string(bytes >> 20) + " MiB"
@@ -36,7 +36,7 @@ std::string time_text(double seconds) {
   return text.data();
 }
 
-// Arrays of a device's that nobody looks at.
+// Device arrays whose contents do not matter.
 class Scratch {
  public:
   explicit Scratch(Memory memory)
@@ -101,7 +101,8 @@ std::vector<std::string> DevicePlans::texts() const {
 // ---- measured -----------------------------------------------------------------------------------
 
 void measure_device_plans(Communicator& comm, Memory memory, WaitHook& hook) {
-  // The slowest rank counts; all give the same answer to what each can do.
+  // The maximum over all ranks: the slowest rank counts, and all ranks get the same answer to what
+  // each of them can do.
   const auto on_all = [&](std::vector<double>& values) {
     Call call{.out = {values.data()}, .count = values.size(), .dtype = DType::kFloat64};
     call.op = Op::kMax;
@@ -112,7 +113,7 @@ void measure_device_plans(Communicator& comm, Memory memory, WaitHook& hook) {
   std::optional<Scratch> scratch;
   try {
     scratch.emplace(memory);
-  } catch (const DeviceError&) {  // the ranks do without, all of them
+  } catch (const DeviceError&) {  // then no rank measures
   }
   cannot.push_back(scratch ? 0.0 : 1.0);
   on_all(cannot);
@@ -142,8 +143,8 @@ void measure_device_plans(Communicator& comm, Memory memory, WaitHook& hook) {
           if (turn > 0) seconds[i] = std::min(seconds[i], took);
         }
       } catch (const UsageError&) {
-        seconds[i] = kNever;          // it cannot, on any rank
-      } catch (const DeviceError&) {  // on this one; the others hear of it
+        seconds[i] = kNever;          // no rank can use this plan
+      } catch (const DeviceError&) {  // on this rank; the others receive the refusal
         seconds[i] = kNever;
       }
     }

@@ -1,5 +1,5 @@
-// Which plan carries out calls on arrays in devices' memory the fastest, as all ranks of one
-// communicator have measured it together.
+// Which plan is the fastest for calls on arrays in device memory, as all ranks of one communicator
+// have measured it together.
 #pragma once
 
 #include <cstddef>
@@ -16,10 +16,10 @@ class Communicator;
 
 class DevicePlans {
  public:
-  // GRADRED_DEVICE_PLAN that asks for it.
+  // The value of GRADRED_DEVICE_PLAN that asks for a measurement.
   static constexpr std::string_view kMeasured = "measured";
 
-  // Plans as calls name them: "" is the selector's choice; `label` is what people call it.
+  // A plan as calls name it; "" is the selector's choice. `label` is its name in texts.
   struct Candidate {
     std::string plan;
     std::string label;
@@ -27,14 +27,15 @@ class DevicePlans {
   using Candidates = std::vector<Candidate>;
   using Size = DeviceFigures::Size;
 
-  // Whether the ranks have come to measure them: once, and perhaps some lack the memory for it.
+  // Whether the ranks have tried to measure. They try once; a rank may have lacked the memory for
+  // it.
   bool tried() const { return tried_; }
   void be_tried() { tried_ = true; }
   bool measured() const { return !sizes_.empty(); }
   void settle(std::vector<Candidate> candidates, std::vector<Size> sizes);
-  // The fastest at the nearest length; "" before settle().
+  // The fastest plan at the nearest length; "" before settle().
   const char* plan_for(std::size_t bytes) const;
-  std::vector<std::string> texts() const;  // what was measured, a length after the other
+  std::vector<std::string> texts() const;  // what was measured, one text for each length
 
  private:
   std::size_t best(const Size& size) const;
@@ -44,8 +45,8 @@ class DevicePlans {
   bool tried_ = false;
 };
 
-// Blocking and collective, at the first call on arrays in devices' memory: the communicator's
-// choice gets what this measures, or what rank 0 has kept.
+// Blocking and collective, at the first call on arrays in device memory. The communicator's
+// PlanChoice gets what this measures, or what rank 0 has in its file.
 void measure_device_plans(Communicator& comm, Memory memory, WaitHook& hook);
 
 }  // namespace gradred

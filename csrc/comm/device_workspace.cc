@@ -6,13 +6,13 @@
 namespace gradred {
 namespace {
 
-constexpr std::size_t kLeast = std::size_t{64} << 10;  // of bytes that are worth it
+constexpr std::size_t kLeast = std::size_t{64} << 10;  // shorter calls do not use it
 
 constexpr const char* kNotOnAll =
     "not all ranks have passed such arrays, or one cannot reduce them on its device: its "
     "comm.device_path says why";
 
-// As kernels need what they read of the caller's. Blocks are as their vector.
+// Whether kernels can read the caller's input there. Blocks are aligned like their vector.
 bool is_aligned(const Call& call) {
   const void* const input = call.input();
   return reinterpret_cast<std::uintptr_t>(input) % size_of(call.dtype) == 0;
@@ -23,7 +23,7 @@ bool is_aligned(const Call& call) {
 Workspace* DeviceWorkspace::find(const Call& call, const Plan& plan) {
   const Memory memory = call.out.memory;
   if (call.stream_order() != nullptr)
-    return nullptr;  // whoever drives it must ask nothing of the device
+    return nullptr;  // the thread that advances the call must not ask the device for anything
   if (memory.is_host()) return nullptr;
   why_not_wanted_ = why_not_wanted(call, plan);
   if (why_not_wanted_ != nullptr) return nullptr;
@@ -44,7 +44,7 @@ Workspace* DeviceWorkspace::find(const Call& call, const Plan& plan) {
   return serves ? workspace_.get() : nullptr;
 }
 
-// Null: it is.
+// nullptr: it is wanted.
 const char* DeviceWorkspace::why_not_wanted(const Call& call, const Plan& plan) const {
   if (bytes_ == 0) return "GRADRED_IPC_BYTES is none";
   if (size_ == 1) return "one rank has no peers";
@@ -56,7 +56,7 @@ const char* DeviceWorkspace::why_not_wanted(const Call& call, const Plan& plan) 
   return nullptr;
 }
 
-// Of those that peers may reach where they lie.
+// About arrays that peers may read where they lie.
 std::string DeviceWorkspace::text_of_arrays() const {
   if (!workspace_->takes_arrays()) {
     return ", and are copied to be reduced: " + workspace_->why_no_arrays();

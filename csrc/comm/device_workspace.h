@@ -1,5 +1,5 @@
-// The workspace of one communicator: memory of a device that all ranks' devices read, by which
-// calls on arrays there go from device to device and not through host memory.
+// The workspace of one communicator: device memory that the devices of all ranks can read. With it,
+// calls on arrays in device memory go from device to device and not through host memory.
 #pragma once
 
 #include <cstddef>
@@ -14,17 +14,17 @@ namespace gradred {
 
 class DeviceWorkspace {
  public:
-  static constexpr std::size_t kLeastPerRank = 4096;  // of its bytes
+  static constexpr std::size_t kLeastPerRank = 4096;  // the least bytes of a workspace
 
-  // `bytes`: as GRADRED_IPC_BYTES wants; 0: none. `programs`: its peers may open allocations of
-  // the program's.
+  // `bytes`: the value of GRADRED_IPC_BYTES; 0: no workspace. `programs`: peers may open
+  // allocations of the program.
   DeviceWorkspace(int rank, int size, std::size_t bytes, bool programs)
       : rank_(rank), size_(size), bytes_(bytes), programs_(programs) {}
 
-  // For this call, made at the first one; null: its arrays go through host memory. What else ranks
-  // need for it they tell each other in the operation.
+  // The workspace for this call, made at the first such call; nullptr: the arrays go through host
+  // memory. Inside the operation the ranks exchange what else they need for it.
   Workspace* find(const Call& call, const Plan& plan);
-  std::string text() const;  // how such calls have gone, in words
+  std::string text() const;  // in words, how such calls have gone
 
  private:
   std::string text_of_arrays() const;
@@ -34,9 +34,9 @@ class DeviceWorkspace {
   const std::size_t bytes_;
   const bool programs_;
   std::unique_ptr<Workspace> workspace_;
-  DeviceMemory* device_ = nullptr;          // its device; null: nobody wanted one
-  const char* why_not_wanted_ = nullptr;    // of the last call that wanted none
-  std::string why_none_, why_not_reduced_;  // the latter of the last call that wanted one
+  DeviceMemory* device_ = nullptr;          // its device; nullptr: no call wanted one
+  const char* why_not_wanted_ = nullptr;    // reason of the last call that wanted none
+  std::string why_none_, why_not_reduced_;  // the latter for the last call that wanted one
 };
 
 }  // namespace gradred
