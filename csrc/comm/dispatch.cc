@@ -28,7 +28,7 @@ void Dispatch::run(const Call& call, WaitHook& hook) {
   plan->family->run(comm_, *plan, call, hook);
 }
 
-// The peers hear of this rank's mistake.
+// If this rank's call has no plan, the peers' calls fail with the same error.
 std::shared_ptr<const Plan> Dispatch::plan_or_refuse(const Call& call, WaitHook& hook) {
   try {
     auto plan = comm_.choice().plan_for(call, true);
@@ -53,9 +53,9 @@ void Dispatch::run_startable(const Call& call, WaitHook& hook) {
   wait_for(*operation_for(waited), hook);
 }
 
-// ---- what becomes of a call -----------------------------------------------------------------
+// ---- what carries a call out ----------------------------------------------------------------
 
-// Messages move by calls of the MPI, which another thread has to be allowed to make.
+// Messages move by MPI calls, which the progress thread must be allowed to make.
 bool Dispatch::starts_by(const Plan& plan) const {
   return comm_.starts() && (!plan.family->sends(comm_.place()) || comm_.threads_drive());
 }
@@ -81,7 +81,7 @@ const Family* Dispatch::family_for(const Call& call, bool started) const {
 }
 
 bool Dispatch::should_tell_of_mpi() {
-  constexpr unsigned kMany = 16;  // a few may come before the first call that blocks
+  constexpr unsigned kMany = 16;  // a few may come before the first blocking call
   if (comm_.rank() != 0 || told_of_mpi_ || started_on_mpi_ < kMany) return false;
   told_of_mpi_ = true;
   return true;

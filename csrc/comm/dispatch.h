@@ -1,6 +1,6 @@
-// How the calls of a communicator are carried out, once all that they need is set up: each gets its
-// plan, and the plan's family runs it or makes an operation of it. Observed calls come here from
-// the observer.
+// How the calls of a communicator are carried out once all that they need is set up. Each call gets
+// its plan, and the plan's family runs it or makes an operation of it. The observer passes observed
+// calls on to this class.
 #pragma once
 
 #include <memory>
@@ -21,26 +21,27 @@ class Dispatch {
   // Blocking, as Communicator::run() and run_startable().
   void run(const Call& call, WaitHook& hook);
   void run_startable(const Call& call, WaitHook& hook);
-  // As Communicator::start(); of `observation` null: nobody observes it.
+  // As Communicator::start(). `observation`: nullptr if the call is not observed.
   std::shared_ptr<StartedOperation> start(const Call& call,
                                           const std::shared_ptr<Observation>& observation);
-  // Of a call that nobody observes: whether it can go ahead at once, and one that can. Null: it has
-  // ended well.
+  // For calls that are not observed: whether the call can go ahead at once, and the start of such a
+  // call, which returns nullptr if the call has ended well.
   bool may_start_short(const Call& call) const;
   std::shared_ptr<StartedOperation> start_short(const Call& call);
 
-  // Whether all ranks begin such a call in shared memory, started or not. Agreed.
+  // Whether all ranks begin such a call in shared memory, whether they start it or block in it. The
+  // ranks agree on the answer.
   bool starts_on_node(const Call& call) const;
-  // Whether operations by this plan that are started are gradred's own. Agreed.
+  // Whether gradred itself carries out started calls by this plan. The ranks agree on the answer.
   bool starts_by(const Plan& plan) const;
-  // Whether the work of a call that starts is given to the stream in whose order it is.
+  // Whether the work of a started call is given to the stream that determines the call's order.
   bool keeps_streams(const Call& call) const;
-  // Who carries a call out; null where no plan can serve it.
+  // The family that carries a call out; nullptr if no plan can serve it.
   const Family* family_for(const Call& call, bool started) const;
 
-  // Whether the program should be told now, and once, that the MPI carries out all that it starts,
-  // and that ranks whose calls differ do not hear of it: no blocking call has come first. On rank
-  // 0.
+  // Whether to warn the program now, on rank 0 and only once: the MPI carries out all that the
+  // program starts, and ranks whose calls differ do not learn of it, because no blocking call has
+  // come first.
   bool should_tell_of_mpi();
 
  private:
@@ -50,7 +51,7 @@ class Dispatch {
   void care_for(const std::shared_ptr<StartedOperation>& operation, const Call& call);
 
   Communicator& comm_;
-  std::shared_ptr<NodeOperation> spare_;  // for the next start_short()
+  std::shared_ptr<NodeOperation> spare_;  // reused by the next start_short()
   unsigned started_on_mpi_ = 0;           // before a blocking call has set up the rest
   bool told_of_mpi_ = false;
 };

@@ -14,8 +14,8 @@ constexpr std::uint64_t kDueNs = 100'000;
 
 Driving& driving() { return Context::get().driving; }
 
-// To test a request that never completes is to ask the MPI for progress and nothing else. A probe
-// is not: one that finds a message returns it, and the MPI has done nothing.
+// Testing a request that never completes asks the MPI for progress and does nothing else. A probe
+// is no substitute: one that finds a message returns it, and the MPI has made no progress.
 mpi::Handle request_that_stays_open() {
   static const mpi::Handle request = [] {
     const mpi::Mpi& mpi = mpi::get();
@@ -28,7 +28,8 @@ mpi::Handle request_that_stays_open() {
   return request;
 }
 
-// By Open MPI, from every function that waits or tests, in any thread and in our own calls, too.
+// Open MPI calls this from every function that waits or tests, in any thread, also inside calls
+// that gradred makes.
 int on_progress_of_mpi() {
   thread_local bool inside = false;
   if (inside || driving().stopped) return 0;

@@ -1,6 +1,7 @@
-// MPI's progress rule: while a rank is in a call of gradred, the MPI underneath gets on. Most of
-// what gradred does on one host makes no MPI call, so somebody has to. This is the one place that
-// does, and it always runs in the thread that made the call: every thread level allows that.
+// MPI's progress rule: while a rank is in a call of gradred, the MPI underneath makes progress.
+// Most of what gradred does on one host makes no MPI call, so the functions below ask the MPI for
+// progress. No other code does. They always run in the thread that made the call, which every
+// thread level allows.
 #pragma once
 
 #include <atomic>
@@ -18,12 +19,13 @@ class Communicator;
 class OperationLog;
 class StartedOperation;
 
-// What a thread has ended that may not call the MPI.
+// What a thread that may not call the MPI leaves to others: completing the requests of operations
+// that it has ended, and destroying communicators.
 class LeftOver {
  public:
   void add(std::shared_ptr<StartedOperation> operation);
   void add(std::unique_ptr<Communicator> communicator);
-  int complete();  // how many operations were
+  int complete();  // returns how many operations were completed
 
  private:
   std::mutex mutex_;
@@ -32,29 +34,29 @@ class LeftOver {
   std::atomic<bool> any_{false};
 };
 
-// Of the process.
+// The state of these functions in one process.
 struct Driving {
-  std::atomic<std::uint64_t> mpi_driven_ns{0};  // when that was last
+  std::atomic<std::uint64_t> mpi_driven_ns{0};  // when the MPI was last asked for progress
   std::atomic<bool> stopped{false}, stops_after_failure{false};
   LeftOver left_over;
   SpareRequests spare_requests;
 };
 
-// Lets the MPI underneath and all operations in flight get on; never blocks. Whatever waits calls
-// it after its first microseconds, and then again and again.
+// Makes progress on the MPI underneath and on all operations in flight; never blocks. A thread that
+// waits calls it after its first microseconds, and then again and again.
 void drive();
-// The same, and what is left of a communicator's refused operations.
+// The same, and clears away what is left of a communicator's refused operations.
 void drive(OperationLog& log);
-// The first for who comes often: the operations in flight each time, the MPI every 100
-// microseconds.
+// For callers that come often: makes progress on the operations in flight each time, and on the MPI
+// every 100 microseconds.
 void drive_if_due();
 void drive_between_operations(WaitHook& hook);
 
-inline constexpr unsigned kOperationsPerClock = 32;  // at the clock
+inline constexpr unsigned kOperationsPerClock = 32;  // operations between two looks at the clock
 inline std::atomic<unsigned> operations_made{0};
 
-// Once for each operation, since a rank that only ever finds its peers waiting never waits itself.
-// Two threads at once may lose a count: it is how often that matters.
+// Called once for each operation, because a rank that always finds its peers waiting never waits
+// itself. If two threads come at once, a count may be lost: only the approximate rate matters.
 inline void count_operation(WaitHook& hook) {
   const unsigned made = operations_made.load(std::memory_order_relaxed) + 1;
   operations_made.store(made, std::memory_order_relaxed);
@@ -63,18 +65,19 @@ inline void count_operation(WaitHook& hook) {
   }
 }
 
-// Whether the MPI lets gradred drive operations while the program waits or tests in its functions.
+// Whether the MPI lets gradred advance operations while the program waits or tests in MPI
+// functions.
 bool completes_inside_mpi();
-void drive_inside_mpi();  // from now on, where that takes a function of ours
-// By a thread that may not call the MPI: the next one that may completes the request, or destroys
-// the communicator.
+void drive_inside_mpi();  // from now on; registers a function if the MPI needs one
+// Called by a thread that may not call the MPI. The next thread that may call it completes the
+// request, or destroys the communicator.
 void complete_later(std::shared_ptr<StartedOperation> operation);
 void destroy_later(std::unique_ptr<Communicator> communicator);
 
-// From now on the MPI is left alone: MPI_Finalize has begun.
+// From now on these functions make no MPI call: MPI_Finalize has begun.
 void stop_driving();
-// The program shrinks a communicator: the MPI is left alone once a failure is known, since it may
-// wait for the dead.
+// For a program that shrinks a communicator: once a failure is known these functions make no MPI
+// call, because the MPI may wait for failed processes.
 void stop_driving_after_failure();
 
 }  // namespace gradred

@@ -8,7 +8,7 @@ namespace gradred {
 
 bool Family::reads(const Call& call) const { return call.on_host(); }
 
-// Of two plans that cost the same the first in this order is taken.
+// If two plans cost the same, the selector takes the first in this order.
 Families plan_families() {
   static const std::array<const Family*, 8> table = {
       &copy_family(), &node_family(), &hierarchical_family(), &schedule_family(),

@@ -1,5 +1,5 @@
-// Every family of plans: the one table that the selector, `gradred explain`, `gradred bench --plan
-// all` and the documents read.
+// Every family of plans. The selector, `gradred explain`, `gradred bench --plan all` and the
+// documents all read this one table.
 #pragma once
 
 #include "plan/plan.h"
@@ -10,11 +10,11 @@ Families plan_families();
 
 inline constexpr std::string_view kHierarchical = "hierarchical";
 
-// Slices of a vector that is in flight by messages alone. They go in pieces anyway, and ranks that
-// share cores lose by more.
+// The most slices of a vector that moves by messages alone. Long messages are cut into pieces
+// anyway, and ranks that share cores lose time with more slices.
 inline constexpr std::size_t kMostSlices = 2;
 
-// By which ranks that do not all share memory compare what they are about to do.
+// The plan by which ranks that do not all share memory compare their calls.
 const char* plan_of_agreements(const Place& place);
 
 const Family& copy_family();          // family_copy.cc
@@ -22,11 +22,11 @@ const Family& node_family();          // family_node.cc
 const Family& hierarchical_family();  // family_hierarchical.cc
 const Family& schedule_family();      // family_schedule.cc
 const Family& mpi_family();           // family_mpi.cc
-const Family& nccl_family();          // family_library.cc, and so are the two below
+const Family& nccl_family();          // family_library.cc, like the two below
 const Family& one_shot_family();
 const Family& two_shot_family();
 
-// Whether the MPI takes addresses in devices' memory. It answers without looking at one.
+// Whether the MPI takes addresses in device memory. The answer needs no address.
 bool mpi_reads_devices();  // family_mpi.cc
 
 }  // namespace gradred

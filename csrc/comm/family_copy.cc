@@ -1,4 +1,4 @@
-// Plan "copy": one rank has nobody to exchange with.
+// Plan "copy": for one rank, which has nobody to exchange data with.
 #include <cstring>
 
 #include "comm/communicator.h"
@@ -44,7 +44,7 @@ class CopyFamily final : public Family {
   std::string_view medium() const override { return "none"; }
   const char* traced_as() const override { return "a copy"; }
   Went went() const override { return Went::kNowhere; }
-  std::vector<std::string> plans(Collective) const override { return {}; }  // not to be asked for
+  std::vector<std::string> plans(Collective) const override { return {}; }  // no call can name it
 
   std::optional<std::string> why_not(const Question&, const Place& place) const override {
     if (place.size == 1) return std::nullopt;

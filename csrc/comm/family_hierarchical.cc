@@ -1,5 +1,5 @@
-// Plan "hierarchical": inside each host through its shared memory, between hosts by a schedule over
-// messages. Where hosts share no memory all of it is a schedule.
+// Plan "hierarchical": through shared memory inside each host, and by a schedule over messages
+// between hosts. If hosts share no memory, the whole plan is one schedule.
 #include <algorithm>
 
 #include "comm/comm_operation.h"
@@ -9,8 +9,8 @@
 namespace gradred {
 namespace {
 
-// A piece is worth its rounds from this length on; while one is on the wire the host works on
-// another.
+// From this length on a piece is worth its additional rounds: while one piece is in flight, the
+// host works on another.
 constexpr std::size_t kSmallestPiece = std::size_t{1} << 20;
 constexpr std::size_t kMostPieces = 8;
 
@@ -22,8 +22,9 @@ std::size_t largest_host(const Topology& topology) {
   return largest;
 }
 
-// What crosses costs what the schedule does, and the ranks of a host share its port. Beside it each
-// rank copies and reduces: its parts of what all give, then all parts; a leader the whole.
+// The part between hosts costs what its schedule costs, and the ranks of a host share the network
+// port. In addition each rank reduces and copies its parts of all inputs, and then copies all
+// parts. A leader does so with the whole vector.
 Cost through_memory(Collective collective, const Parameters& parameters, const Place& place) {
   Cost cost = place.costs->of_crossing(collective, parameters);
   const auto ranks = static_cast<double>(largest_host(place.topology));
@@ -41,8 +42,9 @@ Cost through_memory(Collective collective, const Parameters& parameters, const P
   return cost;
 }
 
-// Where only leaders cross, blocks go through memory in one operation, which they lead: at any time
-// it takes so much.
+// Whether one operation in the host's memory can always take the vector. If only leaders exchange
+// data between hosts, blocks go through memory in one operation that the leader leads, and that
+// operation has a limit.
 bool can_be_led(const Question& question, const Place& place) {
   const std::size_t bytes = question.vector_bytes(place.size);
   const auto ranks = std::max<std::size_t>(2, largest_host(place.topology));
@@ -53,7 +55,8 @@ bool has_blocks(Collective collective) {
   return collective == Collective::kReduceScatter || collective == Collective::kAllgather;
 }
 
-// On each host it is the order of its ranks; then that of the hosts, which blocks have always.
+// On each host the order is that of the ranks. Between hosts an allreduce depends on the schedule;
+// blocks always have one order.
 bool crosses_in_one_order(Collective collective, const Parameters& parameters) {
   return collective != Collective::kAllreduce ||
          find_algorithm(collective, parameters.across).one_order;
@@ -86,13 +89,14 @@ class HierarchicalFamily final : public Family {
     return std::nullopt;
   }
 
-  // Unasked only where there are two levels.
+  // If no plan is named, it is offered only if there are two levels.
   std::vector<Plan> offers(const Question& question, const Place& place) const override {
     const bool levels = place.topology.hosts > 1 && place.topology.hosts < place.size;
     if (!levels && question.plan.empty()) return {};
     std::vector<Plan> found;
     for (const int leaders : {1, 0}) {
-      if (leaders == 1 && !place.hosts_share_memory()) continue;  // more rounds than others have
+      // Without shared memory it has more rounds than other plans.
+      if (leaders == 1 && !place.hosts_share_memory()) continue;
       if (question.collective != Collective::kAllreduce) {
         const bool led = !has_blocks(question.collective) || can_be_led(question, place);
         if (leaders == 0 || led) found.push_back(offer(leaders, "", question, place));

@@ -1,8 +1,8 @@
-// Plans by which something else carries out whole calls on arrays in GPUs' memory
-// (memory/collectives.h): NCCL, and gradred's kernels that wait for each other.
+// Plans by which a library carries out whole calls on arrays in GPU memory (memory/collectives.h):
+// NCCL, and gradred's kernels that wait for each other.
 //
-// Only where they are named, by a call or by GRADRED_DEVICE_PLAN: they take a GPU for each rank,
-// which no rank knows of its peers before the call, and arrays there on all of them.
+// They are used only if a call or GRADRED_DEVICE_PLAN names them. They need a GPU for each rank,
+// which no rank knows of its peers before the call, and arrays in GPU memory on all ranks.
 #include <limits>
 
 #include "base/errors.h"
@@ -13,7 +13,7 @@
 namespace gradred {
 namespace {
 
-// Where its ranks may be, and what it carries out.
+// Where the ranks may be, and which collectives the family carries out.
 enum class Reach : std::uint8_t { kHosts, kOneHost };
 enum class Serves : std::uint8_t { kAll, kAllreduce };
 
@@ -28,7 +28,7 @@ class LibraryFamily final : public Family {
   std::string_view medium() const override { return "library"; }
   const char* traced_as() const override { return name_.data(); }
   Went went() const override { return Went::kLibrary; }
-  // Those by which the ranks agree on the call.
+  // Without shared memory the ranks agree on the call by messages.
   bool sends(const Place& place) const override { return !place.why_no_memory.empty(); }
   std::vector<std::string> plans(Collective collective) const override {
     if (serves_ == Serves::kAllreduce && collective != Collective::kAllreduce) return {};
@@ -52,7 +52,7 @@ class LibraryFamily final : public Family {
     return {plan};
   }
 
-  bool reads(const Call&) const override { return true; }  // check() refuses what it cannot
+  bool reads(const Call&) const override { return true; }  // check() refuses what it cannot serve
   bool rivals_on_devices(bool) const override { return true; }
   bool keeps_streams() const override { return true; }
   void check(Communicator& comm, const Call& call) const override {

@@ -1,4 +1,5 @@
-// Plan "mpi": the MPI's own collective calls, for comparison and where nothing else can serve.
+// Plan "mpi": the MPI's own collective calls, for comparison and for calls that no other plan can
+// serve.
 #include <limits>
 
 #include "comm/families.h"
@@ -9,10 +10,11 @@
 namespace gradred {
 namespace {
 
-// Unasked the MPI is called where it is clearly faster: what was measured is not that exact.
+// If no plan is named, the MPI must be faster by this factor, because the measurement is not more
+// exact.
 constexpr double kMargin = 1.05;
-// Nor for vectors so many times as long as the longest that was measured: MPIs change their way
-// with the length, and 1 MiB says nothing of 64.
+// Nor is it chosen for vectors longer than this many times the longest measured one. MPIs change
+// their algorithm with the length, so a measurement of 1 MiB says nothing of 64 MiB.
 constexpr std::size_t kFarther = 4;
 
 class MpiFamily final : public Family {
@@ -31,7 +33,8 @@ class MpiFamily final : public Family {
     return std::nullopt;
   }
 
-  // Where nobody has measured what it costs it is taken if it is named, or alone can serve.
+  // If its cost was not measured, it is chosen if it is named, or if no other plan can serve the
+  // call.
   std::vector<Plan> offers(const Question& question, const Place& place) const override {
     Plan plan{.family = this, .name = "mpi"};
     plan.reason = question.plan.empty() ? "nothing of gradred's own can serve" : "as asked";
@@ -46,8 +49,8 @@ class MpiFamily final : public Family {
     return {plan};
   }
 
-  // One that knows devices' memory; what gradred itself would have to scale or to cut it is not
-  // given there.
+  // Needs an MPI that knows device memory. It is not given what gradred itself would have to scale
+  // or cut there.
   bool reads(const Call& call) const override {
     const bool scales = call.op == Op::kAvg || call.op == Op::kPremul;
     const bool cuts = call.kind == Kind::kReduceScatterBlock;

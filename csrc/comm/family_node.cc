@@ -7,8 +7,8 @@
 namespace gradred {
 namespace {
 
-// What the node group does, as a schedule. None is right for broadcasts, which every rank reads
-// from the root.
+// What the node group does, as a schedule. No schedule describes its broadcasts, which every rank
+// reads from the root.
 std::optional<Specification> specification(const Question& question, int size) {
   if (question.collective == Collective::kBcast) return std::nullopt;
   Specification found{"direct", {}, "each rank reduces a part of its own"};
@@ -42,11 +42,11 @@ class NodeFamily final : public Family {
     return std::nullopt;
   }
 
-  // No message is faster than memory that both ends have.
+  // No message is faster than memory that both ranks share.
   std::vector<Plan> offers(const Question& question, const Place& place) const override {
     Plan plan{.family = this, .name = "node", .reason = "all ranks share memory"};
     plan.specification = specification(question, place.size);
-    plan.one_order = true;  // that of the ranks
+    plan.one_order = true;  // the order of the ranks
     plan.seconds = 0;
     return {plan};
   }

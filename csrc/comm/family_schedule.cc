@@ -1,5 +1,4 @@
-// Plans over messages: every algorithm of schedule/algorithms.h, and a schedule of the caller's
-// own.
+// Plans over messages: every algorithm of schedule/algorithms.h, and schedules of the caller's own.
 #include <algorithm>
 
 #include "comm/comm_operation.h"
@@ -11,7 +10,7 @@ namespace {
 
 constexpr std::size_t kSmallestSlice = std::size_t{1} << 20;
 
-// How many slices a vector is cut into, of which the blocks of other collectives allow one.
+// How many slices a vector is cut into. Collectives with blocks allow only one.
 std::size_t slices_of(const Question& question, const Cost& cost, const CostModel& model) {
   if (question.slices > 0) return std::min(question.slices, question.most_slices);
   const bool cut =

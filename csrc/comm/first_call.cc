@@ -1,4 +1,4 @@
-// The first blocking call on a communicator: its parts get what the ranks find out together.
+// The first blocking call on a communicator: the ranks set up its parts together.
 #include <utility>
 
 #include "base/clock.h"
@@ -9,7 +9,7 @@
 
 namespace gradred {
 
-// Blocking and collective: only within a call that blocks anyway.
+// Blocking and collective: called only inside a call that blocks anyway.
 void Communicator::set_up(WaitHook& hook) {
   hook.long_work();
   const std::lock_guard lock(set_up_mutex_);
@@ -18,7 +18,7 @@ void Communicator::set_up(WaitHook& hook) {
   liveness_.throw_if_failed();
   try {
     set_up_parts(hook);
-  } catch (...) {  // half set up: the peers know nothing of it
+  } catch (...) {  // partly set up, which the peers do not know
     liveness_.fail(std::current_exception());
     throw;
   }
@@ -27,8 +27,9 @@ void Communicator::set_up(WaitHook& hook) {
 
 void Communicator::set_up_parts(WaitHook& hook) {
   const std::uint64_t begin = now_ns();
-  // What has ended holds its communicator, and so the memory of its node group, until somebody
-  // drives: where no call has had to wait, and the engine's thread gets no core, that is nobody.
+  // An ended operation holds its communicator, and so the memory of its node group, until a thread
+  // makes progress. If no call has had to wait, and the progress thread gets no core, no thread has
+  // done so.
   drive();
   Registry::get().reap();
   SetUpCalls calls(user_, rank_, size_, hook, liveness_.names());

@@ -7,7 +7,7 @@
 
 namespace gradred {
 
-// Children that only run another program come by here, too, and notice nothing.
+// The handler runs in every forked child. A child that only runs another program is not affected.
 void guard_forks() {
   pthread_atfork(nullptr, nullptr,
                  [] { Context::get().is_fork.store(true, std::memory_order_relaxed); });

@@ -1,9 +1,9 @@
-// A child that a rank has forked is no rank: nothing may communicate in it.
+// A child that a rank has forked is no rank: it must not communicate.
 #pragma once
 
 namespace gradred {
 
-void guard_forks();  // this process is a rank; once
+void guard_forks();  // once: this process is a rank
 bool is_fork_of_rank();
 void require_rank();  // throws UsageError in such a child
 

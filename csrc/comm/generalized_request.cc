@@ -12,7 +12,7 @@
 namespace gradred {
 
 struct GeneralizedRequest::Slot {
-  std::shared_ptr<StartedOperation> operation;  // null: spare
+  std::shared_ptr<StartedOperation> operation;  // nullptr: not in use
   mpi::Handle handle;
 };
 
@@ -22,15 +22,15 @@ using Slot = GeneralizedRequest::Slot;
 
 StartedOperation& operation_of(void* extra) { return *static_cast<Slot*>(extra)->operation; }
 
-// The MPI asks within the Wait or Test that finds the request complete; a failed operation fails
-// it. A code of our own with the reason for its text would not reach the program: Waitall hides the
-// codes in the statuses, and MPICH 5 replaces them.
+// The MPI calls this within the Wait or Test that finds the request complete. If the operation has
+// failed, the request fails. An error code of gradred's own, with the reason as its text, would not
+// reach the program: Waitall hides the codes in the statuses, and MPICH 5 replaces them.
 int query(void* extra, void* status) {
   const mpi::Mpi& mpi = mpi::get();
   mpi.make_empty(status);
   const StartedOperation* const operation = static_cast<Slot*>(extra)->operation.get();
-  // An error here would go to the program's handler, which may end the job: not where gradred
-  // itself raises it.
+  // An error here would go to the program's error handler, which may end the job. So none is
+  // returned if gradred itself raises the error.
   if (operation == nullptr || !operation->failed() || operation->is_told()) return 0;
   operation->say_why();
   return mpi.is.err_other;
@@ -41,7 +41,7 @@ int release(void* extra) {
   return 0;
 }
 
-// Nothing is left of a program's lock or signals inside the MPI.
+// Inside the MPI no lock of the program is released, and no signal is looked for.
 class NoHook final : public WaitHook {
  public:
   explicit NoHook(StartedOperation& operation) : operation_(operation) {}
@@ -52,8 +52,8 @@ class NoHook final : public WaitHook {
   StartedOperation& operation_;
 };
 
-// MPICH calls these from its functions that test and wait. It leaves itself to them until the
-// request is complete, so they drive it as well.
+// MPICH calls poll() and wait() from its functions that test and wait. Until the request is
+// complete, MPICH leaves its own progress to them, so they make progress on the MPI as well.
 int poll(void* extra, void*) {
   if (static_cast<Slot*>(extra)->operation == nullptr) return 0;  // complete_all()
   StartedOperation& operation = operation_of(extra);
@@ -98,7 +98,7 @@ Slot* new_slot() {
 
 }  // namespace
 
-// It may be in its end meanwhile: other threads advance what is in line.
+// The operation may end meanwhile, because other threads advance the operations in the queue.
 void GeneralizedRequest::open(std::shared_ptr<StartedOperation> operation) {
   slot_ = Context::get().driving.spare_requests.take();
   if (slot_ == nullptr) slot_ = new_slot();
@@ -110,10 +110,10 @@ void GeneralizedRequest::open(std::shared_ptr<StartedOperation> operation) {
 }
 
 bool GeneralizedRequest::end() noexcept {
-  while (true) {  // a thread that waits may come or go
+  while (true) {  // a waiting thread may come or go
     if (change(State::kNone, State::kOver) || change(State::kHeld, State::kEnded)) return false;
     if (change(State::kOpen, State::kEnded)) return true;
-    if (state_ == State::kOver) return false;  // of an operation that is used again
+    if (state_ == State::kOver) return false;  // the operation is reused
   }
 }
 
@@ -137,7 +137,7 @@ bool GeneralizedRequest::take_back() {
   return true;
 }
 
-// ---- spare ones ---------------------------------------------------------------------------------
+// ---- spare requests -----------------------------------------------------------------------------
 
 GeneralizedRequest::Slot* SpareRequests::take() {
   const std::lock_guard lock(mutex_);
@@ -147,7 +147,7 @@ GeneralizedRequest::Slot* SpareRequests::take() {
   return slot;
 }
 
-// The operation is let go of without the lock.
+// The reference to the operation is released without the lock.
 void SpareRequests::put(Slot* slot) {
   const std::shared_ptr<StartedOperation> done = std::move(slot->operation);
   const std::lock_guard lock(mutex_);

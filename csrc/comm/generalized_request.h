@@ -1,8 +1,9 @@
-// The MPI's generalized request of an operation in flight, by which its own Wait and Test know it.
+// The MPI's generalized request of an operation in flight: with it the MPI's own Wait and Test see
+// the operation.
 //
-// To make one, complete it and free it costs more than a small operation takes. Where the program
-// waits by gradred's functions the MPI never hears of the end: the request stays incomplete, and
-// the next operation has it.
+// Making, completing and freeing a request costs more than a small operation takes. If the program
+// waits with gradred's functions, the MPI is not notified of the end. The request stays incomplete,
+// and the next operation reuses it.
 #pragma once
 
 #include <atomic>
@@ -19,20 +20,21 @@ class StartedOperation;
 
 class GeneralizedRequest {
  public:
-  // Of `operation`, until it has been completed or taken back. Throws TransportError.
+  // Opens a request for `operation`, until it is completed or taken back. Throws TransportError.
   void open(std::shared_ptr<StartedOperation> operation);
   // MPI_REQUEST_NULL before open().
   mpi::Handle handle() const { return handle_; }
 
-  // The operation has ended: once, before that is visible. Returns whether complete() is to follow:
-  // not where there is no request, or where a thread waits that takes it back.
+  // Called once when the operation has ended, before that is visible. Returns whether complete()
+  // must follow. It must not if there is no request, or if a waiting thread takes the request back.
   bool end() noexcept;
-  // Tells the MPI of the end; again, or after take_back(), does nothing.
+  // Notifies the MPI of the end. A second call, or a call after take_back(), does nothing.
   void complete() noexcept;
   std::shared_ptr<StartedOperation> operation() const;  // between end() and complete()
 
-  // Of who waits in gradred's functions and may take_back() the request while this lives. If the
-  // operation has ended then, and nobody has, the MPI is told.
+  // Held by a thread that waits in gradred's functions and may call take_back(). If the operation
+  // has ended by the time of the destructor, and the request was not taken back, the MPI is
+  // notified.
   class Held {
    public:
     explicit Held(GeneralizedRequest& request);
@@ -44,31 +46,31 @@ class GeneralizedRequest {
     GeneralizedRequest& request_;
     const bool held_;
   };
-  // After the end: whether the request is gradred's again, so that the program's handle has to be
-  // made null.
+  // After the end: returns whether the request is gradred's again, so that the program's handle
+  // must be set to null.
   bool take_back();
 
-  struct Slot;  // what the MPI hands to its callbacks
+  struct Slot;  // what the MPI passes to its callbacks
 
  private:
   enum class State : std::uint8_t {
     kNone,   // no request
     kOpen,   // the operation is in flight
-    kHeld,   // and a thread waits that takes the request back
-    kEnded,  // the MPI does not know that it has
-    kOver,   // ended, and nobody is to be told
+    kHeld,   // in flight, and a waiting thread may take the request back
+    kEnded,  // the operation has ended, and the MPI does not know
+    kOver,   // ended; the MPI need not be notified any more
   };
   bool change(State from, State to) { return state_.compare_exchange_strong(from, to); }
 
   std::atomic<State> state_{State::kNone};
-  Slot* slot_ = nullptr;  // kOpen, kHeld, kEnded
+  Slot* slot_ = nullptr;  // for kOpen, kHeld, kEnded
   mpi::Handle handle_ = mpi::get().is.request_null;
 };
 
-// Those that no operation has. Of the process.
+// The requests that no operation uses. One object for the process.
 class SpareRequests {
  public:
-  GeneralizedRequest::Slot* take();  // null: there is none
+  GeneralizedRequest::Slot* take();  // nullptr: there is none
   void put(GeneralizedRequest::Slot* slot);
   void complete_all() noexcept;  // before MPI_Finalize
 

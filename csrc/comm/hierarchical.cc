@@ -36,7 +36,7 @@ HierarchicalOperation::HierarchicalOperation(std::shared_ptr<Communicator> comm,
 
 void HierarchicalOperation::bind(const Call& call) {
   if (call.before() == nullptr)
-    scale_by_factor(call);  // it may lack the memory, and nothing has changed then
+    scale_by_factor(call);  // may lack the memory; nothing has changed then
   combined_ = shared_ = 0;
   HostedOperation::bind(call);
 }
@@ -56,12 +56,12 @@ std::byte* HierarchicalOperation::vector() const {
 std::unique_ptr<BoundPlan> HierarchicalOperation::take_bound_plan() {
   BoundPlanKey key;
   key.collective = collective_of(call_.kind);
-  key.name = "across groups " + std::to_string(call_.path);  // which is the plan's hash
+  key.name = "across groups " + std::to_string(call_.path);  // the path is the plan's hash
   key.count = count();
   key.slices = plan_.slices;
   key.dtype = call_.dtype;
   key.op = call_.op;
-  // Where nothing is combined on the host the first round reads the input itself.
+  // If nothing is combined on the host, the first round reads the input itself.
   key.in_place = !(alone() && is(Kind::kAllreduce) && reads_callers_input(call_));
   auto bound_plan = comm_->path().take(key, [&] {
     Schedule schedule =
@@ -105,7 +105,7 @@ void HierarchicalOperation::take_result() {
   if (reduces) scale_result(call_, call_.out.data, call_.count, comm_->size());
 }
 
-// ---- the way ------------------------------------------------------------------------------------
+// ---- the steps of an operation ------------------------------------------------------------------
 
 bool HierarchicalOperation::carry_out() {
   if (call_.before() != nullptr && !call_.before()->ready()) return false;
@@ -216,7 +216,7 @@ NodeCall HierarchicalOperation::led_call() {
   return made;
 }
 
-// The first one on the host announces the call.
+// The first operation on the host announces the call.
 std::optional<NodeCall> HierarchicalOperation::call_before(std::size_t piece) {
   if (is(Kind::kAllgather) || (is(Kind::kBcast) && !on_roots_host())) {
     if (piece > 0) return std::nullopt;

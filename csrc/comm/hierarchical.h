@@ -1,5 +1,6 @@
-// Plan "hierarchical" on hosts that share memory: inside each host the data go through its shared
-// memory, between hosts by messages.
+// Plan "hierarchical" on hosts whose ranks share memory: inside each host data go through its
+// shared memory, between hosts they go by messages. A lane is a run of chunks that one rank of each
+// host carries between the hosts (schedule/combinators.h).
 //
 //                   before crossing           crosses                    after it
 //   allreduce       combine: each rank gets   the sums of each lane      share: each rank gives
@@ -11,13 +12,14 @@
 //   bcast           on the root's host: the   each lane                  share, on the others
 //                   root gives all to all
 //
-// A long vector goes in pieces: while one is on the wire the host works on the next one, in the
-// order combine 0, combine 1, share 0, combine 2, share 1, ... on all ranks of a host. A host that
-// has nothing to do before data cross agrees on the call there. What crosses is the middle of the
-// plan's specification (schedule/combinators.h, schedule/groups.h).
+// A long vector goes in pieces: while one piece is in flight between hosts, the host works on the
+// next one. All ranks of a host use the same order: combine 0, combine 1, share 0, combine 2, share
+// 1, ... A host that has nothing to do before data cross agrees on the call at that point. What
+// crosses is the middle of the plan's specification (schedule/combinators.h, schedule/groups.h).
 //
-// Where only leaders cross, a vector that fits a slot goes through memory in one operation, which
-// the leader leads: it has what all give, crosses, and passes the result on.
+// If only leaders exchange data between hosts, a vector that fits a slot goes through memory in one
+// operation that the leader leads: it collects the inputs, exchanges data with the other leaders,
+// and passes the result on.
 #pragma once
 
 #include <cstddef>
@@ -48,7 +50,7 @@ class HierarchicalOperation final : public HostedOperation {
   bool on_roots_host() const { return roots_place_ >= 0; }
   const void* input() const { return scaled_.empty() ? call_.in.data : scaled_.data(); }
   bool in_place() const { return input() == kInPlace || input() == call_.out.data; }
-  // Of the vector that is combined, crosses and is shared.
+  // The vector that is combined, crosses and is shared.
   std::size_t count() const;
   std::byte* vector() const;
   std::byte* vector(std::size_t piece) const {
@@ -60,8 +62,8 @@ class HierarchicalOperation final : public HostedOperation {
   void take_result();
   bool carry_out_pieces();
   bool carry_out_led();
-  std::size_t end_of(std::size_t piece) const;  // in the vector, in bytes
-  bool has_input(std::size_t end) const;        // before there
+  std::size_t end_of(std::size_t piece) const;  // position in the vector, in bytes
+  bool has_input(std::size_t end) const;        // whether the input before there has come
   bool before_crossing(std::size_t piece);
   bool after_crossing(std::size_t piece);
   void cross(std::size_t piece);
@@ -71,10 +73,10 @@ class HierarchicalOperation final : public HostedOperation {
   std::optional<NodeCall> call_before(std::size_t piece);
   std::optional<NodeCall> call_after(std::size_t piece);
 
-  std::vector<std::byte> scaled_;  // the input times the factor of the call, if it has one
-  const int roots_place_;          // of a broadcast: among the ranks of this host, or -1
+  std::vector<std::byte> scaled_;  // the input times the call's factor, if any
+  const int roots_place_;          // for broadcasts: index among this host's ranks, or -1
   const bool led_;
-  std::size_t combined_ = 0, shared_ = 0;  // pieces
+  std::size_t combined_ = 0, shared_ = 0;  // numbers of pieces
 };
 
 }  // namespace gradred

@@ -1,4 +1,4 @@
-// Collective calls among the ranks of one host, where a communicator has several.
+// Set-up calls among the ranks of one host, for a communicator over several hosts.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace gradred {
 
-// By messages among these ranks alone: other hosts may need more or fewer of them. No operation of
-// the communicator is in flight, or ever was: they use the tag of the first one.
+// Uses messages among these ranks alone, because other hosts may need more or fewer of them. No
+// operation of the communicator may have begun: the messages use the tag of the first one.
 class HostCalls final : public Bootstrap {
  public:
   // `members`: ranks of the communicator, the calling one among them.

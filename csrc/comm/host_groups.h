@@ -1,4 +1,4 @@
-// The node groups of a communicator over several hosts: one for the ranks of each.
+// The node groups of a communicator over several hosts: one for the ranks of each host.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@
 
 namespace gradred {
 
-// Collective. Either the ranks of each host share memory, which they have proved, or none do and
-// all ranks get the same `why_not`. nullptr as well on a rank that is alone on its host.
+// Collective. Either the ranks of each host share memory, which they have tested, or no host does
+// and all ranks get the same `why_not`. Also returns nullptr on a rank that is alone on its host.
 std::unique_ptr<NodeGroup> make_host_group(SetUpCalls& calls, MpiTransport& transport,
                                            const Topology& topology, const RankNames& names,
                                            const NodeOptions& options, std::string& why_not);

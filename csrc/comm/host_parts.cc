@@ -5,7 +5,7 @@
 namespace gradred {
 namespace {
 
-// Cut as the schedule cuts them.
+// The parts are cut as the schedule cuts them.
 HostParts lanes_on_host(const Lanes& lanes, int ranks, Partition pieces, std::size_t chunks) {
   HostParts parts;
   const std::size_t slice = chunks / static_cast<std::size_t>(lanes.count);

@@ -1,4 +1,4 @@
-// What each rank of a host carries between the hosts in plan "hierarchical".
+// Which part of the data each rank of a host carries between the hosts in plan "hierarchical".
 #pragma once
 
 #include <cstddef>
@@ -11,18 +11,19 @@
 
 namespace gradred {
 
-// As a NodeCall takes it.
+// In the form that a NodeCall takes.
 struct HostParts {
-  std::vector<std::vector<std::size_t>> begins{};  // of each piece: the ranks' parts, and the end
-  std::vector<std::uint32_t> order{};              // of blocks; else empty
+  // By piece: where the ranks' parts begin, and the end.
+  std::vector<std::vector<std::size_t>> begins{};
+  std::vector<std::uint32_t> order{};  // of blocks; empty for vectors
 };
 
-// `pieces` of the vector, each of which the schedule that crosses cuts into `chunks`. The blocks of
-// a led allgather are the ranks' own.
+// `pieces`: of the vector; the schedule between hosts cuts each into `chunks`. In an allgather that
+// the leader leads (`led`), a rank's part is its own block.
 HostParts host_parts(const Call& call, const Plan& plan, int rank, int size, Partition pieces,
                      std::size_t chunks, bool led);
 
-// The place of a rank among those of this rank's host; -1: it is on another one.
+// The index of rank `other` among the ranks on the host of `rank`; -1: it is on another host.
 int place_on_host(const Topology& topology, int rank, int other);
 
 }  // namespace gradred

@@ -22,11 +22,11 @@ void HostedOperation::bind(const Call& call) {
   CommOperation::bind(call);
 }
 
-// ---- the line -----------------------------------------------------------------------------------
+// ---- the queue ----------------------------------------------------------------------------------
 
-// While a call blocks its communicator gets no other one.
+// While a call blocks, its communicator gets no other call.
 void HostedOperation::stand_in_line(const std::shared_ptr<CommOperation>& self) {
-  in_line_ = true;  // others behind it may carry it on at once
+  in_line_ = true;  // operations behind it may advance it at once
   alone_ = kept() && !comm_->node_path().queue().any();
   if (!alone_) comm_->node_path().queue().add(self);
 }
@@ -37,13 +37,13 @@ void HostedOperation::step_out_of_line() noexcept {
   comm_->node_path().queue().remove(this);
 }
 
-// Carries on those before it.
+// Advances the operations before it.
 bool HostedOperation::is_its_turn() {
   if (alone_) return true;
   while (true) {
     const std::shared_ptr<StartedOperation> first = comm_->node_path().queue().first();
     if (first.get() == this) return true;
-    // It may be over on the host all the same.
+    // It may have left the queue without having ended.
     if (!first->advance() && comm_->node_path().queue().first() == first) return false;
   }
 }
@@ -84,7 +84,7 @@ bool HostedOperation::advance_on_host() {
   try {
     if (execution_->advance()) return true;
   } catch (const PeerLost& lost) {
-    throw PeerLost(lost.what());  // ranks of other hosts live, with which none shares memory
+    throw PeerLost(lost.what());  // not may_shrink: several hosts share no memory
   }
   if (!awaits_messages()) await_host();
   return false;
@@ -92,7 +92,8 @@ bool HostedOperation::advance_on_host() {
 
 void HostedOperation::await_host() { stop_at({Progress::State::kAwaits, execution_->awaited()}); }
 
-// Refused: this rank ends what it has announced on the host, and refuses what would come next.
+// After a refusal: this rank ends what it has announced on the host, and refuses what would come
+// next.
 bool HostedOperation::leave_host() {
   while (in_line_) {
     if (!is_its_turn()) return false;
@@ -120,7 +121,7 @@ bool HostedOperation::carry_out() {
 
 bool HostedOperation::clear_away() {
   const bool host = leave_host();
-  stop_at({Progress::State::kPolls, {}});  // peers have more to say, by messages
+  stop_at({Progress::State::kPolls, {}});  // peers send more, by messages
   return CommOperation::clear_away() && host;
 }
 

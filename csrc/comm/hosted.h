@@ -1,15 +1,15 @@
-// Operations of communicators over several hosts, where ranks share memory with those of their own
-// host.
+// Operations of communicators over several hosts, if the ranks of each host share memory.
 //
-// Each of them begins on the host: its ranks announce it to each other in their node group, with
-// the data if the plan is hierarchical. Why each, whatever its plan: a rank whose arguments are
-// refused does not know what its peers have chosen, and says so where they all look.
+// Each operation begins on the host: its ranks announce it to each other in their node group,
+// together with the data if the plan is hierarchical. This is so for every plan, because a rank
+// whose arguments are refused does not know what plan its peers have chosen, and refuses in the
+// place where they all look.
 //
-// The group carries out one operation at a time, so those of a communicator stand in line, in the
+// The group carries out one operation at a time, so those of a communicator wait in a queue, in the
 // order of their numbers, which is the same on all ranks. All ranks of a host make the same
-// operations of the group. One that is refused after it has begun, since ranks of other hosts do
-// not agree, is refused again at the next of them that this rank has not announced: no rank can
-// have ended that one, so all ranks leave at the same place.
+// operations of the group. An operation may be refused after it has begun, because ranks of other
+// hosts do not agree. This rank then refuses it again at the next operation of the group that it
+// has not announced. No rank can have ended that one, so all ranks leave at the same point.
 #pragma once
 
 #include <cstdint>
@@ -34,12 +34,13 @@ class HostedOperation : public CommOperation {
   bool clear_away() override;
   void on_end(bool well) noexcept override;
 
-  // One of the operations that it makes of the group, of which there are `operations_on_host_`;
-  // true at its end, or where this rank leads it once it has the sums. At once where this rank is
-  // alone on its host.
+  // Carries out one of the operations that it makes of the group, of which there are
+  // `operations_on_host_`. Returns true when it has ended, or, if this rank leads it, when this
+  // rank has the sums. Returns true at once if this rank is alone on its host.
   bool on_host(const NodeCall& call);
-  void pass_on();  // by the rank that leads it, which ends it
-  // Whether messages are on their way, so that nobody may sleep until the host's ranks have come.
+  // For the rank that leads the operation: passes the result on, which ends the operation.
+  void pass_on();
+  // Whether messages are in flight, so that no thread may sleep until the host's ranks have come.
   virtual bool awaits_messages() const { return false; }
   NodeGroup* group() const { return comm_->node_path().group(); }
 
@@ -56,10 +57,10 @@ class HostedOperation : public CommOperation {
 
   std::optional<NodeExecution> execution_;
   unsigned done_on_host_ = 0;
-  bool under_way_ = false;  // on the host
+  bool under_way_ = false;  // an operation of the group has begun
   bool refusing_ = false;
   std::atomic<bool> in_line_{false};
-  bool alone_ = false;  // there is no line, nor can there be one before it has ended
+  bool alone_ = false;  // the queue is empty, and stays empty until this operation has ended
 };
 
 }  // namespace gradred

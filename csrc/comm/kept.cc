@@ -18,7 +18,7 @@ std::shared_ptr<CommOperation> KeptOperations::find(const Call& call) {
   return nullptr;
 }
 
-// In place of those that are of no use any more, and of the ones that nobody has used for longest.
+// Drops failed operations, and the least recently used one if there are too many.
 void KeptOperations::add(std::shared_ptr<CommOperation> operation) {
   all_.remove_if([](const auto& one) { return one->ended() && one->failed(); });
   all_.push_front(std::move(operation));

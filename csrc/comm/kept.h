@@ -1,5 +1,5 @@
-// Operations of the calls that block: kept by their communicator after the call, and used again by
-// the next such call, which then makes nothing anew.
+// Cached operations of blocking calls: after a call the communicator keeps the operation, and the
+// next such call reuses it and makes nothing anew.
 #pragma once
 
 #include <list>
@@ -11,10 +11,11 @@ namespace gradred {
 
 class CommOperation;
 
-// By the thread that makes a call, of which a communicator has one at a time.
+// Used by the thread that makes a call, of which a communicator has one at a time.
 class KeptOperations {
  public:
-  // One that has carried out such a call, and is free; null: there is none. `call` is planned().
+  // A free operation that has carried out such a call; nullptr: there is none. `call` comes from
+  // planned().
   std::shared_ptr<CommOperation> find(const Call& call);
   void add(std::shared_ptr<CommOperation> operation);
 

@@ -21,7 +21,7 @@ struct Where {
   DeviceMemory::Identity identity{};
 };
 
-// Processes number devices as they like: it is the model that counts.
+// Processes may number devices differently, so the model identifies the kind of device.
 Where own_place(DeviceMemory& memory) {
   Where mine;
   gethostname(mine.host.data(), mine.host.size() - 1);
@@ -30,7 +30,7 @@ Where own_place(DeviceMemory& memory) {
   return mine;
 }
 
-// Each rank's kind of device, and which ranks share one.
+// The kind of device of each rank, and which ranks share a device.
 std::string devices_text(const std::vector<Where>& all) {
   std::string text;
   std::vector<DeviceMemory::Identity> seen;
@@ -74,7 +74,7 @@ DeviceFigures device_place(Communicator& comm, DeviceMemory& memory,
 bool recall_device_plans(Communicator& comm, DeviceFigures& figures,
                          const DevicePlans::Candidates& candidates,
                          std::span<const std::size_t> lengths, WaitHook& hook) {
-  std::vector<double> values(lengths.size() * candidates.size());  // zeros: nothing is kept
+  std::vector<double> values(lengths.size() * candidates.size());  // zeros: the file has no figures
   if (keeps_figures(comm)) {
     const DeviceFigures kept = read_device_figures(comm.own_settings().figures, figures);
     std::vector<double> found;

@@ -1,5 +1,5 @@
-// What calls on arrays in devices' memory take by each plan, from one process to the next: rank 0
-// keeps it in a file.
+// How long calls on arrays in device memory take by each plan. Rank 0 keeps these figures in a file
+// for later processes.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +11,11 @@
 
 namespace gradred {
 
-// All of them collective but the last. Where the ranks are and what they compare, without sizes.
+// Collective, like the next function. Returns where the ranks are and what they compare, without
+// sizes.
 DeviceFigures device_place(Communicator& comm, DeviceMemory& memory,
                            const DevicePlans::Candidates& candidates, WaitHook& hook);
-// Whether rank 0's file has such figures for these lengths; then all ranks get their sizes.
+// Whether rank 0's file has such figures for these lengths. If so, all ranks get their sizes.
 bool recall_device_plans(Communicator& comm, DeviceFigures& figures,
                          const DevicePlans::Candidates& candidates,
                          std::span<const std::size_t> lengths, WaitHook& hook);

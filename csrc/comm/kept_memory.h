@@ -1,5 +1,5 @@
-// How much memory communicators keep for later calls: one limit for all of a process, since a
-// program may have many that it hardly uses.
+// How much memory communicators keep cached for later calls. There is one limit for the process,
+// because a program may have many communicators that it hardly uses.
 #pragma once
 
 #include <atomic>
@@ -7,17 +7,18 @@
 
 namespace gradred {
 
-// What one owner keeps. Each says so for itself, one thread at a time.
+// The memory that one owner keeps cached. Each owner reports its own, from one thread at a time.
 class KeptMemory {
  public:
-  static constexpr std::size_t kMost = std::size_t{256} << 20;  // of all together
+  static constexpr std::size_t kMost = std::size_t{256} << 20;  // of all owners together
 
   KeptMemory() = default;
   ~KeptMemory() { give_up(); }
   KeptMemory(const KeptMemory&) = delete;
   KeptMemory& operator=(const KeptMemory&) = delete;
 
-  // Whether the owner may keep so much in place of what it has kept; if not, it keeps nothing.
+  // Whether the owner may keep this much instead of what it has kept so far. If not, it keeps
+  // nothing.
   bool keep(std::size_t bytes) noexcept {
     if (bytes == bytes_) return true;
     give_up();

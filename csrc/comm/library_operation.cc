@@ -93,7 +93,7 @@ bool LibraryRanks::is_connected(LibraryGroup& group) {
     if (!on_one_device_) throw;
     why_not_ = error.what();
     joined_ = false;
-    group.abort();  // which the others see
+    group.abort();  // the other ranks see that
   }
   require_group();
   return false;
@@ -128,7 +128,7 @@ using Told = LibraryRanks::Told;
 
 class LibraryOperation final : public StartedOperation {
  public:
-  // What the ranks tell each other where they have not connected yet; alive until they have.
+  // What the ranks send each other if they have not connected yet; alive until they have.
   struct Exchange {
     Told mine;
     std::vector<Told> all;
@@ -160,7 +160,8 @@ class LibraryOperation final : public StartedOperation {
   std::size_t bytes() const override { return call_.count * size_of(call_.dtype); }
   bool spins() const override { return comm_->node_path().spins(); }
   bool is_given() const override { return ended() || (stream() && phase_ == Phase::kRuns); }
-  // A dead peer's work leaves the program's stream waiting, whatever the program's threads do.
+  // A failed peer leaves the program's stream waiting, whatever the program's threads do. So the
+  // progress thread looks after the operation.
   bool is_left() const override {
     return stream() && phase_ == Phase::kRuns && !call_.stream_order()->asks_driver();
   }
@@ -185,8 +186,8 @@ class LibraryOperation final : public StartedOperation {
     if (phase_ == Phase::kAgrees) agreement_->abandon(reason);
     withdraw();
   }
-  // What it was given is cut off, and nobody can use the library's group any more. Calls that ranks
-  // have not agreed on leave it as it is.
+  // The work given to the library is cut off, and its group can no longer be used. Calls on which
+  // the ranks did not agree leave the group as it is.
   void withdraw() noexcept override {
     ranks_.pass(turn_);
     if (exchange_ && agreement_->holds_memory()) static_cast<void>(exchange_.release());
@@ -204,7 +205,7 @@ class LibraryOperation final : public StartedOperation {
  private:
   enum class Phase : std::uint8_t { kAgrees, kWaits, kStarts, kRuns };
 
-  // They wait on their devices for what does not come.
+  // The peers wait on their devices for work that does not come.
   void tell_peers() noexcept {
     comm_->liveness().fail(failure());
     if (NodeGroup* const group = comm_->node_path().group()) {
@@ -231,7 +232,8 @@ class LibraryOperation final : public StartedOperation {
     return true;
   }
 
-  // When it is this call's turn, and what the program has given the array's streams is done.
+  // Starts the call at its turn, once the work that the program gave to the array's streams is
+  // done.
   bool start() {
     if (!ranks_.is_turn(turn_)) return false;
     if (!stream() && call_.before() != nullptr && !call_.before()->ready()) return false;
@@ -262,7 +264,8 @@ class LibraryOperation final : public StartedOperation {
             .stream = stream()};
   }
 
-  // Now and then: who has ended leaves the others waiting on their devices.
+  // Looks for failures from time to time: a rank that has ended leaves the others waiting on their
+  // devices.
   bool look() {
     constexpr std::uint64_t kEveryNs = 20'000'000;
     const std::uint64_t now = now_ns();
@@ -279,10 +282,10 @@ class LibraryOperation final : public StartedOperation {
   LibraryRanks& ranks_;
   const Call call_;
   const std::uint64_t turn_;
-  std::unique_ptr<Exchange> exchange_;  // of the agreement
+  std::unique_ptr<Exchange> exchange_;  // for the agreement
   const std::shared_ptr<StartedOperation> agreement_;
   std::atomic<Phase> phase_{Phase::kAgrees};
-  bool captured_ = false;  // in a CUDA graph, which the program launches when it likes
+  bool captured_ = false;  // into a CUDA graph, which the program launches when it likes
   std::uint64_t looked_ns_ = now_ns();
 };
 
@@ -309,8 +312,8 @@ std::string Libraries::text() const {
   return text;
 }
 
-// The first one on the communicator gathers what ranks need to connect, which agrees on the call as
-// well; later ones agree, and move nothing.
+// The first call on a communicator gathers what the ranks need to connect, and that gather also
+// agrees on the call. Later calls only agree, and move no data.
 std::shared_ptr<StartedOperation> library_operation(Communicator& comm, const Call& call,
                                                     const Plan& plan, LibraryKind kind) {
   const auto inner_operation = [&](const Call& made) {

@@ -1,5 +1,5 @@
-// Calls that a library carries out on arrays in devices' memory (memory/collectives.h): the ranks
-// agree on each one first, and connect by the first.
+// Calls that a library carries out on arrays in device memory (memory/collectives.h). The ranks
+// first agree on each call, and connect at the first one.
 #pragma once
 
 #include <atomic>
@@ -18,35 +18,37 @@
 
 namespace gradred {
 
-// Of one communicator: its ranks as the library knows them. Each call takes a turn when it is made,
-// and the library gets the calls in this order.
+// The ranks of one communicator as the library knows them. Each call takes a turn when it is made,
+// and the library gets the calls in the order of the turns.
 class LibraryRanks {
  public:
   LibraryRanks(std::string_view plan, LibraryKind kind) : plan_(plan), kind_(kind) {}
 
-  // Why the calls of this rank's device cannot go this way, as far as it can tell; empty: they can.
+  // Why the library cannot carry out calls on this rank's device, as far as this rank knows; empty:
+  // it can.
   std::string why_not(const Call& call);
 
   std::uint64_t take_turn() { return turns_++; }
   bool is_turn(std::uint64_t turn);
   void pass(std::uint64_t turn);
 
-  // What each rank tells the others at the first call.
+  // What each rank sends the others at the first call.
   struct Told {
     CollectiveLibrary::Ticket ticket{};
     DeviceMemory::Identity device{};
     std::uint64_t shares_devices = 0;
-    char why_not[200] = {};  // it cannot take part; no text: it can
+    char why_not[200] = {};  // why the rank cannot take part; empty: it can
   };
   bool first() { return !begun_.exchange(true); }
-  std::string text() const;             // how far it is, in words
-  void try_again() { begun_ = false; }  // they did not agree on that call
+  std::string text() const;             // in words, whether the ranks are connected
+  void try_again() { begun_ = false; }  // the ranks did not agree on that call
   Told told(const Call& call, int rank, int ranks) noexcept;
-  // By what all have told, the same on all ranks. Throws UsageError: they cannot.
+  // Connects the ranks. `all`: what the ranks have sent, the same on all. Throws UsageError if they
+  // cannot connect.
   void connect(const std::vector<Told>& all);
 
-  // One thread at a time has the group: what work() returns, or false while another thread has it.
-  // Throws UsageError where the ranks have not connected.
+  // One thread at a time uses the group. Returns what work() returns, or false while another thread
+  // uses the group. Throws UsageError if the ranks have not connected.
   template <class Work>
   bool use(Work&& work) {
     const std::unique_lock lock(mutex_, std::try_to_lock);
@@ -54,34 +56,35 @@ class LibraryRanks {
     require_group();
     return work(*group_);
   }
-  // Of the group, by who has it: to all peers. Throws UsageError where ranks on one device do not
-  // come together, which is no failure of the device's: all see it, and nothing has been begun.
+  // For the thread that uses the group: whether it is connected to all peers. Throws UsageError if
+  // ranks on one device cannot connect. That is no failure of the device: all ranks see it, and no
+  // call has begun.
   bool is_connected(LibraryGroup& group);
-  void abort() noexcept;  // waits for a thread that has it
+  void abort() noexcept;  // waits for a thread that uses the group
 
  private:
   void require_group() const;
 
   const std::string_view plan_;
   const LibraryKind kind_;
-  std::mutex mutex_;  // of the group
+  std::mutex mutex_;  // for the group
   std::unique_ptr<LibraryGroup> group_;
   bool joined_ = false;             // the group knows its ranks
-  bool on_one_device_ = false;      // two of them, or more
-  DeviceMemory* memory_ = nullptr;  // that the group works on
-  std::string why_not_;             // once all know
+  bool on_one_device_ = false;      // two or more ranks are
+  DeviceMemory* memory_ = nullptr;  // the device memory that the group works on
+  std::string why_not_;             // set once all ranks know it
   std::atomic<bool> begun_{false};
   std::mutex turns_mutex_;
   std::uint64_t turns_ = 0, next_ = 0;
-  std::set<std::uint64_t> passed_;  // out of order
+  std::set<std::uint64_t> passed_;  // turns passed out of order
 };
 
-// Of one communicator: the libraries that its calls have named.
+// The libraries that the calls of one communicator have named.
 class Libraries {
  public:
   LibraryRanks& ranks(std::string_view plan, LibraryKind kind);
-  void abort() noexcept;     // what any of them has under way on this rank's device
-  std::string text() const;  // how far each is, in words
+  void abort() noexcept;     // aborts what runs on this rank's device
+  std::string text() const;  // in words, how far each library is
 
  private:
   mutable std::mutex mutex_;

@@ -1,4 +1,4 @@
-// Communicators that have shared memory and nothing else: the MPI knows nothing of their ranks.
+// Communicators that have shared memory and nothing else: the MPI does not know their ranks.
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ std::shared_ptr<Communicator> Communicator::connect(Bootstrap& calls) {
     made->observe(begin);
     return made;
   }
-  // As a rank that no launcher of an MPI knows.
+  // Shows this rank as one that no launcher of an MPI knows.
   if (status_file() < 0) {
     const auto [rank, of] = place_among_all(calls.rank(), size);
     show_rank({.pid = getpid(), .rank = rank, .size = of, .spawned = true});

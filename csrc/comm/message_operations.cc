@@ -21,7 +21,7 @@ std::shared_ptr<CommOperation> MessageOperations::begin(const Call& call, const 
   if (operation != nullptr) {
     operation->bind(planned);
   } else if (waited) {
-    // It is the communicator's, and does not keep it.
+    // The communicator owns the operation, so the operation must not keep the communicator alive.
     std::shared_ptr<Communicator> comm(std::shared_ptr<Communicator>(), &comm_);
     operation = std::make_shared<Made>(std::move(comm), planned, plan);
     operation->be_kept();
@@ -40,7 +40,7 @@ std::shared_ptr<CommOperation> MessageOperations::begin_schedule(const Call& cal
 }
 
 void MessageOperations::run(const Call& call, const Plan& plan, WaitHook& hook) {
-  // The root of a broadcast hears of nobody, so the ranks agree before they begin.
+  // The root of a broadcast receives nothing from its peers, so the ranks agree before they begin.
   if (comm_.node_path().serves_all() || call.kind == Kind::kBcast) {
     comm_.agreement().agree(planned_signature(call, plan), hook);
   }
@@ -56,7 +56,7 @@ std::shared_ptr<CommOperation> MessageOperations::start(const Call& call, const 
 }
 
 void MessageOperations::run_hierarchical(const Call& call, const Plan& plan, WaitHook& hook) {
-  // The root of a broadcast hears of nobody, so the ranks agree before they begin.
+  // The root of a broadcast receives nothing from its peers, so the ranks agree before they begin.
   if (call.kind == Kind::kBcast) comm_.agreement().agree(planned_signature(call, plan), hook);
   if (call.count * size_of(call.dtype) > kLongWorkBytes) hook.long_work();
   std::shared_ptr<Operation> operation;

@@ -1,5 +1,5 @@
-// The operations of one communicator over messages: each gets the next number, and those of calls
-// that block are kept (kept.h).
+// The operations of one communicator over messages. Each gets the next number, and operations of
+// blocking calls are cached (kept.h).
 #pragma once
 
 #include <memory>
@@ -17,10 +17,10 @@ class MessageOperations {
  public:
   explicit MessageOperations(Communicator& comm) : comm_(comm) {}
 
-  // By a schedule, on which the ranks of a host agree first.
+  // Calls that a schedule carries out. The ranks of a host first agree on the call.
   void run(const Call& call, const Plan& plan, WaitHook& hook);
   std::shared_ptr<CommOperation> start(const Call& call, const Plan& plan);
-  // The same where the data go through the memory of hosts, and between them by a schedule.
+  // The same for calls whose data go through the memory of hosts, and between hosts by a schedule.
   void run_hierarchical(const Call& call, const Plan& plan, WaitHook& hook);
   std::shared_ptr<CommOperation> start_hierarchical(const Call& call, const Plan& plan);
 

@@ -11,10 +11,10 @@
 namespace gradred {
 namespace {
 
-// The same functions as on every other path.
+// The same functions as in all other plans.
 //
-// The MPI tells a function nothing of what it was made for: so there is one for each pair of an
-// operation and a type that has been asked for, which finds them by its place.
+// The MPI does not tell a function what it was made for. So there is one function for each pair of
+// an operation and a type that has been used, and its index finds the pair.
 constexpr std::size_t kMostPairs = 256;
 
 struct Pair {
@@ -23,9 +23,9 @@ struct Pair {
   const ReduceFunctions* functions;
   mpi::Handle made;  // never freed: the MPI may use it
 };
-std::array<Pair, kMostPairs> pairs;  // an entry is there before the MPI knows its function
+std::array<Pair, kMostPairs> pairs;  // complete before the MPI knows its function
 std::size_t pairs_made = 0;
-std::mutex pairs_mutex;  // of who adds to them
+std::mutex pairs_mutex;  // for adding to them
 
 template <std::size_t place>
 void combine(void* in, void* in_out, int* count, mpi::Handle*) {
@@ -56,8 +56,8 @@ mpi::Handle own_operation(Op op, DType dtype) {
   return pairs[pairs_made++].made;
 }
 
-// What travels in place of elements that the MPI does not know, or not with this operation: of the
-// same size.
+// The type that carries elements which the MPI does not know, or not with this operation. Both have
+// the same size.
 DType carrier_of(DType dtype) {
   if (mpi::get().handle_of(dtype)) return dtype;
   return size_of(dtype) == 1 ? DType::kUInt8 : DType::kUInt16;
@@ -75,9 +75,9 @@ std::optional<MpiHandles> mpi_handles(Op op, DType dtype) {
   return MpiHandles{*type, *its_op};
 }
 
-// Not 8-bit integers, whose sums some MPIs limit to the range of the type; not short floats, which
-// each rounds in its own way; nor the least and the largest of other floats, where it is NaN and
-// signed zeros.
+// False for 8-bit integers, whose sums some MPIs limit to the range of the type. False for floats
+// of up to 16 bits, which each MPI rounds differently. False for the minimum and maximum of other
+// floats, because of NaN and signed zeros.
 bool mpi_computes_alike(Op op, DType dtype) {
   const DTypeInfo& type = kDTypeInfo[static_cast<std::size_t>(dtype)];
   if (type.kind == DTypeKind::kBool) return true;

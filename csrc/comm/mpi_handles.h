@@ -1,4 +1,4 @@
-// Types and operations by which the MPI carries out a reduction.
+// MPI types and operations with which the MPI carries out a reduction.
 #pragma once
 
 #include <optional>
@@ -12,14 +12,15 @@ struct MpiHandles {
   mpi::Handle type, op;
 };
 
-// What the MPI must combine: averages and scaled sums are sums.
+// The operation that the MPI must use: averages and scaled sums are sums.
 inline Op combined(Op op) { return op == Op::kAvg || op == Op::kPremul ? Op::kSum : op; }
 
-// The MPI's own; nothing where it lacks the type, or the operation on the type.
+// The MPI's own handles; nullopt if it lacks the type, or the operation on the type.
 std::optional<MpiHandles> mpi_handles(Op op, DType dtype);
-// Whether the MPI's results are those that gradred promises, so that it may be chosen unasked.
+// Whether the MPI's results are those that gradred promises, so that the selector may choose the
+// MPI.
 bool mpi_computes_alike(Op op, DType dtype);
-// For every pair: with an MPI_Op of gradred's where the MPI has none.
+// Handles for every pair: with an MPI_Op of gradred if the MPI has none.
 MpiHandles mpi_or_own_handles(Op op, DType dtype);
 
 }  // namespace gradred

@@ -1,18 +1,18 @@
-// Calls that the MPI carries out, by its non-blocking functions: who waits for them looks after
-// lost peers and the time, and drives everything else meanwhile.
+// Calls that the MPI carries out by its nonblocking functions. The thread that waits for them looks
+// for lost peers and time limits, and makes progress on everything else meanwhile.
 //
-// Of those that block the ones with plan "mpi". Of those that do not, all of a communicator's
-// before a blocking call has set up what gradred needs, and later those that need messages where
-// some rank lets no thread drive, or for which the MPI has no duplicate.
+// Blocking calls come here with plan "mpi". All nonblocking calls of a communicator come here
+// before a blocking call has set up what gradred needs. Later nonblocking calls do so if they need
+// messages and some rank allows no progress thread, or if the MPI has no duplicate for them.
 //
-// Why not gradred's own from the start: a duplicate for its messages would have to be made while
-// the program goes on (MPI_Comm_idup). A rank that then makes another communicator, which its peers
-// make before they come to this call, hangs Open MPI; and ranks of which some may let a thread
-// drive and others not would decide differently. MPI_Iallreduce on the program's communicator is
-// local, and the same on all ranks.
+// gradred cannot carry these out itself from the start. A duplicate for its messages would have to
+// be made while the program goes on (MPI_Comm_idup). If a rank then makes another communicator,
+// which its peers make before they come to this call, Open MPI hangs. Also, ranks that allow a
+// progress thread would decide differently from ranks that do not. MPI_Iallreduce on the program's
+// communicator is local, and the same on all ranks.
 //
 // Under GRADRED_DETERMINISTIC the MPI only moves the inputs, all of them to all ranks, and each
-// rank reduces them in the order of ranks: the MPI may add up in an order of its own each time.
+// rank reduces them in the order of ranks: the MPI may add in a different order each time.
 #include "comm/mpi_operation.h"
 
 #include <sched.h>
@@ -35,13 +35,13 @@
 namespace gradred {
 namespace {
 
-// What all ranks ask for, gathered beside a call on which they have not agreed before. Local to
-// begin with, like the call; when it is done the call may have been carried out as well.
+// Gathers what all ranks ask for, beside a call on which they have not agreed before. It is local
+// at first, like the call. When it is done, the call may have been carried out as well.
 class Comparison {
  public:
   struct Asked {
     Signature signature;
-    std::uint64_t deterministic = 0;  // then the MPI makes another call
+    std::uint64_t deterministic = 0;  // if set, the MPI makes another call
 
     bool operator==(const Asked&) const = default;
   };
@@ -59,7 +59,7 @@ class Comparison {
               "MPI_Iallgather");
   }
   bool has_begun() const { return all_ != nullptr; }
-  // True when it is done, and where none has begun.
+  // Returns true when the comparison is done, or if none has begun.
   bool advance() {
     if (!has_begun() || done_) return true;
     const mpi::Mpi& mpi = mpi::get();
@@ -68,7 +68,7 @@ class Comparison {
     done_ = done != 0;
     return done_;
   }
-  // Of those that ask for something else the first; null: none. Once it is done.
+  // The first entry of a rank that asks for something else; nullptr: none. Only once it is done.
   const Asked* other() const {
     if (!has_begun()) return nullptr;
     const auto* const found = std::find_if(all_.get(), all_.get() + ranks_,
@@ -90,7 +90,7 @@ class MpiOperation final : public StartedOperation {
  public:
   enum class Agreed : bool { kNotYet, kBefore };
 
-  // Who adds up: the MPI, in whatever order it likes, or this rank, in the order of ranks.
+  // Who adds: the MPI, in whatever order it likes, or this rank, in the order of ranks.
   enum class Sums : bool { kByMpi, kInOrder };
 
   MpiOperation(std::shared_ptr<Communicator> comm, const Call& call, Agreed agreed, Sums sums)
@@ -100,8 +100,8 @@ class MpiOperation final : public StartedOperation {
         in_order_(sums == Sums::kInOrder),
         comparison_(*comm_) {
     if (gathers()) gathered_ = std::make_unique_for_overwrite<std::byte[]>(input_bytes() * ranks());
-    // Where it would leave a request that the MPI's own Wait does not see to there is none, on any
-    // rank: they have one MPI.
+    // Compares only if the MPI's own Wait also completes the comparison's request. All ranks decide
+    // alike, because they have one MPI.
     const bool compares = agreed == Agreed::kNotYet && comm_->size() > 1 && completes_inside_mpi();
     if (compares) comparison_.begin({call_.signature(), in_order_ ? 1U : 0U}, comm_->handle());
     begin();
@@ -121,7 +121,8 @@ class MpiOperation final : public StartedOperation {
   }
   bool spins() const override { return comm_->node_path().spins(); }
   Went went() const override { return Went::kMpi; }
-  // At MPI_THREAD_MULTIPLE gradred's thread does it, and calls of the MPI may hold its locks here.
+  // At MPI_THREAD_MULTIPLE the progress thread advances it, and MPI functions may hold the MPI's
+  // locks here.
   bool may_advance_in_mpi() const override { return !thread_may_drive(); }
   bool holds_memory() const override {
     return comparison_.is_open() || std::ranges::any_of(requests_, is_open);
@@ -140,13 +141,14 @@ class MpiOperation final : public StartedOperation {
     const mpi::Mpi& mpi = mpi::get();
     const bool compared = comparison_.advance();
     const Comparison::Asked* const other = compared ? comparison_.other() : nullptr;
-    // Of other counts, types or operations the MPI can make nothing, and may never end.
+    // The MPI can do nothing with different counts, types or operations, and may never end the
+    // call.
     if (other != nullptr && (other->signature.what != call_.signature().what ||
                              other->deterministic != (in_order_ ? 1U : 0U))) {
       disagree(*other);
     }
     for (mpi::Handle& request : requests_) {
-      int done = 0;  // a completed request is null, and tests as done
+      int done = 0;  // Test reports a completed request, which is null, as done
       mpi.check(mpi.call.Test(&request, &done, mpi.is.status_ignore), "a non-blocking call");
       if (done == 0) {
         if (++looks_ % kStepsPerLook == 0) throw_if_lost();
@@ -162,7 +164,8 @@ class MpiOperation final : public StartedOperation {
     return true;
   }
 
-  // The MPI knows no way to end a collective operation: it keeps what it was given.
+  // MPI has no function that ends a collective operation: the MPI keeps the buffers that it was
+  // given.
   void withdraw() noexcept override {
     if (is_over_on_mpi()) return;
     process_poisoned.store(true, std::memory_order_relaxed);
@@ -206,7 +209,7 @@ class MpiOperation final : public StartedOperation {
     throw UsageError(disagreement_text(comm_->rank(), call_.signature(), rank, other.signature));
   }
   // The ranks have disagreed, and the MPI has ended all that it was given: the communicator is as
-  // good as before.
+  // usable as before.
   bool is_over_on_mpi() const { return disagrees_ && !holds_memory(); }
 
   static bool is_open(mpi::Handle request) {
@@ -214,7 +217,7 @@ class MpiOperation final : public StartedOperation {
     return mpi.normalise(request) != mpi.is.request_null;
   }
 
-  // The MPI's calls keep the order in which the program makes its own: so none is made later.
+  // The MPI's calls must be in the order of the program's calls, so none is made later.
   void begin() {
     while (call_.before() != nullptr && !call_.before()->ready()) sched_yield();
     const void* send = call_.in.data;
@@ -277,7 +280,7 @@ class MpiOperation final : public StartedOperation {
         "MPI_Ireduce_scatter_block");
   }
 
-  // As bytes, of which check_mpi_call() has let pass what the MPI can count.
+  // Sent as bytes. check_mpi_call() has admitted only counts that the MPI can express.
   void allgather(const void* send) {
     const mpi::Mpi& mpi = mpi::get();
     const auto bytes = static_cast<int>(call_.count * size_of(call_.dtype));
@@ -295,7 +298,8 @@ class MpiOperation final : public StartedOperation {
               "MPI_Ibcast");
   }
 
-  // The inputs of all ranks, in parts that the MPI can count: part by part, in it rank by rank.
+  // Gathers the inputs of all ranks, in parts that the MPI can count: part by part, and rank by
+  // rank inside a part.
   void gather(const void* send) {
     const mpi::Mpi& mpi = mpi::get();
     const std::size_t element = size_of(call_.dtype), most = gathered_at_once();
@@ -311,7 +315,7 @@ class MpiOperation final : public StartedOperation {
 
   std::size_t gathered_at_once() const { return kGatheredBytes / size_of(call_.dtype); }
 
-  // Of the vector that has been gathered this rank's block, or all of it.
+  // Reduces this rank's block of the gathered vector, or all of it.
   void reduce_in_order() {
     const std::size_t element = size_of(call_.dtype), most = gathered_at_once();
     const bool blocks = call_.kind == Kind::kReduceScatterBlock;
@@ -365,7 +369,7 @@ std::shared_ptr<StartedOperation> start_on_mpi(Communicator& comm, const Call& c
   return operation;
 }
 
-// Of a device's, which an MPI reads at once.
+// For input in device memory, which an MPI reads at once.
 void wait_for_input(Communicator& comm, const Call& call, WaitHook& hook) {
   while (call.before() != nullptr && !call.before()->ready()) {
     hook.waiting();
@@ -422,7 +426,7 @@ void run_agreed_on_mpi(Communicator& comm, const Call& call, const Plan& plan, W
   if (call.count * size_of(call.dtype) > kLongWorkBytes) hook.long_work();
   const auto operation =
       start_on_mpi(comm, call, MpiOperation::Agreed::kBefore, MpiOperation::Sums::kByMpi);
-  wait_for(*operation, hook);  // unlike the MPI it looks after lost peers and time
+  wait_for(*operation, hook);  // unlike the MPI it looks for lost peers and time limits
 }
 
 }  // namespace gradred

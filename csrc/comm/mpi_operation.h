@@ -1,5 +1,5 @@
-// Calls that the MPI carries out: by its non-blocking functions, looked after like all that is in
-// flight, or by its blocking ones, to be compared with.
+// Calls that the MPI carries out: by its nonblocking functions, as operations that are watched like
+// all others in flight, or by its blocking functions, for comparison.
 #pragma once
 
 #include <memory>
@@ -14,12 +14,12 @@ namespace gradred {
 
 class Communicator;
 
-// Those of one communicator that may be in flight.
+// The operations of one communicator that may be in flight.
 class OperationsOnMpi {
  public:
   void add(const std::shared_ptr<StartedOperation>& operation);
-  // Blocking: until those have ended. Open MPI 5 crashes where a communicator is freed with a
-  // non-blocking collective call in flight on it.
+  // Blocking: waits until these have ended. Open MPI 5 crashes if a communicator is freed with a
+  // nonblocking collective call in flight on it.
   void finish(WaitHook& hook);
 
  private:
@@ -27,15 +27,15 @@ class OperationsOnMpi {
   std::vector<std::weak_ptr<StartedOperation>> operations_;  // some may have ended
 };
 
-// Throws UsageError where the MPI must not carry out what is started. The ranks compare the call
-// while it goes on.
+// Throws UsageError if the MPI must not carry out this started call. The ranks compare the call
+// while it is in flight.
 std::shared_ptr<StartedOperation> mpi_operation(Communicator& comm, const Call& call);
-// Blocking: once the ranks have agreed on the call.
+// Blocking: carries out the call once the ranks have agreed on it.
 void run_agreed_on_mpi(Communicator& comm, const Call& call, const Plan& plan, WaitHook& hook);
-// Blocking: the MPI's own call on `comm` of so many ranks.
+// Blocking: the MPI's own call on `comm`, which has `size` ranks.
 void run_on_mpi(const Call& call, int size, mpi::Handle comm);
 
-// Throws UsageError for what the MPI does not serve.
+// Throws UsageError for calls that the MPI cannot serve.
 void check_mpi_call(const Call& call);
 
 }  // namespace gradred

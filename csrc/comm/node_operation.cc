@@ -83,8 +83,8 @@ NodeOperation::Alone NodeOperation::start_alone(const Call& call) {
   }
 }
 
-// A request and the engine's care cost more than a small operation takes: where the peers come at
-// the same time, it ends without them.
+// A request and a place in the engine cost more than a small operation takes. If the peers come at
+// the same time, the operation ends without them.
 bool NodeOperation::look_at_peers() {
   constexpr std::size_t kSmall = 4096;
   constexpr int kLooks = 800;
@@ -103,7 +103,7 @@ void NodeOperation::go_on(std::shared_ptr<NodePath> path, const Call& call) {
   begun_ = true;
 }
 
-// ---- in line ------------------------------------------------------------------------------------
+// ---- in the queue -------------------------------------------------------------------------------
 
 bool NodeOperation::step() {
   // Its end takes a lock that may be held while gradred calls the MPI.
@@ -127,7 +127,7 @@ bool NodeOperation::step() {
   return true;
 }
 
-// This one waits for what the first of them waits for.
+// This operation waits for what the first one in the queue waits for.
 bool NodeOperation::finish_those_before() {
   while (true) {
     const std::shared_ptr<StartedOperation> first = path_->queue().first();
@@ -139,7 +139,8 @@ bool NodeOperation::finish_those_before() {
   }
 }
 
-// To start a call is to announce it: what takes longer is left to who waits, or to the engine.
+// To start a call is to announce it. What takes longer is left to the thread that waits, or to the
+// engine.
 bool NodeOperation::begin() {
   if (Stream* const before = call_.before(); before != nullptr && !given_) {
     if (!before->ready()) {
@@ -151,12 +152,13 @@ bool NodeOperation::begin() {
   begun_ = true;
   if (observation_ != nullptr) group_.arrive(observation_->start_ns());
   if (execution_.is_short()) return true;
-  begun_ = execution_.begin();  // not, where a refused one before it has to end first
+  begun_ = execution_.begin();  // false if a refused one before it must end first
   return false;
 }
 
 void NodeOperation::take_result() {
-  if (purpose_ == Purpose::kAgreement) number_ = path_->next_number();  // on all ranks in one order
+  // In the same order on all ranks.
+  if (purpose_ == Purpose::kAgreement) number_ = path_->next_number();
   if (purpose_ == Purpose::kCall && !execution_.ran_on_devices()) {
     scale_result(call_, execution_.recv(), call_.count, group_.size());
   }
@@ -164,8 +166,8 @@ void NodeOperation::take_result() {
   if (observation_ != nullptr) observation_->look(group_);
 }
 
-// Its number is taken on the peers: nothing that follows would match. A refusal that has not been
-// announced fails nothing: peers that come to this call find that the rank has left.
+// The peers have taken the operation's number, so nothing that follows would match. A refusal that
+// has not been announced fails no call: peers that come to this call find that the rank has left.
 void NodeOperation::give_up(const std::exception_ptr& reason) noexcept {
   if (purpose_ != Purpose::kRefusal) {
     FailureReport report = report_of(reason);
@@ -181,16 +183,17 @@ void NodeOperation::withdraw() noexcept {
 }
 
 void NodeOperation::on_end(bool well) noexcept {
-  if (purpose_ == Purpose::kCall) StartedOperation::on_end(well);  // else part of another one
+  // Else it is part of another operation.
+  if (purpose_ == Purpose::kCall) StartedOperation::on_end(well);
 }
 
-// Its own place in the queue holds it alive no longer; the caller of advance() still does.
+// The queue keeps it alive no longer; the caller of advance() still does.
 void NodeOperation::leave() noexcept { path_->queue().remove(this); }
 
-// Several hosts: those before it call the MPI, and it drives them.
+// Over several hosts, the operations before it call the MPI, and it advances them.
 bool NodeOperation::needs_no_mpi() const { return path_->serves_all(); }
 
-// ---- in line behind others ----------------------------------------------------------------------
+// ---- behind others in the queue -----------------------------------------------------------------
 
 namespace {
 

@@ -15,25 +15,26 @@ namespace gradred {
 
 class NodePath;
 
-// Operations of a communicator run in the order in which they were started: each announces itself
-// once all before it are finished, at the latest when somebody advances it or one behind it.
+// Operations of a communicator run in the order in which they were started. Each announces itself
+// once all before it have ended, at the latest when a thread advances it or one behind it.
 class NodeOperation final : public StartedOperation {
  public:
   // The ranks carry out the call.
   NodeOperation(std::shared_ptr<NodePath> path, const Call& call);
-  // Whatever start_alone() is given.
+  // For start_alone(), which gets the call.
   explicit NodeOperation(NodePath& path);
-  // Nothing moves: they agree on this, and the operation over messages that follows has a number.
+  // No data move: the ranks agree on `agreement`, and the operation over messages that follows gets
+  // a number.
   NodeOperation(std::shared_ptr<NodePath> path, const Signature& agreement);
   // This rank's arguments were refused.
   NodeOperation(std::shared_ptr<NodePath> path, std::string_view refusal);
 
-  // For a thread that has the group for itself, as in a blocking call, and alone knows of this:
-  // carries the call out as far as one look at the peers does.
+  // For a thread that has the group to itself, as in a blocking call, and alone knows this
+  // operation. Carries the call out as far as one look at the peers allows.
   enum class Alone : std::uint8_t {
-    kTooLong,    // nothing has happened: it takes more looks
-    kEndedWell,  // it can be used again
-    kGoesOn,     // announced, or failed: it is an operation like others after go_on()
+    kTooLong,    // nothing has happened: the call takes more looks
+    kEndedWell,  // the operation can be used again
+    kGoesOn,     // announced, or failed: after go_on() it is like other operations
   };
   Alone start_alone(const Call& call);
   void go_on(std::shared_ptr<NodePath> path, const Call& call);
@@ -67,20 +68,21 @@ class NodeOperation final : public StartedOperation {
   void leave() noexcept;
 
   NodePath* const path_;
-  std::shared_ptr<NodePath> alive_;  // with its communicator; null while its user holds that
+  // Keeps the path and its communicator alive; nullptr while the user of this object does so.
+  std::shared_ptr<NodePath> alive_;
   NodeGroup& group_;
   const Purpose purpose_;
   Call call_;
   std::vector<std::byte> scaled_;  // the input times a factor
   std::size_t bytes_ = 0;
   NodeExecution execution_;
-  bool given_ = false;  // to the execution: its input is there
+  bool given_ = false;  // the execution has the call, whose input is there
   bool begun_ = false;
   Went went_ = Went::kUnknown;
   std::uint64_t number_ = 0;
 };
 
-// In line behind those that were started before.
+// Adds an operation to the queue, behind those that were started before.
 std::shared_ptr<NodeOperation> enqueue(const std::shared_ptr<NodePath>& path, const Call& call);
 std::shared_ptr<NodeOperation> enqueue(const std::shared_ptr<NodePath>& path,
                                        const Signature& agreement);

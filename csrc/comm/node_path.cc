@@ -14,7 +14,7 @@
 namespace gradred {
 namespace {
 
-// Who keeps a rank waiting on the node: for Watchdog.
+// What keeps a rank waiting in the node group: for Watchdog.
 struct AboutNode {
   const NodeGroup& node;
 

@@ -1,5 +1,5 @@
-// Calls through the memory of a host, for one communicator: its group of ranks there, which carries
-// out one operation at a time, and those that are in flight.
+// Calls of one communicator through the memory of a host: the group of its ranks there, which
+// carries out one operation at a time, and the operations in flight.
 #pragma once
 
 #include <cstdint>
@@ -20,25 +20,27 @@ class NodePath {
   NodePath(const NodePath&) = delete;
   NodePath& operator=(const NodePath&) = delete;
 
-  // Once, in the set-up: the group of all ranks, or, of several hosts, that of this one's ranks;
-  // null where there is none. `spins`: each rank of this host has a core of its own.
+  // Called once, in the set-up. `node`: the group of all ranks; `host`: over several hosts, the
+  // group of this host's ranks; nullptr if there is none. `spins`: each rank of this host has a
+  // core of its own.
   void open(std::unique_ptr<NodeGroup> node, std::unique_ptr<NodeGroup> host, bool spins);
 
-  NodeGroup* node() const { return node_.get(); }  // null: not all ranks share memory
-  NodeGroup* host() const { return host_.get(); }  // null also where this rank is alone there
-  // Those that share memory with this rank, the one or the other; null: none do.
+  NodeGroup* node() const { return node_.get(); }  // nullptr: not all ranks share memory
+  NodeGroup* host() const { return host_.get(); }  // also nullptr if this rank is alone there
+  // The group of the ranks that share memory with this rank: one of the two; nullptr: none do.
   NodeGroup* group() const { return node_ != nullptr ? node_.get() : host_.get(); }
   bool serves_all() const { return node_ != nullptr; }
   bool spins() const { return spins_; }
 
   NodeQueue& queue() { return queue_; }
-  // Of the operation over messages on which the ranks have agreed: they take it in one order.
+  // The number of the operation over messages on which the ranks have agreed. All ranks take the
+  // numbers in the same order.
   std::uint64_t next_number() { return log_.begin(); }
 
-  // Blocking, after those in flight. The first is of calls that all ranks make.
+  // Blocking, after the operations in flight. run() is for calls that all ranks make.
   void run(const Call& call, WaitHook& hook);
-  void agree(const Signature& signature, WaitHook& hook);  // nothing moves: they compare this
-  void refuse(std::string_view reason, WaitHook& hook);    // this rank's arguments
+  void agree(const Signature& signature, WaitHook& hook);  // no data move: the ranks compare this
+  void refuse(std::string_view reason, WaitHook& hook);    // this rank's arguments were refused
   // Seconds that a flag takes between the cores of rank 0 and rank 1; 0 on other ranks.
   double one_way_latency(WaitHook& hook, unsigned turns);
 
@@ -53,7 +55,7 @@ class NodePath {
   std::unique_ptr<NodeGroup> node_;
   std::unique_ptr<NodeGroup> host_;
   bool spins_ = false;
-  NodeQueue queue_;  // of the operations of either
+  NodeQueue queue_;  // of the operations of either group
 };
 
 }  // namespace gradred

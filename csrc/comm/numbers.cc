@@ -10,7 +10,7 @@ void OperationNumbers::end(std::uint64_t number) {
     far_.insert(number);
     any_far_.store(true);
   }
-  pass_ended();  // after that, whichever thread looks last sees it
+  pass_ended();  // called after the store: the last thread to look sees it
 }
 
 bool OperationNumbers::has_ended(std::uint64_t number) const {

@@ -11,7 +11,8 @@
 
 namespace gradred {
 
-// Any thread, and without a lock but where an operation ends far ahead of the oldest in flight.
+// Any thread may call these functions. They take a lock only if an operation ends far ahead of the
+// oldest in flight.
 class OperationNumbers {
  public:
   // More than the operations that may be in flight with tags of their own: TagSpace::window().
@@ -21,7 +22,7 @@ class OperationNumbers {
   std::uint64_t begun() const { return next_.load(); }
   void end(std::uint64_t number);
   bool has_ended(std::uint64_t number) const;
-  // All before it have ended.
+  // All operations before this number have ended.
   std::uint64_t oldest() const { return oldest_.load(); }
 
  private:
@@ -32,10 +33,11 @@ class OperationNumbers {
   bool take_far(std::uint64_t number);
 
   std::atomic<std::uint64_t> next_{0}, oldest_{0};
-  std::array<std::atomic<std::uint64_t>, kMost> ended_{};  // 1 + the last that ended, of each place
+  // By place: 1 + the last number that ended there.
+  std::array<std::atomic<std::uint64_t>, kMost> ended_{};
   std::atomic<bool> any_far_{false};
   mutable std::mutex mutex_;
-  std::set<std::uint64_t> far_;  // ended, and too far ahead for a place among those
+  std::set<std::uint64_t> far_;  // ended numbers that are too far ahead for ended_
 };
 
 }  // namespace gradred

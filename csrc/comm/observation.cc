@@ -7,7 +7,7 @@ Mode mode_of(const Call& call) {
   return call.persistent ? Mode::kPersistentStarted : Mode::kStarted;
 }
 
-// From its begin to now. That it was abandoned is an event of its own.
+// From its start to now. An abandoned operation gets an event of its own.
 void record(Trace& trace, TraceEvent event, bool well) {
   event.end_ns = now_ns();
   if (well) return trace.record({event});

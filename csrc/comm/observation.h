@@ -1,4 +1,5 @@
-// A started operation as profile and trace see it. Nobody makes one where neither is wanted.
+// What profile, trace and result log record of a started operation. None is made if none of them is
+// wanted.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@ namespace gradred {
 
 class Observation {
  public:
-  // All may be null; the trace is told by what `path` the call goes.
+  // All may be nullptr. `path`: how the call is carried out, in the words of the trace.
   Observation(std::shared_ptr<Profile> profile, Trace* trace, const Call& call, const char* path,
               std::shared_ptr<LoggedResults> results);
   ~Observation();
@@ -21,7 +22,7 @@ class Observation {
   Observation& operator=(const Observation&) = delete;
 
   std::uint64_t start_ns() const { return start_ns_; }
-  void look(const NodeGroup& node);  // ProfileRow::look, if it is the turn of this one
+  void look(const NodeGroup& node);  // calls ProfileRow::look(), if it is this operation's turn
   void spent(std::uint64_t ns);      // by the program, in Start, Test or Wait
   bool counts() const { return row_ != nullptr; }
   void end(bool well, const Stood& stood, Went went, bool is_copied_to_host) noexcept;  // once
@@ -34,11 +35,11 @@ class Observation {
   const std::uint64_t bytes_, start_ns_;
   TraceEvent event_;
   const std::shared_ptr<LoggedResults> results_;
-  const std::uint64_t number_ = 0;  // among these
+  const std::uint64_t number_ = 0;  // in the result log
   const Result result_;
 };
 
-// While it lives the program is in the operation; null: not observed.
+// While it lives, the program is inside the operation. nullptr: the operation is not observed.
 class InCall {
  public:
   explicit InCall(Observation* observation)
@@ -56,7 +57,8 @@ class InCall {
   const std::uint64_t begin_;
 };
 
-// A blocking call in the trace; null: no trace. It is abandoned unless ended() is called.
+// A blocking call in the trace; nullptr: no trace. The call counts as abandoned unless ended() is
+// called.
 class TracedCall {
  public:
   TracedCall(Trace* trace, std::uint32_t line, const char* path, const char* mode,

@@ -16,18 +16,19 @@
 namespace gradred {
 namespace {
 
-// An MPI has some thousand communicators for all of the program: a profile takes few of them.
+// An MPI has some thousand communicators for the whole program: profiles take only a few of them.
 constexpr int kMostComparisons = 16;
-std::atomic<int> comparisons{0};  // of this process, at the moment
+std::atomic<int> comparisons{0};  // alive in this process
 
 constexpr std::size_t kMostComparedBytes = std::size_t{256} << 20;
-// Shorter calls are repeated, and made once before, so that the code and the peers are warm.
+// Shorter calls are repeated, and made once untimed before, so that the code and the peers are
+// warm.
 constexpr std::size_t kShortBytes = std::size_t{64} << 10;
 constexpr unsigned kTurns = 4;
 
 std::size_t bytes_of(const Call& call) { return call.count * size_of(call.dtype); }
 
-// Of the buffer that the call writes.
+// The size of the buffer that the call writes.
 std::size_t result_bytes(const Call& call, int size) {
   const bool all =
       call.kind == Kind::kAllgather || (call.kind == Kind::kReduceScatterBlock && call.in_place());
@@ -45,7 +46,7 @@ std::uint64_t shortest_ns(unsigned turns, Body&& body) {
   return shortest;
 }
 
-// The largest of the ranks' values, on all of them.
+// Replaces the values by the largest of all ranks, on all of them.
 template <std::size_t n>
 void agree_on_largest(std::array<std::uint64_t, n>& values, mpi::Handle comm) {
   const mpi::Mpi& mpi = mpi::get();
@@ -54,7 +55,7 @@ void agree_on_largest(std::array<std::uint64_t, n>& values, mpi::Handle comm) {
             "MPI_Allreduce");
 }
 
-// null where the MPI has no communicators left.
+// nullptr if the MPI has no communicators left.
 std::shared_ptr<Duplicate> make_comparison(SetUpCalls& calls) {
   const mpi::Handle copy = calls.duplicate();
   if (copy == 0) return nullptr;
@@ -134,7 +135,7 @@ void Observer::run(const Call& call, WaitHook& hook) {
   if (row == nullptr) [[unlikely]] {
     return run_timed(call, hook, mode);
   }
-  // Shorter calls, which are not timed, are on a node.
+  // Calls are untimed only if all ranks share memory.
   node()->charge_long_waits(row->waits());
   carry_out(call, hook, mode);
 }
@@ -154,7 +155,7 @@ void Observer::run_timed(const Call& call, WaitHook& hook, Mode mode) {
   try {
     run_traced(call, hook, mode);
   } catch (...) {
-    if (node != nullptr) node->arrive(0);  // it may have come to no operation
+    if (node != nullptr) node->arrive(0);  // the call may not have reached an operation
     throw;
   }
   row.took(now_ns() - begin - (row.waits() - waited_before));
@@ -191,7 +192,7 @@ void Observer::run_traced(const Call& call, WaitHook& hook, Mode mode) {
 std::shared_ptr<Observation> Observer::observation(const Call& call) const {
   if (idle()) return nullptr;
   const Family* const family = comm_.dispatch().family_for(call, true);
-  // The MPI tells nobody of the end of its own.
+  // The MPI notifies nobody of the end of its own operations.
   const bool traced = trace_ != nullptr && family != nullptr && !family->leaves_to_mpi() &&
                       family->traced_as() != nullptr;
   if (profile_ == nullptr && !traced && results_ == nullptr) return nullptr;
@@ -201,22 +202,22 @@ std::shared_ptr<Observation> Observer::observation(const Call& call) const {
 
 // ---- beside the MPI's own ---------------------------------------------------------------------
 
-// Depends on what the ranks have agreed on.
+// The answer depends only on what the ranks have agreed on.
 bool Observer::may_compare(const Call& call, Mode mode) const {
   if (comparison_ == nullptr || mode != Mode::kBlocking) return false;
   const Family* const family = comm_.dispatch().family_for(call, false);
   if (family != nullptr && family->leaves_to_mpi()) return false;
-  // Ranks count a call that fails, and not one that they refuse themselves.
+  // Ranks count a call that fails, but not one that they refuse themselves.
   if (node() != nullptr && node()->has_disagreed()) return false;
-  if (call.kind == Kind::kReduceScatterBlock) return false;  // run_on_mpi() does it by another
+  if (call.kind == Kind::kReduceScatterBlock) return false;  // run_on_mpi() has none
   const bool moves = call.kind == Kind::kAllgather || call.kind == Kind::kBcast;
   return result_bytes(call, comm_.size()) <= kMostComparedBytes &&
          (moves || mpi::get().handle_of(call.dtype).has_value());
 }
 
-// The same call once more, by gradred and by the MPI, right after each other on memory that nobody
-// needs. All ranks do so after the same call, and say so first: a rank that did not would get an
-// error and keep nobody waiting.
+// Makes the same call once more, by gradred and by the MPI, right after each other, on memory that
+// holds no data of the program. All ranks do so after the same call, and first agree on it: a rank
+// that did not would get an error and keep no peer waiting.
 void Observer::compare_with_mpi(const Call& call, ProfileRow& row, WaitHook& hook) {
   hook.long_work();
   const std::uint64_t begin = now_ns();
@@ -238,7 +239,7 @@ void Observer::compare_with_mpi(const Call& call, ProfileRow& row, WaitHook& hoo
   const unsigned turns = brief ? kTurns : 1;
   const auto by_mpi = [&] { run_on_mpi(copy, comm_.size(), comparison_->comm); };
   const auto by_us = [&] { comm_.dispatch().run(copy, hook); };
-  if (brief || row.counts().compared == 0) {  // the first ever: it makes itself at home
+  if (brief || row.counts().compared == 0) {  // the first comparison warms up
     by_mpi();
     by_us();
   }

@@ -1,5 +1,5 @@
 // Profile and trace of a communicator's calls: a decorator around its dispatch, which counts calls,
-// times them, compares them with the MPI's own and writes them down.
+// times them, compares them with the MPI's own, and records them.
 #pragma once
 
 #include <cstdint>
@@ -23,25 +23,25 @@ class Observer {
   Observer(const Observer&) = delete;
   Observer& operator=(const Observer&) = delete;
 
-  // Whether to keep a profile: this rank's wish, and what rank 0 has decided once the ranks have
-  // told each other.
+  // Whether to keep a profile: first this rank's wish, then rank 0's decision once the ranks have
+  // exchanged their settings.
   void profile(bool wanted);
-  // Where the results of the calls from now on are written down; null: nowhere.
+  // Where the results of the calls from now on are logged; nullptr: nowhere.
   void log_results(ResultLog* log);
-  // Collective, in the set-up that began then. `trace` may be null.
+  // Collective, in the set-up that began at `began_ns`. `trace` may be nullptr.
   void set_up(SetUpCalls& calls, Trace* trace, std::uint64_t began_ns);
   // Local: the same without an MPI to compare with.
   void open(Trace* trace, std::uint64_t began_ns);
   bool keeps_profile() const { return profile_ != nullptr; }
-  // Whether nobody observes the calls.
+  // Whether no call is observed.
   bool idle() const { return profile_ == nullptr && trace_ == nullptr && results_ == nullptr; }
 
-  // A blocking call, on the path that it takes unobserved (Dispatch). Most calls of
-  // a profile end here, and each instruction counts. They are counted before they are made, so that
-  // nothing is left to do.
+  // A blocking call, carried out as if it were not observed (Dispatch). Most calls of a profile end
+  // here, and each instruction counts. They are counted before they are made, so that nothing is
+  // left to do after them.
   template <Mode mode>
   void run(const Call& call, WaitHook& hook);
-  // Of a call that starts; null: nobody observes it.
+  // For a call that starts; nullptr: it is not observed.
   std::shared_ptr<Observation> observation(const Call& call) const;
 
  private:
@@ -51,15 +51,15 @@ class Observer {
   void note_way(const Call& call, Mode mode, ProfileRow& row) const;
   bool may_compare(const Call& call, Mode mode) const;
   void compare_with_mpi(const Call& call, ProfileRow& row, WaitHook& hook);
-  NodeGroup* node() const;  // null: not all ranks share memory
+  NodeGroup* node() const;  // nullptr: not all ranks share memory
 
   Communicator& comm_;
-  std::shared_ptr<Profile> profile_;  // null: none; this rank's wish until set-up
+  std::shared_ptr<Profile> profile_;  // nullptr: none; this rank's wish until set-up
   Profile* quick_profile_ = nullptr;  // the same once it is set up
-  Trace* trace_ = nullptr;            // for what does not go by schedule; null: none
-  std::uint32_t trace_line_ = 0;      // of blocking calls
+  Trace* trace_ = nullptr;            // for plans without schedules; nullptr: none
+  std::uint32_t trace_line_ = 0;      // for blocking calls
   std::shared_ptr<LoggedResults> results_;
-  std::shared_ptr<Duplicate> comparison_;  // for the MPI's own collectives; null: none
+  std::shared_ptr<Duplicate> comparison_;  // for the MPI's own collectives; nullptr: none
 };
 
 }  // namespace gradred

@@ -1,5 +1,5 @@
-// The first message of a communicator: what each rank wants and has. Where that fits together, it
-// is the only one, and costs one gather.
+// The first message of a communicator: what each rank wants and has. If the offers fit together, it
+// is the only message, and costs one gather.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,8 @@
 
 namespace gradred {
 
-// What must be the same on all ranks: rank 0's is, and what only all can do.
+// What must be the same on all ranks. Rank 0's values hold; threads_drive and starts_on_node hold
+// only if all ranks have them.
 struct SettingsOffer {
   std::uint64_t slices = 0, key = 0, profile = 0, deterministic = 0, tunes = 0;
   std::uint64_t one_order = 0, threads_drive = 0, starts_on_node = 0;
@@ -19,7 +20,7 @@ struct SettingsOffer {
 struct Offer {
   static constexpr std::uint64_t kBegins = 0x6772616472656431;  // "gradred1"
 
-  std::uint64_t begins = kBegins;  // shows whether all ranks make such a call
+  std::uint64_t begins = kBegins;  // shows whether all ranks make this call
   SettingsOffer settings;
   TagRangeOffer tag_range;
   MemoryOffer memory;
