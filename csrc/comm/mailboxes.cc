@@ -19,16 +19,18 @@
 namespace gradred {
 namespace {
 
-// Longer ones are shown. Below the copy through the ring takes less time than a system call.
+// Longer messages are shown: the receiver reads them in the sender's memory. Below this size,
+// copies through the ring take less time than a system call.
 constexpr std::size_t kLongMessage = std::size_t{32} << 10;
-// Copied before the lock is let go, or the other end hears of it.
+// The most that is copied before the lock is released (shown messages), and before the other end is
+// notified (messages in the ring).
 constexpr std::size_t kShownPiece = std::size_t{1} << 20, kMessagePiece = std::size_t{16} << 10;
 
 std::size_t in_steps(std::size_t bytes, std::size_t step) {
   return (bytes + step - 1) / step * step;
 }
 
-// Between memory and a ring of `length` bytes, from `position` on.
+// Copies between memory and a ring of `length` bytes, from `position` on.
 template <class Copy>
 void around(std::size_t length, std::uint64_t position, std::size_t bytes, Copy copy) {
   const std::size_t at = static_cast<std::size_t>(position % length);
@@ -37,7 +39,7 @@ void around(std::size_t length, std::uint64_t position, std::size_t bytes, Copy 
   if (bytes > first) copy(0, first, bytes - first);
 }
 
-// Collective: those of all ranks, if each can read what all others have to show; else none.
+// Collective: the processes of all ranks, if each rank can read what all others show; else none.
 std::vector<std::int64_t> readable_processes(Bootstrap& calls) {
   struct Shown {
     std::int64_t process;
@@ -59,7 +61,7 @@ std::vector<std::int64_t> readable_processes(Bootstrap& calls) {
     processes.push_back(one.process);
   }
   std::vector<char> do_all(size);
-  calls.allgather(&reads_all, 1, do_all.data());  // none returns before all have read
+  calls.allgather(&reads_all, 1, do_all.data());  // no rank returns before all have read
   if (std::ranges::count(do_all, 1) != calls.size()) processes.clear();
   return processes;
 }
@@ -88,7 +90,7 @@ void MessageOperation::take(int from, std::size_t bytes) {
 
 bool MessageOperation::spins() const { return all_->comm_->node_path().spins(); }
 
-// The look after the peer comes first: it may have sent before it ended.
+// The look for a lost peer comes first, because the peer may have sent before it ended.
 bool MessageOperation::step() {
   const std::exception_ptr lost = all_->look_for_lost(*this);
   const std::lock_guard lock(all_->mutex_);
@@ -109,7 +111,7 @@ void MessageOperation::withdraw() noexcept { all_->give_up(*this); }
 
 // ---- all of a communicator ----------------------------------------------------------------------
 
-// Of both ends of all rings, which come before the bytes of all rings: whole pages.
+// The bytes of both ends of all rings, in whole pages. They lie before the bytes of all rings.
 std::size_t Mailboxes::bytes_of_ends(int ranks) {
   const auto rings = static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks);
   return in_steps(rings * 2 * sizeof(End), kPage);
@@ -161,7 +163,7 @@ Mailboxes::Ring Mailboxes::ring(int from, int to) const {
   return {ends_[2 * index], ends_[2 * index + 1], bytes_ + index * kRingBytes};
 }
 
-// Of the ring to a rank, with the first message to it.
+// Allocates the ring to a rank, at the first message to it.
 void Mailboxes::require_memory(int to) {
   if (has_memory_[static_cast<std::size_t>(to)]) return;
   const std::byte* const bytes = ring(rank(), to).bytes;
@@ -225,15 +227,15 @@ void Mailboxes::close() noexcept {
       if (one->taker != nullptr) left.push_back(one->taker);
     }
   } catch (const std::bad_alloc&) {
-    return;  // they stay in flight
+    return;  // the operations stay in flight
   }
   const auto reason = std::make_exception_ptr(
       UsageError("a message was in flight when this rank destroyed its group"));
   for (const Shared& operation : left) operation->abandon(reason);
 }
 
-// What ends the operation: its peer will send, or receive, no more. One from anyone ends when all
-// others have.
+// The error that ends the operation, because its peer will send, or receive, no more. A receive
+// from any rank ends when all other ranks are lost.
 std::exception_ptr Mailboxes::look_for_lost(MessageOperation& operation) const {
   constexpr std::uint64_t kEveryNs = 50'000'000;
   const std::uint64_t now = now_ns();
@@ -266,7 +268,7 @@ void Mailboxes::move(MessageOperation& operation) {
   for (int from = 0; from < comm_->size() && !operation.is_done_; ++from) pull(from);
 }
 
-// Nothing: a receive from anyone, which has several to look at.
+// nullopt for a receive from any rank, which has several words to look at.
 std::optional<Awaited> Mailboxes::awaited(const MessageOperation& operation) const {
   const bool sends = operation.way_ == MessageOperation::Way::kSend;
   const int peer =
@@ -274,7 +276,8 @@ std::optional<Awaited> Mailboxes::awaited(const MessageOperation& operation) con
   if (peer == MessageOperation::kAnyone) return std::nullopt;
   const Ring one = sends ? ring(rank(), peer) : ring(peer, rank());
   if (!sends) return Awaited{&one.written.passed, one.read.passed + 1, &one.written.bell, nullptr};
-  // There was no room for a step more when this rank last looked, or the first is being read.
+  // The ring had no room for another step when this rank last looked, or the receiver is reading
+  // the first message.
   const MessageOperation& first = *sends_[static_cast<std::size_t>(peer)].front();
   const std::uint64_t target =
       first.shown_until_ != 0 ? first.shown_until_ : one.written.passed + kStep - kRingBytes;
@@ -295,7 +298,7 @@ bool Mailboxes::is_shown(const MessageOperation& operation) const {
          kernel_can_read(operation.data_, operation.bytes_);
 }
 
-// Whether all of the first message is in the ring, or has been read.
+// Returns whether all of the first message is in the ring, or has been read.
 bool Mailboxes::push_front(int to) {
   MessageOperation& first = *sends_[static_cast<std::size_t>(to)].front();
   const Ring one = ring(rank(), to);
@@ -339,7 +342,7 @@ bool Mailboxes::push_front(int to) {
 
 void Mailboxes::pull(int from) {
   const auto& unsent = sends_[static_cast<std::size_t>(from)];
-  if (!unsent.empty() && unsent.front()->holds_memory_) push(from);  // nobody else drives it
+  if (!unsent.empty() && unsent.front()->holds_memory_) push(from);  // no other call advances it
   const Ring one = ring(from, rank());
   Reading& now = reading_[static_cast<std::size_t>(from)];
   while (true) {
@@ -371,7 +374,7 @@ void Mailboxes::pull(int from) {
   }
 }
 
-// Whether there is a message to go on with.
+// Returns whether there is a message to go on with.
 bool Mailboxes::begin_reading(int from, std::uint64_t written) {
   const Ring one = ring(from, rank());
   const std::uint64_t read = one.read.passed.load(std::memory_order_relaxed);
@@ -400,7 +403,7 @@ void Mailboxes::pass(int from, std::size_t bytes) {
   ring_for_sleepers(read.bell, nullptr);
 }
 
-// A piece, so that others come to the lock. Whether that was the last one.
+// Reads one piece, so that other threads get the lock. Returns whether that was the last piece.
 bool Mailboxes::read_shown(int from) {
   Reading& now = reading_[static_cast<std::size_t>(from)];
   const std::int64_t process = processes_[static_cast<std::size_t>(from)];
@@ -433,7 +436,7 @@ void Mailboxes::end_reading(int from) {
   if (read.early->taker != nullptr) hand_over(read.early);
 }
 
-// Whether the message has come, or is coming.
+// Returns whether the message has come, or is arriving.
 bool Mailboxes::take_early(const Shared& operation) {
   const auto found = std::ranges::find_if(early_, [&](const auto& one) {
     return one->taker == nullptr && one->tag == operation->tag_ &&
@@ -465,15 +468,15 @@ Mailboxes::Shared Mailboxes::take_posted(int from, std::int64_t tag) {
   return taken;
 }
 
-// What nobody waits for stays in the ring, so that a rank that sends too much waits.
+// A message that no receive waits for stays in the ring, so that a rank that sends too much waits.
 bool Mailboxes::is_wanted(int from) const {
   return std::ranges::any_of(receives_, [&](const Shared& one) {
     return one->peer_ == from || one->peer_ == MessageOperation::kAnyone;
   });
 }
 
-// Its memory is the caller's again, but for that of a message of which the receiver has seen the
-// head: it may be reading, and what comes behind needs the message's end.
+// The operation's memory is the caller's again, except for a sent message whose head is in the
+// ring: the receiver may be reading it, and the messages behind it need its end.
 void Mailboxes::give_up(MessageOperation& operation) noexcept {
   const std::lock_guard lock(mutex_);
   const auto is_it = [&](const Shared& one) { return one.get() == &operation; };

@@ -1,9 +1,9 @@
-// Messages from rank to rank where all ranks share memory: torch.distributed's send and recv, and
-// pipelines. For each two ranks there is a ring of bytes in each direction, which one of them
-// writes and the other reads. A message is a head and its bytes, copied in and out piece by piece,
-// so that both ranks copy at the same time where it is long. A receive takes the first message from
-// its rank, or from anyone, with its tag; what others with another tag would have to pass waits in
-// memory of the receiver's.
+// Messages from rank to rank on communicators whose ranks all share memory: torch.distributed's
+// send and recv, and pipelines. Each pair of ranks has a ring of bytes in each direction, which one
+// rank writes and the other reads. A message is a head and its bytes. They are copied in and out
+// piece by piece, so that both ranks copy at the same time if the message is long. A receive takes
+// the first message with its tag from its rank, or from any rank. Messages with other tags that lie
+// before it in the ring are moved to memory of the receiver.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,7 @@ namespace gradred {
 
 class Mailboxes;
 
-// One message of this rank's, in flight.
+// One message that this rank sends or receives, in flight.
 class MessageOperation final : public StartedOperation {
  public:
   enum class Way : std::uint8_t { kSend, kReceive };
@@ -37,14 +37,14 @@ class MessageOperation final : public StartedOperation {
                    int peer, std::int64_t tag)
       : all_(std::move(all)), way_(way), data_(data), bytes_(bytes), peer_(peer), tag_(tag) {}
 
-  int source() const { return source_; }  // after the end of a receive: where it came from
+  int source() const { return source_; }  // after the end of a receive: the sender
 
   std::string waiter() const override;
   std::string waits_for() const override;  // "the recv from rank 3"
   bool needs_no_mpi() const override { return true; }
   bool spins() const override;
   std::size_t bytes() const override { return bytes_; }
-  // The sender has given up, and the receiver may be reading, or waits for the rest.
+  // After the sender has given up: the receiver may still be reading, or waits for the rest.
   bool holds_memory() const override { return holds_memory_; }
 
  protected:
@@ -56,41 +56,43 @@ class MessageOperation final : public StartedOperation {
   friend class Mailboxes;
 
   std::string asked() const;
-  // What it gets has so many bytes.
+  // Takes a message of `bytes` bytes from rank `from`. Another size than the expected one is an
+  // error.
   void take(int from, std::size_t bytes);
 
   const std::shared_ptr<Mailboxes> all_;
   const Way way_;
-  std::byte* data_;  // what is left to be moved
+  std::byte* data_;  // the bytes that are left to be moved
   const std::size_t bytes_;
   const int peer_;
   const std::int64_t tag_;
-  // Under the lock of `all_`:
+  // Guarded by the mutex of `all_`.
   std::size_t left_ = 0;
   bool has_begun_ = false, is_done_ = false;
   int source_ = kAnyone;
-  std::string problem_;            // it ends with this UsageError
-  std::exception_ptr failure_;     // it ends with that
-  std::uint64_t shown_until_ = 0;  // the receiver has copied it when so much of the ring is read
+  std::string problem_;         // the operation ends with this UsageError
+  std::exception_ptr failure_;  // the operation ends with this error
+  // The receiver has copied the message when it has read the ring up to here.
+  std::uint64_t shown_until_ = 0;
   std::atomic<bool> holds_memory_{false};
-  std::uint64_t looked_ns_ = 0;  // after the peers
+  std::uint64_t looked_ns_ = 0;  // last look for lost peers
 };
 
 class Mailboxes : public std::enable_shared_from_this<Mailboxes> {
  public:
-  // Blocking and collective. Null, on all ranks, where some share no memory. Throws TransportError
-  // where there is too little memory.
+  // Blocking and collective. Returns nullptr, on all ranks, if some ranks share no memory. Throws
+  // TransportError if there is too little memory.
   static std::shared_ptr<Mailboxes> create(std::shared_ptr<Communicator> comm, WaitHook& hook);
-  // `processes`: of all ranks, if each can read the memory of each.
+  // `processes`: of all ranks, if each can read the memory of all others; else empty.
   Mailboxes(std::shared_ptr<Communicator> comm, std::shared_ptr<Segment> segment,
             std::vector<std::int64_t> processes);
 
-  // Return at once. The memory lives until the operation has ended.
+  // Both return at once. The caller keeps the memory alive until the operation has ended.
   std::shared_ptr<MessageOperation> send(const std::byte* data, std::size_t bytes, int to,
                                          std::int64_t tag);
   std::shared_ptr<MessageOperation> receive(std::byte* data, std::size_t bytes, int from,
                                             std::int64_t tag);
-  // What is in flight on this rank ends with an error, and so does what comes later.
+  // Ends what is in flight on this rank with an error. Later calls fail as well.
   void close() noexcept;
 
   int rank() const { return comm_->rank(); }
@@ -107,33 +109,34 @@ class Mailboxes : public std::enable_shared_from_this<Mailboxes> {
   static constexpr std::size_t kRingBytes = std::size_t{64} << 10;
   struct Ring {
     End &written, &read;
-    std::byte* bytes;  // kRingBytes, which are memory once its writer has sent something
+    std::byte* bytes;  // kRingBytes, allocated when the writer first sends
   };
   struct Head {
     std::uint64_t bytes;
     std::int64_t tag;
-    const std::byte* where;  // of the sender's; null: the bytes follow
+    const std::byte* where;  // in the sender's memory; nullptr: the bytes follow
     std::uint64_t unused;
   };
-  // Positions in a ring are multiples of this, so that no head goes round its end.
+  // Positions in a ring are multiples of this, so that no head wraps around the end of the ring.
   static constexpr std::size_t kStep = sizeof(Head);
-  // A message that came before anybody asked for it, to let another one pass.
+  // A message that came before a receive asked for it, and was taken out of the ring to let another
+  // one pass.
   struct Early {
     int source;
     std::int64_t tag;
     std::vector<std::byte> bytes;
     bool is_complete = false;
     std::exception_ptr failure{};
-    Shared taker{};  // which has asked for it meanwhile
+    Shared taker{};  // the receive that has asked for it meanwhile
   };
-  // What is being read from a rank's ring.
+  // The message that is being read from a rank's ring.
   struct Reading {
     bool is_message = false;
     std::size_t left = 0;
-    std::byte* to = nullptr;  // null: it is passed over
+    std::byte* to = nullptr;  // nullptr: the message is dropped
     const std::byte* where = nullptr;
-    Shared taker{};                  // null: it is early, or passed over
-    std::shared_ptr<Early> early{};  // null: it is not
+    Shared taker{};                  // nullptr: the message is early, or dropped
+    std::shared_ptr<Early> early{};  // nullptr: the message is not early
   };
 
   static std::size_t bytes_of_ends(int ranks);
@@ -158,16 +161,16 @@ class Mailboxes : public std::enable_shared_from_this<Mailboxes> {
   std::exception_ptr look_for_lost(MessageOperation& operation) const;
 
   const std::shared_ptr<Communicator> comm_;
-  const std::shared_ptr<Segment> segment_;  // null: there is one rank
+  const std::shared_ptr<Segment> segment_;  // nullptr: there is one rank
   const std::vector<std::int64_t> processes_;
-  std::unique_ptr<End[]> alone_;  // then
-  End* const ends_;               // of all rings, by writer and reader: what is written, and read
+  std::unique_ptr<End[]> alone_;  // the memory if there is one rank
+  End* const ends_;  // of all rings, by writer and reader: the written end, then the read end
   std::byte* const bytes_;        // of all rings
-  std::mutex mutex_;              // of what follows, and of this rank's ends of all rings
-  std::vector<bool> has_memory_;  // by rank: the ring to it
+  std::mutex mutex_;              // guards what follows, and this rank's ends of all rings
+  std::vector<bool> has_memory_;  // by rank: whether the ring to it has memory
   bool closed_ = false;
   std::vector<std::deque<Shared>> sends_;  // by rank
-  std::deque<Shared> receives_;            // in the order in which they were asked for
+  std::deque<Shared> receives_;            // in the order of the calls
   std::vector<Reading> reading_;           // by rank
   std::deque<std::shared_ptr<Early>> early_;
 };

@@ -31,9 +31,9 @@ constexpr std::size_t kCutBytes = std::size_t{512} << 10;
 constexpr int kFurtherMessages = 4;
 // Nanoseconds: for one figure, and for all allreduces together.
 constexpr std::uint64_t kPerFigure = 8'000'000, kForSizes = 600'000'000;
-constexpr std::uint64_t kSeries = 500'000, kMostInSeries = 6;  // of calls
+constexpr std::uint64_t kSeries = 500'000, kMostInSeries = 6;  // nanoseconds and calls
 constexpr std::uint64_t kFewestTurns = 5, kMostTurns = 25;
-// In this order: first what gives a rough picture, then as far as there is time.
+// Measured in this order: first what gives a rough picture, then as much as there is time for.
 constexpr std::array<std::size_t, 12> kMeasuredBytes = {8,       64 << 10, 1 << 20,   4 << 10,
                                                         512,     16 << 10, 256 << 10, 32 << 10,
                                                         8 << 10, 4 << 20,  128 << 10, 16 << 20};
@@ -45,7 +45,7 @@ constexpr DType kMeasuredType = DType::kFloat32;
 
 double seconds(std::uint64_t ns) { return 1e-9 * static_cast<double>(ns); }
 
-// A schedule in one slice on a vector of zeros, again and again.
+// Runs a schedule in one slice on a vector of zeros, again and again.
 class Trial {
  public:
   Trial(const Schedule& schedule, std::size_t bytes, MpiTransport& transport)
@@ -94,7 +94,7 @@ class Measuring {
   }
 
  private:
-  // Of each the longest of any rank.
+  // For each value the largest of all ranks.
   std::vector<std::uint64_t> agreed(std::vector<std::uint64_t> mine) {
     const auto size = static_cast<std::size_t>(calls_.size());
     std::vector<std::uint64_t> all(size * mine.size());
@@ -106,7 +106,7 @@ class Measuring {
   }
   std::uint64_t agreed(std::uint64_t mine) { return agreed(std::vector{mine}).front(); }
 
-  // What a rank has waited for others before is not counted.
+  // The time of body(), without the time that this rank has waited for others before.
   template <class Body>
   std::uint64_t time_together(Body&& body) {
     calls_.barrier();
@@ -129,7 +129,7 @@ class Measuring {
     return std::clamp(budget / std::max<std::uint64_t>(one, 1), kFewestTurns, kMostTurns);
   }
 
-  // The median over some turns, of the slowest rank.
+  // The median time over some turns, of the slowest rank.
   template <class Body>
   std::uint64_t agreed_time(Body&& body, std::uint64_t budget) {
     body();
@@ -144,7 +144,7 @@ class Measuring {
     calls_.wait([&] { return trial.advance(); });
   }
 
-  // As before a call of the MPI's.
+  // The agreement that comes before a call of the MPI.
   void announce() {
     const Call agreement{.agreement = make_signature(Kind::kLeftToMpi, Op::kSum, DType::kUInt8, 0)};
     trials_.run(agreement, weighed(0, plan_of_agreements(place_)).front());
@@ -161,7 +161,7 @@ class Measuring {
     return ranks;
   }
 
-  // -1: none.
+  // The partner is -1 if there is none.
   int partner_inside() const {
     const std::vector<int> here = ranks_on(host_of(calls_.rank()));
     const auto place =
@@ -192,7 +192,7 @@ class Measuring {
     return agreed_time([&] { run(trial); }, kPerFigure);
   }
 
-  // The bytes of all `pairs` that share the link.
+  // The time per byte counts the bytes of all `pairs` that share the link.
   Link link(int partner, std::size_t pairs) {
     const std::uint64_t brief = exchange_time(partner, kBriefBytes);
     const std::uint64_t lengthy = std::max(brief, exchange_time(partner, kLengthyBytes));
@@ -200,8 +200,8 @@ class Measuring {
     return {seconds(brief), std::max(seconds(lengthy - brief) / bytes, 1e-13)};
   }
 
-  // Whole only where that is clearly faster, as it is by RDMA: by other ways it costs much at some
-  // lengths and little at others.
+  // Messages stay whole only if that is clearly faster, as with RDMA. Over other networks, whole
+  // messages cost much at some lengths and little at others.
   void choose_pieces(int across) {
     std::uint64_t whole_took = 0;
     const auto faster_whole = [&](std::size_t bytes) {
@@ -250,10 +250,10 @@ class Measuring {
     return weigh(plan_families(), question, place);
   }
 
-  // The one that costs least in the model, the best of another family, and the next of the first
-  // one's family that are not the same by another name: the model knows nothing of lengths at which
-  // the MPI sends messages in another way, and little of ranks that share cores. What costs so much
-  // that it would take long is left out.
+  // The plan that costs least in the model, the best plan of another family, and the next plans of
+  // the first one's family that are not the same by another name. The model knows nothing of
+  // lengths at which the MPI sends messages in another way, and little of ranks that share cores.
+  // Plans that would take long are left out.
   std::vector<Plan> worth_trying(std::size_t bytes) const {
     const std::vector<Plan> plans = weighed(bytes);
     const Plan& best = plans.front();
@@ -304,14 +304,15 @@ class Measuring {
     };
     all_ways();
     const std::uint64_t once = agreed(time_of(all_ways));
-    // Short calls come one behind the other, as in a program: right after a barrier ranks that
-    // share cores do not stand as they do then.
+    // Short calls follow each other, as in a program: ranks that share cores behave differently
+    // right after a barrier.
     const std::uint64_t calls =
         std::clamp<std::uint64_t>(ways * kSeries / (once + 1), 1, kMostInSeries);
     const auto series = [&](std::size_t number) {
       for (std::uint64_t call = 0; call < calls; ++call) way(number);
     };
-    std::vector<std::uint64_t> times;  // in turn: whatever else this machine does slows all of them
+    // The candidates take turns, so that other work of this machine slows all of them.
+    std::vector<std::uint64_t> times;
     for (std::uint64_t turn = turns_within(ways * kPerFigure, calls * once); turn > 0; --turn) {
       for (std::size_t number = 0; number < ways; ++number) {
         const std::uint64_t took = time_together([&] { series(number); });
@@ -326,8 +327,8 @@ class Measuring {
     return agreed(now_ns() - begin);
   }
 
-  // Seconds of each way: of the first the median, of the others as many times that as the median of
-  // the ratios within turns.
+  // The seconds of each candidate. The first gets its median. Each other one gets this median times
+  // the median of its ratios to the first within turns.
   static std::vector<double> by_turns(const std::vector<std::uint64_t>& times, std::size_t ways) {
     std::vector<double> medians;
     for (std::size_t number = 0; number < ways; ++number) {
@@ -358,8 +359,8 @@ class Measuring {
     figures_.sizes = std::move(found);
   }
 
-  // What the slowest of them may take, by the sizes already measured: a longer vector takes no
-  // less, and one of 64 KiB or more in proportion.
+  // What the slowest of the candidates may take, by the sizes already measured. A longer vector
+  // takes no less time than a shorter one, and from 64 KiB on the time grows in proportion.
   static double expected_seconds(const std::vector<MeasuredSize>& found, std::size_t bytes,
                                  double predicted) {
     double once = predicted;
@@ -393,7 +394,7 @@ FiguresKey key_of(SetUpCalls& calls, const Topology& topology) {
   return {std::move(mpi), hosts_text(names), layout_text(topology)};
 }
 
-// Rank 0's.
+// Gives all ranks the text of rank 0.
 void share(std::string& text, SetUpCalls& calls) {
   std::uint64_t bytes = text.size();
   calls.bcast(&bytes, sizeof bytes);
@@ -401,7 +402,8 @@ void share(std::string& text, SetUpCalls& calls) {
   if (bytes > 0) calls.bcast(text.data(), bytes);
 }
 
-// Of this process, as rank 0: where no file can be kept no second communicator measures.
+// For rank 0: the figures of this process, so that a second communicator does not measure if no
+// file can be written.
 std::string& remembered(const FiguresKey& key) {
   static std::mutex mutex;
   static auto* texts = new std::map<std::string, std::string>;

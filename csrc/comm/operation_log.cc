@@ -16,7 +16,7 @@ struct OperationLog::Notice {
   enum class Kind : std::uint64_t { kLeft, kWaiting, kDiffers, kFailed };
 
   Kind kind = Kind::kLeft;
-  std::uint64_t nonce = 0;  // of who waits
+  std::uint64_t nonce = 0;  // of the rank that waits
   std::uint64_t number = 0;
   std::int64_t rank = 0;                  // of the sender
   Signature signature{};                  // of the sender's call; kWaiting and kDiffers
@@ -24,7 +24,7 @@ struct OperationLog::Notice {
   char reason[768] = {};                  // kLeft and kFailed
 };
 
-struct OperationLog::Sending {  // a notice on its way
+struct OperationLog::Sending {  // a notice in flight
   Notice notice;
   std::vector<mpi::Handle> requests;
 };
@@ -34,22 +34,22 @@ struct OperationLog::Arriving {
   mpi::Handle request = 0;
 };
 
-struct OperationLog::Dropped {  // a message of a refused operation, being received for nobody
+struct OperationLog::Dropped {  // a message of a refused operation, received to be dropped
   std::vector<std::byte> memory;
   mpi::Handle request = 0;
 };
 
 struct OperationLog::Refused {
   std::string reason;
-  bool left_here = false;  // and told to all
-  std::set<int> left;      // peers
+  bool left_here = false;  // this rank has left, and has notified all peers
+  std::set<int> left;      // the peers that have left
   std::list<Dropped> dropped;
 };
 
 OperationLog::OperationLog() : nonce_(random_number()) {
   static_assert(sizeof(Notice) <= kLargestNotice);
 }
-// What the MPI may still read or write is given to nobody else.
+// Memory that the MPI may still read or write is never reused.
 OperationLog::~OperationLog() {
   static_cast<void>(arriving_.release());
   if (!sending_.empty()) static_cast<void>(new std::list<Sending>(std::move(sending_)));
@@ -68,7 +68,8 @@ void OperationLog::open(const MpiTransport& transport, std::shared_ptr<NoticeCou
   open_.store(true, std::memory_order_release);
 }
 
-// What the other threads are told of the state, before who has changed it lets go of the lock.
+// Publishes the state for the other threads, before the thread that has changed it releases the
+// lock.
 void OperationLog::note_state() {
   refuses_ = !refused_.empty();
   told_ = !waiting_.empty() || !differing_.empty();
@@ -156,7 +157,7 @@ void OperationLog::note_failure(const FailureReport& report) {
   keep_failure(report);
 }
 
-// The first one stays.
+// The first failure is kept.
 void OperationLog::keep_failure(const FailureReport& report) {
   if (failure_) return;
   failure_ = report;
@@ -203,7 +204,7 @@ void OperationLog::clear_away() {
       refused.left_here = true;
     }
     const auto peers = static_cast<std::size_t>(transport_->size() - 1);
-    const bool all_left = refused.left.size() == peers;  // before we look for what they had sent
+    const bool all_left = refused.left.size() == peers;  // before the look for what they had sent
     const bool gone = refused.left_here && drop_messages(number, refused) && all_left;
     entry = gone ? refused_.erase(entry) : std::next(entry);
   }
@@ -227,7 +228,7 @@ void OperationLog::tell(Sending& sending, int peer) {
   notices_->count_sent(peer);
 }
 
-// A notice may be on its way when its sender is lost: nothing here may wait for it.
+// A notice may be in flight when its sender is lost, so nothing here may wait for it.
 void OperationLog::hear() {
   const mpi::Mpi& mpi = mpi::get();
   while (arriving_ || find_notice()) {
@@ -240,8 +241,8 @@ void OperationLog::hear() {
   }
 }
 
-// Received from its sender: MPICH 5 may lose track of one that is received from whoever comes
-// first, where some ranks share memory and others do not.
+// Receives from the sender that the probe has found. MPICH 5 may lose track of a notice that is
+// received from any source, if some ranks share memory and others do not.
 bool OperationLog::find_notice() {
   const mpi::Mpi& mpi = mpi::get();
   int sender = 0;
@@ -257,7 +258,7 @@ bool OperationLog::find_notice() {
 // Needs no lock.
 bool OperationLog::notice_is_there(int& sender) const {
   const mpi::Mpi& mpi = mpi::get();
-  alignas(16) std::array<std::byte, 64> status{};  // no family's is larger
+  alignas(16) std::array<std::byte, 64> status{};  // no MPI family has a larger status
   int there = 0;
   mpi.check(mpi.call.Iprobe(mpi.is.any_source, transport_->tags().notices(), transport_->comm(),
                             &there, status.data()),
@@ -289,7 +290,7 @@ void OperationLog::receive(const Notice& notice) {
   refused.left.insert(peer);
 }
 
-// True when nothing of the operation is there and nothing is being received.
+// Returns true if no message of the operation is there, and none is being received.
 bool OperationLog::drop_messages(std::uint64_t number, Refused& refused) {
   const mpi::Mpi& mpi = mpi::get();
   const TagSpace& tags = transport_->tags();
@@ -297,7 +298,7 @@ bool OperationLog::drop_messages(std::uint64_t number, Refused& refused) {
   for (int peer = 0; peer < transport_->size(); ++peer) {
     for (unsigned slice = 0; slice < tags.most_slices(); ++slice) {
       if (peer == transport_->rank()) continue;
-      alignas(16) std::array<std::byte, 64> status{};  // no family's is larger
+      alignas(16) std::array<std::byte, 64> status{};  // no MPI family has a larger status
       int there = 0, bytes = 0;
       const int tag = tags.tag(number) + static_cast<int>(slice);
       mpi.check(mpi.call.Iprobe(peer, tag, transport_->comm(), &there, status.data()),
@@ -331,7 +332,7 @@ void OperationLog::forget_sent() {
   for (auto sending = sending_.begin(); sending != sending_.end();) {
     bool all_sent = true;
     for (mpi::Handle& request : sending->requests) {
-      int done = 0;  // a completed request is null, and tests as done
+      int done = 0;  // Test reports a completed request, which is null, as done
       mpi.check(mpi.call.Test(&request, &done, mpi.is.status_ignore), "MPI_Test");
       all_sent &= done != 0;
     }

@@ -1,4 +1,4 @@
-// Set-up calls of ranks that have a communicator of gradred's own, and perhaps no MPI any more.
+// Set-up calls of ranks that have a communicator of gradred, and perhaps no working MPI any more.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace gradred {
 
-// By the blocking calls of the communicator itself.
+// Makes the calls with blocking calls of the communicator itself.
 class OwnCalls final : public Bootstrap {
  public:
   OwnCalls(Communicator& comm, WaitHook& hook) : comm_(comm), hook_(hook) {}

@@ -71,7 +71,7 @@ std::unique_ptr<BoundPlan> SchedulePath::take(const BoundPlanKey& key, const Mak
 }
 
 void SchedulePath::give_back(std::unique_ptr<BoundPlan> bound_plan) {
-  std::list<std::unique_ptr<BoundPlan>> dropped;  // freed after the lock is gone
+  std::list<std::unique_ptr<BoundPlan>> dropped;  // freed after the lock is released
   const std::lock_guard lock(mutex_);
   kept_.push_front(std::move(bound_plan));
   while (kept_.size() > kMostKept || !keep_memory()) {
@@ -79,7 +79,7 @@ void SchedulePath::give_back(std::unique_ptr<BoundPlan> bound_plan) {
   }
 }
 
-// Under the mutex: whether so much may be kept.
+// With mutex_ held: returns whether the cache may keep this much memory.
 bool SchedulePath::keep_memory() {
   std::size_t bytes = 0;
   for (const auto& bound_plan : kept_) bytes += bound_plan->bytes_held();

@@ -1,4 +1,4 @@
-// Schedules over the MPI underneath, for one communicator: bound plans, kept between calls.
+// Schedules over the MPI underneath, for one communicator. Bound plans are cached between calls.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@
 
 namespace gradred {
 
-// What stands between the executor and the MPI.
+// What stands between the executor and the MPI: a trace, and injected faults.
 struct Decorations {
-  Trace* trace = nullptr;  // must outlive the path
+  Trace* trace = nullptr;  // the caller keeps it alive as long as the path
   std::optional<FaultSpec> fault;
 };
 
@@ -29,7 +29,7 @@ class SchedulePath {
   SchedulePath(mpi::Handle comm, int rank, int size, TagSpace tags, const Decorations& decorations);
 
   MpiTransport& transport() { return transport_; }
-  // A bound plan for this call, new or used before; give it back after use.
+  // A bound plan for this call, new or cached. The caller gives it back after use.
   std::unique_ptr<BoundPlan> take(const Call& call, const Plan& plan);
   using Make = std::function<std::shared_ptr<const Schedule>()>;
   std::unique_ptr<BoundPlan> take(const BoundPlanKey& key, const Make& make);
@@ -45,7 +45,7 @@ class SchedulePath {
   std::optional<TracingTransport> tracing_;
   Transport& outermost_;
   std::mutex mutex_;
-  std::list<std::unique_ptr<BoundPlan>> kept_;  // the last one given back first
+  std::list<std::unique_ptr<BoundPlan>> kept_;  // cached; the last one given back first
   KeptMemory memory_;                           // of these
 };
 

@@ -11,11 +11,12 @@ namespace gradred {
 namespace {
 
 constexpr std::size_t kMostPacked = std::size_t{4} << 20;  // bytes of a bucket
-// Packing costs two copies, a call of its own what passing a message costs: in shared memory as
-// much as copying some KiB, between hosts some hundred.
+// Packing costs two copies, and a call of its own costs what passing a message costs. In shared
+// memory that is as much as copying some KiB, between hosts as much as copying some hundred KiB.
 constexpr std::size_t kPackedInMemory = 4 << 10, kPackedInMessages = 256 << 10;
 
-// A word at a time: mix() of base/signature.h takes a byte, which is most of the work here.
+// Mixes a word at a time: mix() of base/signature.h takes a byte, which would be most of the work
+// here.
 constexpr std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) {
   hash = (hash ^ value) * 0x9e3779b97f4a7c15ULL;
   return hash ^ hash >> 32;
@@ -73,7 +74,7 @@ bool PieceCopies::Batch::ready() {
 }
 
 bool PieceCopies::ready() {
-  bool all = true;  // of each device's, so that all begin
+  bool all = true;  // every batch is asked, so that all begin
   for (Batch& batch : batches_) all &= batch.ready();
   if (all) batches_.clear();
   return all;
@@ -145,8 +146,8 @@ std::vector<Bucket> buckets_of(std::span<const Piece> pieces, std::size_t packed
   return buckets;
 }
 
-// By a walk over all memory in the order of its addresses: what begins before an earlier one has
-// ended shares memory with it.
+// Walks over all memory in the order of its addresses: a range that begins before an earlier one
+// has ended shares memory with it.
 bool apart(std::span<const Piece> pieces) {
   std::vector<Extent> extents;
   for (const Piece& piece : pieces) {

@@ -1,5 +1,5 @@
-// Several arrays that one call reduces: small ones packed into one vector, large ones where they
-// lie.
+// Several arrays that one call reduces. Small arrays are packed into one vector; large ones are
+// reduced where they lie.
 #pragma once
 
 #include <cstddef>
@@ -15,13 +15,13 @@ namespace gradred {
 
 class Communicator;
 
-// The layout that ranks compare: the lengths of the axes, and their order from the slowest to the
-// fastest.
+// The hash of a layout, which the ranks compare: the lengths of the axes, and the order of the axes
+// from the slowest to the fastest.
 std::uint64_t layout_hash(std::span<const std::int64_t> shape, std::span<const int> order);
 
 struct Piece {
   InBuffer in{.data = nullptr};
-  OutBuffer out{};  // of the same address: in place
+  OutBuffer out{};  // same address as the input: in place
   std::size_t count = 0;
   DType dtype = DType::kUInt8;
   std::uint64_t layout = 0;
@@ -29,20 +29,20 @@ struct Piece {
 
   std::size_t bytes() const { return count * size_of(dtype); }
   bool in_place() const { return in.data == out.data; }
-  DeviceMemory* device() const {  // null: the host's memory
+  DeviceMemory* device() const {  // nullptr: host memory
     return in.memory.is_host() ? out.memory.device() : in.memory.device();
   }
 };
 
-// A vector in host memory of pieces that travel as one.
+// A vector in host memory for pieces that are packed together.
 class HostVector {
  public:
   HostVector() = default;
-  // For copies from and to the device; null: there is none.
+  // `device`: the device of copies to and from the vector; nullptr: none.
   HostVector(std::size_t bytes, DeviceMemory* device);
 
   std::byte* data() const { return plain_ ? plain_.get() : for_device_.data(); }
-  // A device may still write there.
+  // Never frees the memory: a device may still write there.
   void keep_for_ever() noexcept {
     static_cast<void>(plain_.release());
     for_device_.keep_for_ever();
@@ -53,22 +53,23 @@ class HostVector {
   HostAllocation for_device_;
 };
 
-// Copies of many pieces between where they lie and a vector in the host's memory.
+// Copies of many pieces between their arrays and a vector in host memory.
 class PieceCopies {
  public:
-  // In host memory at once; a device's begin with ready(), together, after all that comes before
-  // any of them.
+  // Copies in host memory are done at once. The copies of a device begin together, in ready(),
+  // after all work that comes before any of them.
   void add(Memory memory, const CopyPart& part, const After& after);
-  bool ready();            // waits for no device; the first on a device compiles what copies there
-  void finish();           // blocks until all are done; throws where a device has failed
-  bool settle() noexcept;  // for who gives up, as of a Stream; what has not begun will not
+  bool ready();   // never waits for a device; the first call for a device compiles its copy kernel
+  void finish();  // blocks until all are done; throws where a device has failed
+  // For callers that give up, as for a Stream; copies that have not begun are dropped.
+  bool settle() noexcept;
 
  private:
-  // To and from one device.
+  // Copies to and from one device.
   struct Batch {
     After after{};
     std::vector<CopyPart> parts{};
-    std::shared_ptr<Stream> stream{};  // null: they have not begun
+    std::shared_ptr<Stream> stream{};  // nullptr: the copies have not begun
 
     bool ready();
   };
@@ -76,7 +77,7 @@ class PieceCopies {
   std::vector<Batch> batches_;
 };
 
-// Neighbours of one type that travel as one vector.
+// Neighbouring pieces of one type that are packed into one vector.
 struct Bucket {
   std::vector<Piece> pieces;
   DType dtype = DType::kUInt8;
@@ -84,23 +85,23 @@ struct Bucket {
 
   std::size_t bytes() const { return count * size_of(dtype); }
   bool packed() const { return pieces.size() > 1; }
-  DeviceMemory* device() const;  // of the first piece that is not the host's; null: all are
-  // Begin to copy to and from a vector in host memory, for device().
+  DeviceMemory* device() const;  // of the first piece in device memory; nullptr: none is
+  // Begin to copy the pieces to, and from, a vector in host memory that was made for device().
   void pack(std::byte* vector, PieceCopies& copies) const;
   void unpack(const std::byte* vector, PieceCopies& copies) const;
 };
 
-// What the pieces up to which packing pays have in bytes; all ranks find the same.
+// The largest size in bytes for which packing pays; the same on all ranks.
 std::size_t packed_up_to(const Communicator& comm);
 
-// Type by type, in the order in which the types come first. At least one bucket, so that a call
-// without arrays is one that peers can compare.
+// Buckets type by type, in the order in which the types first appear. There is at least one bucket,
+// so that the peers can compare a call without arrays.
 std::vector<Bucket> buckets_of(std::span<const Piece> pieces, std::size_t packed_up_to);
 
-// Whether no result shares memory with another, nor with an input that it does not replace.
+// Whether no result shares memory with another result, or with an input that it does not replace.
 bool apart(std::span<const Piece> pieces);
 
-// Of the types and layouts of all.
+// A hash of the types and layouts of all pieces.
 std::uint64_t hash_of(std::span<const Piece> pieces);
 
 }  // namespace gradred

@@ -12,14 +12,14 @@
 
 namespace gradred {
 
-// Until the place is settled all ranks are taken to be on one host, and no link is measured.
+// Until settle(), all ranks are assumed to be on one host, and no link is measured.
 PlanChoice::PlanChoice(int size, Wish asked) : wish(std::move(asked)) {
   place.size = size;
   place.topology = Topology::of(std::vector<int>(static_cast<std::size_t>(size), 0));
   place.costs = std::make_shared<Costs>(place.topology, assumed_figures());
 }
 
-// What the settings ask for, within the tags that an operation may take.
+// What the settings ask for, but no more slices than elements.
 std::size_t PlanChoice::slices_asked(const Call& call) const {
   const bool cut = call.kind == Kind::kAllreduce || call.kind == Kind::kBcast;
   if (!cut || wish.slices == 0) return cut ? 0 : 1;
@@ -32,8 +32,8 @@ std::string_view PlanChoice::plan_wished(const Call& call) const {
   return device_plans.plan_for(call.count * size_of(call.dtype));
 }
 
-// A plan for every call is meant for those that have it; one that a call names itself, for that
-// call.
+// A plan that is set for every call applies to the calls that have it. A plan that a call names
+// itself applies to that call.
 std::string_view PlanChoice::plan_asked(const Call& call) const {
   if (call.plan != nullptr) return call.plan;
   const Collective collective = collective_of(call.kind);
@@ -45,7 +45,7 @@ std::string_view PlanChoice::plan_asked(const Call& call) const {
 
 void PlanChoice::settle(Figures figures) {
   place.costs = std::make_shared<Costs>(place.topology, std::move(figures));
-  plans_->clear();  // those that somebody has asked for before are of another place
+  plans_->clear();  // cached plans are for another place
   if (place.size > 1 && !wish.plan.empty()) return;
   auto plan = std::make_shared<const Plan>(choose(plan_families(), {}, place));
   if (plan->seconds == 0) usual_ = std::move(plan);  // nothing is cheaper, whatever the call

@@ -1,4 +1,4 @@
-// Which plan a call of one communicator gets: a function of what the ranks have agreed on alone.
+// Which plan a call of one communicator gets. This depends only on what the ranks have agreed on.
 #pragma once
 
 #include <cstddef>
@@ -16,34 +16,34 @@ namespace gradred {
 
 class PlanChoice {
  public:
-  // What every call asks for that names no plan: a name and a number of slices; none: whatever
-  // costs least. This rank's wish until set-up, then rank 0's.
+  // What calls that name no plan ask for: a name and a number of slices. Empty: whatever costs
+  // least. It is this rank's wish until set-up, then rank 0's.
   struct Wish {
     std::string plan{};
-    std::string device_plan{};  // the same of calls on arrays in devices' memory
+    std::string device_plan{};  // the same for calls on arrays in device memory
     std::size_t slices = 0;
-    bool one_order = false;  // lengths change no bits: Question::one_order
+    bool one_order = false;  // the length changes no bits: Question::one_order
   };
 
   PlanChoice(int size, Wish wish);
 
-  Place place;  // set-up finds out
+  Place place;  // found by the set-up
   Wish wish;
-  DevicePlans device_plans;  // where the wish is for what was measured
+  DevicePlans device_plans;  // used if the wish is kMeasured
   bool measures_devices() const { return wish.device_plan == DevicePlans::kMeasured; }
-  // Where the ranks are is known: from now on it decides.
+  // Called once the places of the ranks are known: from now on they determine the choice.
   void settle(Figures figures);
 
-  // Of every call that asks for none; null: it depends.
+  // The plan of every call that asks for none; nullptr: it depends on the call.
   const Plan* usual() const { return usual_.get(); }
   bool takes_usual(const Call& call) const {
     return usual_ != nullptr && call.plan == nullptr && !call.schedule && call.on_host();
   }
-  // `waits`: who makes the call waits for it, so that it may begin with an announcement. Throws
-  // UsageError where no plan can serve the call.
+  // `waits`: the caller waits for the call, so that it may begin with an announcement. Throws
+  // UsageError if no plan can serve the call.
   std::shared_ptr<const Plan> plan_for(const Call& call, bool waits) const;
-  // What follows the reason why a plan cannot serve the call: the setting that asks for that plan;
-  // empty: the call does.
+  // A text that follows the reason why a plan cannot serve the call: the setting that asks for that
+  // plan. Empty: the call itself asks for it.
   std::string who_asks(const Call& call) const;
 
  private:

@@ -8,27 +8,29 @@
 namespace gradred {
 namespace {
 
-// Two readings of the clock are less than 1 % of a call of more than this, which takes
-// microseconds.
+// For a call of more bytes than this, which takes microseconds, two readings of the clock are less
+// than 1 % of its time.
 constexpr std::size_t kAlwaysTimedBytes = std::size_t{16} << 10;
 constexpr std::uint64_t kEarly = 16;
-// Between samples of shorter calls: 256 to 760 calls, so that no pattern of the program meets them.
-// A look at all arrivals costs a microsecond, so of the shortest calls it is four times as many.
+// Shorter calls are timed once in 256 to 760 calls, so that no pattern of the program matches the
+// samples. A look at all arrivals costs a microsecond, so for the shortest calls the gap is four
+// times as long.
 constexpr std::uint64_t kLeastGap = 256, kGapStep = 8, kMoreOfShortest = 4;
 constexpr std::size_t kShortestBytes = 1024;
 constexpr std::uint64_t kFirstCompared = 256;
-// Calls take at least this many times as long as the comparisons among them, from the first one on.
+// From the first comparison on, calls take at least this many times as long as the comparisons.
 constexpr std::uint64_t kComparedShare = 400;
 constexpr std::uint64_t kLargestGap = std::uint64_t{1} << 32;
 
 std::uint64_t scatter(std::uint64_t value) { return value * 0x9E3779B97F4A7C15ULL >> 58; }
 
-// Of times of which 0 is none.
+// The shorter of two times; 0 means that there is none.
 std::uint64_t shorter(std::uint64_t a, std::uint64_t b) {
   return a == 0 || b == 0 ? std::max(a, b) : std::min(a, b);
 }
 
-// All that ended, and all that live. Never freed: communicators may outlive static objects.
+// The sums of all profiles that have ended, and the profiles that live. Never freed: communicators
+// may outlive static objects.
 struct Profiles {
   std::mutex mutex;
   ProfileTotals ended;
@@ -131,7 +133,7 @@ void ProfileRow::look(const NodeGroup& node) {
   int last_rank = 0;
   for (int rank = 0; rank < node.size(); ++rank) {
     const std::uint64_t came = node.arrival_ns(rank);
-    if (came == 0) return;  // it did not look
+    if (came == 0) return;  // that rank has no arrival time
     first = std::min(first, came);
     if (came > last) last_rank = rank;
     last = std::max(last, came);
@@ -199,7 +201,7 @@ void Profile::started_at(std::uint64_t ns, int rank, int size) {
   const std::lock_guard lock(profiles().mutex);
   ProfileTotals& totals = profiles().ended;
   totals.since_ns = totals.since_ns == 0 ? ns : std::min(totals.since_ns, ns);
-  if (size < totals.size) return;  // without an MPI each communicator has ranks of its own
+  if (size < totals.size) return;  // without an MPI each communicator has its own ranks
   totals.rank = rank;
   totals.size = size;
 }

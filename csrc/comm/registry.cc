@@ -18,7 +18,7 @@ constexpr int kMostIds = 4096;
 constexpr int kMostReserved = 8;
 
 int no_copy(mpi::Handle, int, void*, void*, void*, int* flag) {
-  *flag = 0;  // a duplicate of the user's is a communicator of its own
+  *flag = 0;  // a duplicate that the user makes is another communicator
   return 0;
 }
 
@@ -39,7 +39,7 @@ int new_attribute(DeleteAttribute* on_delete) {
 Duplicate::~Duplicate() {
   Registry& registry = Registry::get();
   const int largest = registry.largest_tag();
-  const int tag = TagSpace::make(TagSpace::most_ids(largest), largest).tag(0);  // of no id
+  const int tag = TagSpace::make(TagSpace::most_ids(largest), largest).tag(0);  // no id uses it
   const std::lock_guard lock(registry.mutex_);
   registry.to_close_.emplace_back(comm, notices, tag);
 }
@@ -62,8 +62,8 @@ std::shared_ptr<Duplicate> Registry::make_duplicate(SetUpCalls& calls, std::vect
 }
 
 std::vector<std::shared_ptr<Duplicate>> Registry::duplicates_over(const std::vector<int>& group) {
-  std::vector<std::shared_ptr<Duplicate>>
-      all;  // outlives the lock: a last owner's destructor takes it
+  // Declared before the lock, because the destructor of a last owner takes the lock.
+  std::vector<std::shared_ptr<Duplicate>> all;
   {
     const std::lock_guard lock(mutex_);
     duplicates_.remove_if([](const auto& entry) { return entry.expired(); });
@@ -98,7 +98,7 @@ std::map<std::uint64_t, std::uint64_t> Registry::counts_on_mpi() {
 
 void Registry::reap() {
   const std::unique_lock mine(closing_mutex_, std::try_to_lock);
-  // Another thread is at it; or a peer has failed, and the MPI may wait for it.
+  // Another thread is reaping; or a peer has failed, and the MPI may wait for it.
   if (!mine.owns_lock() || process_poisoned.load(std::memory_order_relaxed)) return;
   {
     const std::lock_guard lock(mutex_);
@@ -115,7 +115,7 @@ int Registry::keyval() {
 }
 
 int Registry::largest_tag() {
-  constexpr int kAlways = 32767;  // in every MPI
+  constexpr int kAlways = 32767;  // every MPI has these tags
   if (!mpi::initialized()) return kAlways;
   const std::lock_guard lock(mutex_);
   if (!largest_tag_) {
@@ -153,7 +153,7 @@ void Registry::add_pool(const std::shared_ptr<Pool>& pool) {
 
 std::vector<std::shared_ptr<Pool>> Registry::pools_over(std::span<const int> world_ranks) {
   std::vector<std::shared_ptr<Pool>> found;
-  if (world_ranks.empty()) return found;  // some belong to other programs
+  if (world_ranks.empty()) return found;  // some ranks belong to other programs
   const std::lock_guard lock(mutex_);
   for (const auto& pool : pools_) {
     if (pool->find(world_ranks) && pool->knows_this_process()) found.push_back(pool);
@@ -162,7 +162,7 @@ std::vector<std::shared_ptr<Pool>> Registry::pools_over(std::span<const int> wor
 }
 
 void Registry::trim_pools() {
-  std::list<std::shared_ptr<Pool>> dropped;  // unmapped when the lock is gone
+  std::list<std::shared_ptr<Pool>> dropped;  // unmapped after the lock is released
   const std::lock_guard lock(mutex_);
   std::size_t idle = 0;
   for (auto pool = pools_.begin(); pool != pools_.end();) {

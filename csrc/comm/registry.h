@@ -1,6 +1,6 @@
 // What this process keeps about MPI communicators: gradred's state on each (an MPI attribute), and
-// the duplicates on which gradred's own messages travel, shared by all communicators over one
-// group.
+// the duplicates on which gradred's own messages travel. All communicators over one group share the
+// duplicates.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,12 @@
 
 namespace gradred {
 
-// A key for attributes of communicators, which duplicates do not inherit.
+// A key for attributes of communicators that duplicates do not inherit.
 using DeleteAttribute = int(mpi::Handle, int, void*, void*);
 int new_attribute(DeleteAttribute* on_delete);
 
-// A communicator of gradred's own; closed by Registry::reap() after the last user let go.
+// A communicator that gradred made for itself. Registry::reap() closes it after the last user has
+// released it.
 struct Duplicate {
   mpi::Handle comm = 0;
   std::shared_ptr<NoticeCount> notices = std::make_shared<NoticeCount>();
@@ -35,12 +36,12 @@ struct Duplicate {
   ~Duplicate();
 };
 
-// What the messages of a communicator travel on (tag_range.h).
+// What the messages of a communicator use (tag_range.h).
 struct TagRange {
   std::shared_ptr<Duplicate> duplicate;
-  int id = 0;              // among the communicators on this duplicate
-  bool keeps_id = false;   // to be given back
-  std::vector<int> group;  // as of the duplicate
+  int id = 0;              // number among the communicators on this duplicate
+  bool keeps_id = false;   // the number must be given back
+  std::vector<int> group;  // as in the duplicate
 
   ~TagRange();
 };
@@ -49,39 +50,42 @@ class Registry {
  public:
   static Registry& get();
 
-  // What tag_range.h agrees on. Those over this group that this process has; none over an empty
-  // one.
+  // What tag_range.h agrees on. duplicates_over(): the duplicates over this group that this process
+  // has; none for an empty group.
   std::vector<std::shared_ptr<Duplicate>> duplicates_over(const std::vector<int>& group);
   std::uint64_t new_serial();
-  // Collective; nullptr on all ranks where the MPI has none left.
+  // Collective. Returns nullptr on all ranks if the MPI has no communicators left.
   std::shared_ptr<Duplicate> make_duplicate(SetUpCalls& calls, std::vector<int> group,
                                             std::uint64_t serial);
-  // Numbers of communicators over one group, 64 in each window; free again when no rank of the
-  // group uses them any more.
+  // Numbers of communicators over one group, 64 in each window. A number is free again when no rank
+  // of the group uses it any more.
   std::uint64_t number_windows();
-  std::uint64_t first_window(const std::vector<int>& group);  // with a free one
-  std::uint64_t free_numbers(const std::vector<int>& group, std::uint64_t window);     // a bit each
-  std::uint64_t reserve_numbers(const std::vector<int>& group, std::uint64_t window);  // a few
+  std::uint64_t first_window(const std::vector<int>& group);  // with a free number
+  // Returns one bit for each number.
+  std::uint64_t free_numbers(const std::vector<int>& group, std::uint64_t window);
+  // Reserves a few free numbers, and returns their bits.
+  std::uint64_t reserve_numbers(const std::vector<int>& group, std::uint64_t window);
   void keep_id(const std::vector<int>& group, int id);
   void give_back_id(const std::vector<int>& group, int id);
-  // Goes on to free what has no user any more; never blocks. Not from within an MPI callback.
+  // Continues to free what has no user any more; never blocks. Must not be called inside an MPI
+  // callback.
   void reap();
 
-  // Operations that the MPI carries out, over all communicators of a group: all ranks of it make as
-  // many, so that who has left with fewer is missed.
+  // Counts of the operations that the MPI carries out, over all communicators of a group. All ranks
+  // of the group make the same number, so a rank that has left with fewer is found missing.
   std::uint64_t group_key(mpi::Handle comm);
-  std::uint64_t count_on_mpi(std::uint64_t group);  // one more
+  std::uint64_t count_on_mpi(std::uint64_t group);  // counts one more
   std::map<std::uint64_t, std::uint64_t> counts_on_mpi();
 
   int keyval();
   int largest_tag();
   int thread_level();
 
-  // Node groups alive at once are bounded, and with them the shared memory.
+  // Limits the number of node groups alive at one time, and with it the shared memory.
   bool may_add_group();
   void count_group(int change);
-  // Memory that this process shares, for groups over some of the ranks that share it: the last used
-  // first. reap() lets go of pools that no group has used for a while.
+  // Memory that this process shares, for groups over some of the ranks that share it; the last used
+  // first. reap() releases pools that no group has used for a while.
   void add_pool(const std::shared_ptr<Pool>& pool);
   std::vector<std::shared_ptr<Pool>> pools_over(std::span<const int> world_ranks);
 
@@ -90,12 +94,13 @@ class Registry {
   friend struct TagRange;
 
   void trim_pools();
-  std::uint64_t free_in(const std::vector<int>& group, std::uint64_t window) const;  // locked
+  // With mutex_ held.
+  std::uint64_t free_in(const std::vector<int>& group, std::uint64_t window) const;
 
   std::mutex mutex_;
   std::list<std::weak_ptr<Duplicate>> duplicates_;
   std::list<Closing> to_close_;
-  std::map<std::vector<int>, std::set<int>> ids_;  // that this process uses, by group
+  std::map<std::vector<int>, std::set<int>> ids_;  // numbers that this process uses, by group
   std::uint64_t next_serial_ = 1;
   std::map<std::uint64_t, std::uint64_t> on_mpi_;  // operations, by group
   int groups_ = 0;

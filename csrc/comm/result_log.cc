@@ -51,7 +51,7 @@ std::string ResultLog::next_communicator() {
   return "communicator " + std::to_string(++communicators_);
 }
 
-// A line is written by one call of the system: whatever ends the process, it is whole.
+// One system call writes a line, so that it is whole whatever ends the process.
 void ResultLog::write(std::uint64_t number, std::string_view who, std::string_view what,
                       std::uint64_t hash) noexcept {
   std::array<char, 1024> line{};
@@ -87,7 +87,7 @@ std::uint64_t hash_of(Memory memory, const void* data, std::size_t bytes) noexce
   if (stream.finish()) return hash_of_result(copy.data(), bytes);
   copy.keep_for_ever();
   return 0;
-} catch (const std::exception&) {  // of the device, or there is no memory: the program goes on
+} catch (const std::exception&) {  // the device failed, or no memory: the program goes on
   return 0;
 }
 

@@ -1,5 +1,6 @@
-// GRADRED_RESULT_HASH: a line in a file of this rank's for each call that has ended well, with a
-// hash of its result, so that the files of two runs show with which call they part.
+// GRADRED_RESULT_HASH: for each call that has ended well, this rank writes a line with a hash of
+// the result to a file of its own. The files of two runs show at which call the runs begin to
+// differ.
 #pragma once
 
 #include <atomic>
@@ -18,22 +19,22 @@ namespace gradred {
 
 struct Settings;
 
-// Of this process. Any thread may call.
+// The only one of this process. Any thread may call it.
 class ResultLog {
  public:
-  // Of the settings of a communicator of so many ranks, made at first need; null: they ask for
-  // none. Throws UsageError where the file cannot be written.
+  // The log that the settings of a communicator with `size` ranks ask for, made at first need;
+  // nullptr: they ask for none. Throws UsageError if the file cannot be written.
   static ResultLog* get(const Settings& settings, int rank, int size);
   explicit ResultLog(const std::string& path);
   ~ResultLog();
   ResultLog(const ResultLog&) = delete;
   ResultLog& operator=(const ResultLog&) = delete;
 
-  std::string next_communicator();  // as its lines are to name it
-  // Writes down the number of a call of `who`, what it is, and its hash.
+  std::string next_communicator();  // the name in its lines
+  // Writes a line: the number of a call of `who`, what the call is, and the hash of its result.
   void write(std::uint64_t number, std::string_view who, std::string_view what,
              std::uint64_t hash) noexcept;
-  // As the next call of that name.
+  // The same, with the next number of that name.
   void write(const std::string& who, std::string_view what, std::uint64_t hash) noexcept;
 
  private:
@@ -43,7 +44,7 @@ class ResultLog {
   std::map<std::string, std::uint64_t> numbers_;
 };
 
-// What a call writes, which lies there once it has ended.
+// Where a call writes its result, which is there once the call has ended.
 struct Result {
   OutBuffer out;
   std::size_t bytes = 0;
@@ -51,16 +52,16 @@ struct Result {
 
   static Result of(const Call& call, int size);
 };
-// Where it lies in a device's memory it is copied to the host's; 0 where that fails.
+// Data in device memory are copied to host memory. Returns 0 if that fails.
 std::uint64_t hash_of(Memory memory, const void* data, std::size_t bytes) noexcept;
 
-// The results of one communicator.
+// The logged results of one communicator.
 class LoggedResults {
  public:
   LoggedResults(ResultLog& log, int size)
       : log_(log), name_(log.next_communicator()), size_(size) {}
 
-  // The number of a call that begins.
+  // Returns the number of a call that begins.
   std::uint64_t begin() { return calls_.fetch_add(1, std::memory_order_relaxed) + 1; }
   Result result_of(const Call& call) const { return Result::of(call, size_); }
   void end(std::uint64_t number, const Result& result) noexcept;

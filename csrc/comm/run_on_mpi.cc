@@ -1,4 +1,4 @@
-// The MPI's own collective, for comparison; what of gradred's calls an MPI can serve.
+// The MPI's own blocking collective, for comparison; and which of gradred's calls an MPI can serve.
 #include <algorithm>
 #include <climits>
 #include <cstring>

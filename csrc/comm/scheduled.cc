@@ -5,7 +5,7 @@
 
 namespace gradred {
 
-// Rounds that take more are made anew in each call, one at a time.
+// Rounds that take more memory than this are made anew in each call, one at a time.
 constexpr std::size_t kMostBytesOfRounds = std::size_t{256} << 10;
 
 std::unique_ptr<BoundPlan> bind_plan(BoundPlanKey key, std::shared_ptr<const Schedule> schedule,
@@ -30,7 +30,7 @@ std::unique_ptr<BoundPlan> bind_plan(BoundPlanKey key, std::shared_ptr<const Sch
 
 bool reads_callers_input(const Call& call) {
   if (call.op == Op::kPremul) return false;
-  if (call.kind == Kind::kReduceScatterBlock) return true;  // work is the bound plan's
+  if (call.kind == Kind::kReduceScatterBlock) return true;  // the work buffer is the bound plan's
   return call.kind == Kind::kAllreduce && !call.in_place() && call.in.data != call.out.data;
 }
 
@@ -112,7 +112,7 @@ std::size_t ScheduledCall::end_of(std::size_t slice) const {
   return (parts.begin(slice) + parts.length(slice)) * size_of(call_.dtype);
 }
 
-// The work buffer is the caller's result where that is as long as the vector.
+// The work buffer is the caller's result if that is as long as the vector.
 void ScheduledCall::put_input() {
   const std::size_t bytes = call_.count * size_of(call_.dtype);
   const bool blocks = call_.kind == Kind::kReduceScatterBlock;

@@ -25,8 +25,8 @@ constexpr const char* kFirstCallsDiffer =
     "it "
     "does not, or is none of gradred's. Let all ranks make the same calls in the same order";
 
-// Ranks with equal names may share memory; NodeGroup::create() finds out. Whether they see each
-// other's processes, meet() does.
+// Ranks with equal names may share memory: NodeGroup::create() finds out. meet() finds out whether
+// they see each other's processes.
 struct HostName {
   std::array<char, 160> text{};
   bool operator<(const HostName& other) const { return text < other.text; }
@@ -65,7 +65,7 @@ PlaceAmongAll place_among_all(int rank, int size) {
     mpi.check(mpi.call.Comm_rank(mpi.is.comm_world, &found.rank), "MPI_Comm_rank");
     mpi.check(mpi.call.Comm_size(mpi.is.comm_world, &found.size), "MPI_Comm_size");
   }
-  if (found.size > 1) return found;  // an MPI that is alone knows of nobody
+  if (found.size > 1) return found;  // an MPI of one process knows no others
   const std::optional<RankOfJob> told = settings().rank_of_job;
   return told && told->size >= size ? PlaceAmongAll{told->rank, told->size}
                                     : PlaceAmongAll{rank, size};
@@ -153,16 +153,17 @@ void SetUp::agree_on_settings(const std::vector<SettingsOffer>& all) {
 }
 
 void SetUp::add_local_peer(int rank, const ProcessId& process) {
-  // Ranks whose hosts have equal names may be in different containers or machines all the same.
+  // Ranks whose hosts have equal names may still be in different containers or on different
+  // machines.
   if (!meet(process)) return;
   found.local_peers.emplace_back(rank, process);
   const std::vector<int>& world_ranks = found.names.world_ranks();
-  if (world_ranks.empty()) return;  // some belong to another program
+  if (world_ranks.empty()) return;  // some ranks belong to another program
   meet_job_peer(process);
   remember_process(world_ranks[static_cast<std::size_t>(rank)], process);
 }
 
-// The ranks share memory already: they are on one host, and have met.
+// The ranks share memory already, so they are on one host, and have met.
 void SetUp::meet_ranks_of_node() {
   for (int rank = 0; rank < calls_.size(); ++rank) {
     if (rank != calls_.rank()) add_local_peer(rank, node->process(rank));
@@ -193,7 +194,7 @@ void SetUp::find_topology() {
   spins = each_has_a_core(cores, std::max(cores.size(), settings_.ranks_on_host));
 }
 
-// One rank without shared memory is all without.
+// If one rank has no shared memory, all ranks go without it.
 void SetUp::share_memory(const std::vector<MemoryOffer>& all) {
   std::vector<MemoryOffer::Wish> wishes;
   for (const MemoryOffer& one : all) wishes.push_back(one.wish);

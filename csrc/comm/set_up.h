@@ -1,5 +1,5 @@
 // What the ranks of a communicator find out together in its first blocking call: what they agree
-// on, where they are, which memory they share, on what their messages travel.
+// on, where they are, which memory they share, and which tags their messages use.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +18,20 @@
 
 namespace gradred {
 
-// This process among all of the program, as the MPI counts them, or who set RANK and WORLD_SIZE, as
-// torchrun does; else as a communicator does.
+// The rank of this process among all processes of the program, and their number: as the MPI counts
+// them, or as RANK and WORLD_SIZE say, which torchrun sets; else as the communicator does.
 struct PlaceAmongAll {
   int rank, size;
 };
 PlaceAmongAll place_among_all(int rank, int size);
 
-// What stands between the executor and the MPI, as the settings say: of a communicator's rank.
+// What stands between the executor and the MPI, as the settings of a communicator's rank ask.
 Decorations decorations(const Settings& settings, int rank, int size);
 
-// Agreed, rank 0's where it is not said otherwise, and what was found.
+// What the ranks have agreed on, which is rank 0's value unless a comment says otherwise, and what
+// they have found.
 struct Established {
-  PlanChoice::Wish wish{};  // this rank's before
+  PlanChoice::Wish wish{};  // this rank's, before the agreement
   std::uint64_t key = 0;
   bool deterministic = false, tunes = false, profiles = false;
   bool threads_drive = false;   // thread_may_drive() on all ranks
@@ -40,7 +41,7 @@ struct Established {
   std::unique_ptr<TagRange> tag_range{};
   std::unique_ptr<SchedulePath> path{};
   std::unique_ptr<NodeGroup> node{};  // of all ranks
-  std::unique_ptr<NodeGroup> host{};  // of several hosts: of this one's ranks
+  std::unique_ptr<NodeGroup> host{};  // over several hosts: of this host's ranks
   CommLiveness::Found found{};
 };
 
@@ -53,8 +54,8 @@ class SetUp final : public Established {
         calls_(calls),
         settings_(settings) {}
 
-  // Collective: one message, and more only where the ranks have too little in common. What it
-  // throws leaves the results as far as it came: other ranks may know of them.
+  // Collective: one message, and more only if the ranks have too little in common. If it throws,
+  // the results reached so far remain, because other ranks may know of them.
   void run();
 
  private:

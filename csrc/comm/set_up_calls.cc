@@ -19,8 +19,8 @@
 namespace gradred {
 namespace {
 
-// That the MPI has no communicators left must not end the program, whatever its error handlers do:
-// which of these is asked differs between MPIs and calls.
+// Having no communicators left in the MPI must not end the program, whatever its error handlers do.
+// Which communicator's handler is called differs between MPIs and calls.
 class ErrorsReturn {
  public:
   explicit ErrorsReturn(mpi::Handle comm) {
@@ -74,8 +74,8 @@ void SetUpCalls::wait(const std::function<bool()>& done) {
   }
 }
 
-// What this communicator would tell of its ranks is not known yet, but others may have told of
-// them, and the launcher.
+// This communicator has received nothing about its ranks yet, but others may have, and so may the
+// launcher.
 void SetUpCalls::throw_if_lost() {
   const auto lost = lost_.look([this] {
     auto ended = lost_rank(comm_, about_.names);
@@ -128,7 +128,7 @@ mpi::Handle SetUpCalls::duplicate() {
     if (code == 0) code = wait(request);
     if (code != 0) copy = 0;
   }
-  // One rank without is all without.
+  // If one rank has no duplicate, all ranks go without.
   const std::uint64_t made = copy != 0 ? 1 : 0;
   std::uint64_t all_made = 0;
   band(&made, &all_made, 1);

@@ -1,5 +1,5 @@
-// The collective calls of the MPI by which ranks set a communicator up, waited for like everything
-// else: signals end them, and so do time limits.
+// The collective MPI calls by which ranks set a communicator up. Waits for them are like all
+// others: signals and time limits end them.
 #pragma once
 
 #include <cstddef>
@@ -33,11 +33,11 @@ class SetUpCalls final : public Bootstrap {
   RankNames names() const override { return about_.names; }
   void bcast(void* data, std::size_t bytes);  // from rank 0
   void band(const std::uint64_t* mine, std::uint64_t* all, std::size_t words);
-  // 0 where the MPI has no communicators left.
+  // Returns 0 if the MPI has no communicators left.
   mpi::Handle duplicate();
 
-  int wait(mpi::Handle& request);  // the MPI's code
-  // Until `done`, which must not block, says so.
+  int wait(mpi::Handle& request);  // returns the MPI's error code
+  // Waits until `done` returns true. `done` must not block.
   void wait(const std::function<bool()>& done);
 
   mpi::Handle comm() const { return comm_; }
@@ -52,12 +52,12 @@ class SetUpCalls final : public Bootstrap {
   LostPeers lost_;
 };
 
-// Collective: throws TransportError on all ranks where one has a reason.
+// Collective: throws TransportError on all ranks if one of them has a reason.
 void throw_if_any(Bootstrap& calls, const std::string& reason, const std::string& what,
                   const std::string& remedy);
 
-// Blocking: a duplication of `comm` that the program has started and now waits for, with all ranks.
-// Returns the MPI's code.
+// Blocking: waits, with all ranks, for a duplication of `comm` that the program has started.
+// Returns the MPI's error code.
 int await_duplicate(mpi::Handle comm, mpi::Handle& request, WaitHook& hook);
 
 }  // namespace gradred

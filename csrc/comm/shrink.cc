@@ -1,4 +1,4 @@
-// A communicator of the ranks that live, which has shared memory and nothing else.
+// Makes a communicator of the ranks that live, with shared memory and nothing else.
 #include "base/clock.h"
 #include "base/errors.h"
 #include "comm/communicator.h"
@@ -10,8 +10,8 @@
 namespace gradred {
 namespace {
 
-// What a rank does while it waits for the others that live. Once a death is known the MPI is left
-// alone: it may wait for the dead.
+// What a rank does while it waits for the other ranks that live. Once a failure is known it makes
+// no MPI call: the MPI may wait for failed processes.
 class ShrinkPoll final : public Poll {
  public:
   ShrinkPoll(Communicator& comm, const Shrinking& shrinking, WaitHook& hook)

@@ -24,8 +24,8 @@ namespace {
 
 using Processes = std::vector<ProcessId>;
 
-// What peers must know of this rank once it begins nothing any more. On shared memory they see by
-// themselves what it has begun.
+// What peers must know of this rank once it begins no operation any more. Peers that share memory
+// with it see what it has begun.
 ShutdownRecord shutdown_record() {
   ShutdownRecord said;
   said.at_ns = now_ns();
@@ -49,11 +49,11 @@ bool any_failed() {
   });
 }
 
-// Whether a process has ended that has not come through MPI_Finalize.
+// Whether a process has ended without MPI_Finalize.
 bool any_died(const Processes& processes) {
   return std::ranges::any_of(processes, [](const ProcessId& process) {
     return leaving(process) != Leaving::kFinalized && !is_alive(process) &&
-           leaving(process) != Leaving::kFinalized;  // its last word may lie between the two looks
+           leaving(process) != Leaving::kFinalized;  // it may have finalised between the two looks
   });
 }
 
@@ -79,15 +79,15 @@ struct AboutEnd {
     }
     return "MPI_Finalize until the other ranks come to it" + missing;
   }
-  bool reports() const {  // one of those of this host that wait
+  bool reports() const {  // one of the waiting ranks of this host reports
     return std::ranges::none_of(others, [](const ProcessId& process) {
       return process.pid < getpid() && leaving(process) == Leaving::kFinalizes;
     });
   }
 };
 
-// Until all have come to MPI_Finalize; false if one never will. Their operations, and messages of
-// the program's own, may still need this process to drive the MPI.
+// Waits until all have come to MPI_Finalize; returns false if one never will. Their operations, and
+// messages of the program's own, may still need this process to make progress on the MPI.
 bool await(const Processes& others) {
   constexpr std::uint64_t kEveryNs = 2'000'000, kLivesEveryNs = 50'000'000;
   std::uint64_t next_look = 0, next_look_at_lives = 0;
@@ -118,11 +118,12 @@ bool among_others() {
 }
 
 constexpr std::uint64_t kLongestWaitNs = 2'000'000'000;
-constexpr useconds_t kNoticedUs =
-    200'000;  // by the launcher: mpiexec took more than 10 ms at times
+// In this time the launcher notices an ended process: mpiexec took more than 10 ms at times.
+constexpr useconds_t kNoticedUs = 200'000;
 
-// Without a supervisor only mpiexec tells the job's status, and MPICH's takes that of the first
-// process to end without MPI_Finalize: that should be one with something to say.
+// Without a supervisor only mpiexec reports the job's status. MPICH's mpiexec takes the status of
+// the first process that ends without MPI_Finalize, so that should be a process with an error to
+// report.
 void let_others_end_first(const Processes& others) {
   const auto has_yet_to_end = [](const ProcessId& process) {
     return leaving(process) != Leaving::kFinalizes && is_alive(process);
@@ -154,11 +155,11 @@ void leave_before_threads() noexcept try {
         communicator->liveness().names().of(communicator->rank(), process_text(this_process()));
     const auto why = std::make_exception_ptr(PeerLost(who + " " + how_it_leaves()));
     if (NodeGroup* const group = communicator->node_path().group()) group->poison(report_of(why));
-    // By messages, where the MPI takes calls from this thread, too.
+    // By messages as well, if the MPI allows calls from this thread.
     if (!communicator->has_messages() || thread_may_drive()) communicator->liveness().fail(why);
   }
 } catch (const std::exception&) {
-  // The MPI has failed: there is nobody left to tell.
+  // The MPI has failed: no peer can be notified.
 }
 
 void let_cause_end_first() noexcept {
@@ -186,7 +187,7 @@ bool shutdown_handshake() noexcept {
       if (!has_supervisor()) let_others_end_first(others);
     }
   } catch (const std::exception&) {
-    // The MPI has failed: there is nobody left to tell.
+    // The MPI has failed: no peer can be notified.
   }
   post_shutdown_record(Leaving::kAtOnce, said);
   return false;

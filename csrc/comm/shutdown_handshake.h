@@ -1,4 +1,4 @@
-// The end of this rank, for the peers of this host that wait for it or that it waits for.
+// How this rank ends, for the peers of this host that wait for it or that it waits for.
 #pragma once
 
 #include <string>
@@ -6,31 +6,31 @@
 
 namespace gradred {
 
-// The program ends because of this: an exception that nobody has caught, for example. `of_loss`:
-// one that tells of another rank's end.
+// The program ends for this reason, for example an exception that was not caught. `of_loss`: the
+// reason is another rank's end.
 void set_exit_reason(std::string_view reason, bool of_loss);
 bool has_exit_reason();
-// "has left the program: ValueError: ..."; without the reason where there is none.
+// "has left the program: ValueError: ..."; without the reason if there is none.
 std::string how_it_leaves();
 
-// The main thread has ended by an exception, and others keep the process going: for the peers this
-// rank has left, and its communicators can be used no more. Does not block.
+// The main thread has ended by an exception, and other threads keep the process running. For the
+// peers this rank has left, and its communicators can no longer be used. Does not block.
 void leave_before_threads() noexcept;
 
-// At exit, where the reason is another rank's end: launchers blame the process that they see end
-// first, so one of the others should. Waits for that, at most 2 s.
+// At exit, if the reason is another rank's end: launchers blame the process that they see end
+// first, so another rank should end first. Waits for that, at most 2 s.
 void let_cause_end_first() noexcept;
 
-// At exit: the progress thread ends, and the peers are told of what is in flight here that it has
-// no end.
+// At exit: ends the progress thread, and gives up what is in flight, of which the peers are
+// notified.
 void stop_engine() noexcept;
 
-// In place of MPI_Finalize, when nothing of the program runs any more: gives up what is in flight,
-// tells the peers that this rank begins no operation any more, and waits until they say the same.
-// False when MPI_Finalize must not be called, since it would wait for ranks that never come: this
-// one or a peer has failed, or ended, or ends because of an error.
+// Called in place of MPI_Finalize, when no part of the program runs any more. Gives up what is in
+// flight, notifies the peers that this rank begins no operation any more, and waits until they do
+// the same. Returns false if MPI_Finalize must not be called, because it would wait for ranks that
+// never come: this rank or a peer has failed, has ended, or ends because of an error.
 bool shutdown_handshake() noexcept;
-// MPI_Finalize is over.
+// Called after MPI_Finalize.
 void finalized() noexcept;
 
 }  // namespace gradred

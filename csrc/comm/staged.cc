@@ -12,17 +12,17 @@
 namespace gradred {
 namespace {
 
-constexpr std::size_t kPiece = std::size_t{1} << 20;  // that is copied at a time
-// In the order of a stream a call's copies are all given to the device at once, each with what it
-// waits for or tells. A stream takes about a thousand such entries; then the driver has who gives
-// it more wait, with a lock: for peers, before this rank's own part has begun.
+constexpr std::size_t kPiece = std::size_t{1} << 20;  // copied at a time
+// With a stream order, all copies of a call are given to the device at once, each with what it
+// waits for or signals. A stream takes about a thousand such entries. Then the driver makes the
+// thread that adds more wait, with a lock: for peers, before this rank's own part has begun.
 constexpr std::size_t kMostCopies = 32;
 
 struct Lengths {  // in bytes
   std::size_t input, result;
   std::size_t room;   // of the caller's buffer for the result
-  std::size_t place;  // of this rank's input in it, for calls in place
-  // Where input and result are the device's, one vector on the host serves both, but for
+  std::size_t place;  // offset of this rank's input in it, for calls in place
+  // If input and result are in device memory, one vector on the host serves both, except for
   // reduce-scatters, whose input is longer.
   bool one_vector;
 
@@ -53,12 +53,13 @@ std::shared_ptr<const CallOrder> after(const std::shared_ptr<Stream>& stream) {
   return std::make_shared<const CallOrder>(CallOrder{.before = stream});
 }
 
-// As far as peers may reach the arrays where they lie. Of a reduce-scatter in place they may not:
-// what they read of the input is where the result goes. Nor what kernels cannot read.
+// Finds the arrays that peers may reach where they lie. The input of a reduce-scatter in place is
+// none of them: the result is written where peers would read. Neither are arrays that kernels
+// cannot read.
 void find_places(DeviceCall& device, const Lengths& bytes, const Call& call) {
   const bool scatters = call.kind == Kind::kReduceScatterBlock;
   const bool reduces = scatters || call.kind == Kind::kAllreduce;
-  if (reduces && call.op == Op::kPremul) return;  // scaled on the way
+  if (reduces && call.op == Op::kPremul) return;  // the input is scaled while it is moved
   const auto array = [&](const std::byte* at, std::size_t length, bool wanted) {
     const bool aligned =
         !reduces || reinterpret_cast<std::uintptr_t>(at) % size_of(call.dtype) == 0;
@@ -173,7 +174,7 @@ void Staging::copy_input(std::byte* target, const std::byte* source, std::size_t
   }
 }
 
-// Without pieces: what comes before the call.
+// Without pieces, the input is there when the work that comes before the call is done.
 bool Staging::has_input(std::size_t end) {
   if (end == 0) return true;
   if (scales_) return has_scaled_input();
@@ -182,7 +183,7 @@ bool Staging::has_input(std::size_t end) {
   return input_stream().has_passed(marks_[last]);
 }
 
-// A factor is put on all of the input at once.
+// A factor is applied to all of the input at once.
 bool Staging::has_scaled_input() {
   if (!input_stream().has_passed(marks_.back())) return false;
   const bool blocks = call_.kind == Kind::kReduceScatterBlock;
@@ -192,7 +193,7 @@ bool Staging::has_scaled_input() {
   return true;
 }
 
-// An average is divided in the end, when all of the sum is there.
+// An average is divided at the end, when the whole sum is there.
 void Staging::has_result(std::size_t end) {
   if (call_.op == Op::kAvg || end > result_bytes_ || end < copied_ + piece_) return;
   auto* const target = static_cast<std::byte*>(call_.out.data);
@@ -201,7 +202,7 @@ void Staging::has_result(std::size_t end) {
 }
 
 void Staging::copy_result() {
-  if (copied_ == result_bytes_) return;  // also where the result is the device's own
+  if (copied_ == result_bytes_) return;  // also if the result is in device memory already
   auto* const target = static_cast<std::byte*>(call_.out.data);
   result_stream().copy(target + copied_, room_.data() + copied_, result_bytes_ - copied_);
   copied_ = result_bytes_;
@@ -225,7 +226,7 @@ void Staging::keep_host_memory() noexcept {
 }
 
 bool Staging::abandon(bool host_memory_is_free) noexcept {
-  if (StreamOrder* const stream = call_.stream_order()) {  // nobody waits for it
+  if (StreamOrder* const stream = call_.stream_order()) {  // no thread waits for it
     stream->release();
     const bool quiet = is_quiet();
     if (!quiet || !host_memory_is_free) keep_host_memory();
@@ -288,7 +289,7 @@ void StagedOperation::give_up(const std::exception_ptr& reason) noexcept {
   withdraw();
 }
 
-// The inner operation has ended: badly, or its result could not be copied.
+// The inner operation has ended: it has failed, or its result could not be copied.
 void StagedOperation::withdraw() noexcept {
   holds_memory_ = !staging_->abandon(!inner_->holds_memory());
 }

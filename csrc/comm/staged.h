@@ -1,8 +1,7 @@
-// Calls on arrays in a device's memory by plans that read the host's: the input is copied to host
-// memory, the plan carries the call out there, the result is copied back.
+// Calls on arrays in device memory by plans that read host memory: the input is copied to host
+// memory, the plan carries the call out there, and the result is copied back.
 //
-// That is this rank's own business: its peers see the plan alone, and may have their arrays
-// elsewhere.
+// This concerns this rank alone: its peers see only the plan, and may have their arrays elsewhere.
 #pragma once
 
 #include <array>
@@ -21,23 +20,24 @@
 
 namespace gradred {
 
-// The host memory of one such call, and the copies: whole ones, or, where the plan takes what flows
-// (Family::flows), piece by piece beside the call itself.
+// The host memory of one such call, and its copies. They are whole copies, or, if the plan takes
+// data in pieces (Family::flows), copies piece by piece beside the call itself.
 class Staging final : public Flow {
  public:
-  // Begins to copy the input. What the call points to must live as long as this. With a workspace
-  // the call is one in the device's memory, unless to_host() is called.
+  // Begins to copy the input. The caller keeps what the call points to alive as long as this
+  // object. With a workspace the call is carried out in device memory, unless to_host() is called.
   Staging(const Call& call, int rank, int size, bool flows, Workspace* workspace = nullptr);
-  // An exception may have cut a call off: host memory that is being copied stays allocated.
+  // An exception may have ended a call early: host memory that is still being copied stays
+  // allocated.
   ~Staging() override;
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
-  // Enough bytes for pieces to be worth their cost.
+  // Whether the call is long enough for pieces to be worth their cost.
   static bool is_long(const Call& call);
-  // Of the host memory that it takes: what the order of a stream is opened with.
+  // The bytes of host memory that the call takes. A StreamOrder is opened with them.
   static std::array<std::size_t, 2> host_bytes(const Call& call, int rank, int size);
 
-  // The same call on the host's memory: its `before` is the stream that copies the input, the
+  // The same call on host memory. Its `before` is the stream that copies the input, which is the
   // caller's if there is one.
   const Call& on_host() const { return on_host_; }
   bool input_is_there() { return input_stream().ready(); }
@@ -45,12 +45,13 @@ class Staging final : public Flow {
   void has_result(std::size_t end) override;
   DeviceCall* device() override { return device_ ? &*device_ : nullptr; }
   void to_host(const void*& send, void*& recv) override;
-  void copy_result();  // begins to; what of it has not been copied
+  void copy_result();  // begins to copy what has not been copied
   bool result_is_there() { return result_stream().ready(); }
-  // Somebody may still read and write the host memory, or the device the caller's (false): then it
-  // stays allocated.
+  // Gives up. `host_memory_is_free`: no plan reads or writes the host memory any more. Returns
+  // false if the device may still use the caller's memory. Memory that may still be used stays
+  // allocated.
   bool abandon(bool host_memory_is_free) noexcept;
-  void rest() noexcept;  // the call has ended
+  void rest() noexcept;  // called when the call has ended
 
  private:
   Staging(const Call& call, int rank, int size);
@@ -65,25 +66,26 @@ class Staging final : public Flow {
 
   const Call call_;
   const int rank_, size_;
-  const std::size_t piece_;  // bytes that are copied at a time, where they flow
+  const std::size_t piece_;  // bytes of one copy, if data go in pieces
   Call on_host_;
   std::optional<DeviceCall> device_;
-  std::shared_ptr<Stream> before_;    // that copies the input
-  std::optional<Stream> result_;      // where that one does not copy the result
-  HostAllocation room_, input_;       // of the result, and of an input that has no place in it
-  std::vector<std::uint64_t> marks_;  // behind each piece of the input, where they flow
+  std::shared_ptr<Stream> before_;    // copies the input
+  std::optional<Stream> result_;      // copies the result, if before_ does not
+  HostAllocation room_, input_;       // for the result, and for an input that has no place in it
+  std::vector<std::uint64_t> marks_;  // behind each piece of the input, if data go in pieces
   std::size_t result_bytes_ = 0, copied_ = 0;
-  bool scales_ = false;  // the input, once it is there: it was to be scaled on the device
+  bool scales_ = false;  // applies the factor on the host, once the input is there
 };
 
 class StagedOperation final : public StartedOperation {
  public:
   using Make = std::function<std::shared_ptr<StartedOperation>(const Call&)>;
 
-  // `make` gets the call on host memory, whose operation holds its place among others from now on.
+  // `make` makes the operation on host memory. From then on this has its place among other
+  // operations.
   StagedOperation(const Call& call, int rank, int size, bool flows, Workspace* workspace,
                   const Make& make);
-  // Where what make() does reads the input at once: blocks until it is there.
+  // For a make() that reads the input at once: blocks until the input is there.
   struct ReadsAtOnce {};
   StagedOperation(const Call& call, int rank, int size, const Make& make, ReadsAtOnce);
 
@@ -107,9 +109,9 @@ class StagedOperation final : public StartedOperation {
   void on_end(bool well) noexcept override;
 
  private:
-  const std::shared_ptr<Staging> staging_;  // also of the inner one
+  const std::shared_ptr<Staging> staging_;  // shared with inner_
   std::shared_ptr<StartedOperation> inner_;
-  const bool is_left_;  // to streams, which wait for it
+  const bool is_left_;  // streams wait for it, and no thread does
   bool copies_result_ = false;
   bool holds_memory_ = false;
 };

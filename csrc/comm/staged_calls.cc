@@ -13,8 +13,8 @@
 namespace gradred {
 namespace {
 
-// Drives everything else meanwhile, as long as the caller's device takes: short copies are there
-// after a few looks.
+// Waits for the caller's device, and makes progress on everything else meanwhile. Short copies are
+// done after a few looks.
 template <class Ready>
 void wait_for_device(Communicator& comm, WaitHook& hook, Ready ready) {
   constexpr unsigned kFewLooks = 8;
@@ -30,7 +30,7 @@ bool flows(const Call& call, const Plan& plan) {
   return plan.family->flows(call) && Staging::is_long(call);
 }
 
-// As an operation that is waited for: it stops where its input has not come yet.
+// Makes an operation of the call and waits for it: it stops where its input has not come yet.
 void run_flowing(Communicator& comm, const Call& call, const Plan& plan, WaitHook& hook) {
   std::shared_ptr<Operation> operation;
   try {
@@ -77,7 +77,7 @@ void run_staged(Communicator& comm, const Call& call, const Plan& plan, WaitHook
     plan.family->run(comm, plan, on_host, hook);
     staging->copy_result();
     wait_for_device(comm, hook, [&] { return staging->result_is_there(); });
-  } catch (const UsageError&) {  // nothing of the call is left but copies
+  } catch (const UsageError&) {  // only copies of the call are left
     if (flowing) staging->abandon(true);
     throw;
   } catch (...) {

@@ -1,5 +1,5 @@
-// How a communicator carries out calls on arrays in a device's memory by plans that read the
-// host's (staged.h), or that take them in a workspace of all ranks' devices.
+// How a communicator carries out calls on arrays in device memory by plans that read host memory
+// (staged.h), or that take the arrays through a workspace on all ranks' devices.
 #pragma once
 
 #include <memory>
@@ -15,13 +15,13 @@ class Communicator;
 
 bool is_staged(const Call& call, const Plan& plan);
 void run_staged(Communicator& comm, const Call& call, const Plan& plan, WaitHook& hook);
-// `plan` of null: the MPI carries it out.
+// `plan`: nullptr if the MPI carries the call out.
 std::shared_ptr<StartedOperation> staged_operation(Communicator& comm, const Call& call,
                                                    const Plan* plan,
                                                    const StagedOperation::Make& make);
 
-// In words, how calls on arrays in devices' memory that could go from device to device have gone.
-// Local.
+// In words, how those calls on arrays in device memory have gone that could go from device to
+// device. Local.
 std::string device_path(Communicator& comm);
 
 }  // namespace gradred

@@ -34,7 +34,7 @@ void StartedOperation::look_after() noexcept {
   try {
     flight_.check(AboutOperation{*this});
   } catch (const std::bad_alloc&) {
-    // The operation goes on; it is the report that has no memory.
+    // The operation goes on; only the report lacks memory.
   }
 }
 

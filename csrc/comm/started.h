@@ -14,34 +14,35 @@ namespace gradred {
 
 class StartedOperation : public Operation {
  public:
-  // MPI_REQUEST_NULL where there is none. Who takes it hands it to the MPI's Wait, Test or
+  // MPI_REQUEST_NULL if there is none. The caller passes it to the MPI's Wait, Test or
   // Request_free.
   mpi::Handle request() const {
     return uses_mpi_request_ ? mpi_request_ : generalized_request_.handle();
   }
   GeneralizedRequest& generalized_request() { return generalized_request_; }
-  // Makes the MPI's own request that of the program, who waits for it by the MPI's functions; false
-  // where there is none that stands for all of the operation.
+  // Gives the program the MPI's own request, for which the program waits by MPI functions. Returns
+  // false if no single request stands for the whole operation.
   virtual bool use_mpi_request() { return false; }
   bool uses_mpi_request() const { return uses_mpi_request_; }
-  // The program's own Test looks after it, and has a watchdog of its own.
+  // The program has called gradred's Test, which looks after the operation and has a watchdog of
+  // its own.
   void tested() { tested_ns_.store(now_ns(), std::memory_order_relaxed); }
-  // The program hears from gradred how it has ended: say_why() need not.
+  // gradred reports to the program how the operation has ended: say_why() need not.
   void told() { told_.store(true, std::memory_order_relaxed); }
   bool is_told() const { return told_.load(std::memory_order_relaxed); }
-  // The MPI's own Wait or Test ends with an error of the MPI's: prints what it means.
+  // Prints the reason for the error with which the MPI's own Wait or Test ends.
   void say_why() const noexcept;
-  // The MPI's Wait may be waiting, or nobody: reports, and sets no limit.
+  // The program may be in the MPI's Wait, or may not wait: reports, and sets no time limit.
   void look_after() noexcept override;
-  // After a bad end: whether the MPI may still read and write the caller's memory.
+  // After a failure: whether the MPI may still read and write the caller's memory.
   virtual bool holds_memory() const { return false; }
-  // Whether nothing is left to be given to the program's stream, for one that is done there; of
-  // others, whether it has ended.
+  // For an operation that is done on a stream of the program: whether all of its work has been
+  // given to the stream. For others: whether the operation has ended.
   virtual bool is_given() const { return ended(); }
-  // Of one that has ended well: by which way its data went, and whether through copies on the host.
+  // After a good end: how the data went, and whether through copies in host memory.
   virtual Went went() const { return Went::kMessages; }
   virtual bool is_copied_to_host() const { return false; }
-  // Before the first advance(): what follows the operation. Null: nobody.
+  // Before the first advance(): what observes the operation; nullptr: nothing does.
   virtual void observe(std::shared_ptr<Observation> observation) {
     observation_ = std::move(observation);
     if (observation_ != nullptr && observation_->counts()) measure(observation_->start_ns());

@@ -1,4 +1,4 @@
-// Calls that return at once.
+// How calls that return at once are started.
 #include <new>
 
 #include "base/errors.h"
@@ -39,8 +39,8 @@ std::shared_ptr<StartedOperation> Dispatch::start(const Call& call,
   return operation;
 }
 
-// One that is complete when it starts needs neither the engine nor a request, unless it is
-// persistent: then the MPI's functions tell when the program has waited for it.
+// An operation that is complete when it starts needs neither the engine nor a request, unless it is
+// persistent: then the MPI's functions show when the program has waited for it.
 void Dispatch::launch(const std::shared_ptr<StartedOperation>& operation, const Call& call) {
   if (!operation->advance() || call.persistent) care_for(operation, call);
 }
@@ -60,7 +60,7 @@ void Dispatch::care_for(const std::shared_ptr<StartedOperation>& operation, cons
 }
 
 std::shared_ptr<StartedOperation> Dispatch::operation_for(const Call& call) {
-  std::shared_ptr<const Plan> plan;  // null: the MPI carries it out
+  std::shared_ptr<const Plan> plan;  // nullptr: the MPI carries the call out
   try {
     if (comm_.starts()) plan = comm_.choice().plan_for(call, false);
     if (comm_.size() > 1 && !comm_.is_set_up()) ++started_on_mpi_;
@@ -79,7 +79,7 @@ std::shared_ptr<StartedOperation> Dispatch::operation_for(const Call& call) {
   if (plan ? !is_staged(call, *plan) : call.on_host()) return make(call);
   try {
     return staged_operation(comm_, call, plan.get(), make);
-  } catch (const DeviceError& error) {  // of the copies, which come first
+  } catch (const DeviceError& error) {  // from the copies, which come first
     comm_.agreement().refuse_started(error.what());
     throw;
   }

@@ -17,7 +17,7 @@ TagRangeAgreement::TagRangeAgreement(const SetUpCalls& calls, std::vector<int> g
   }
 }
 
-// Another thread of the leader may offer numbers for the same group: each reserves its own.
+// Another thread of rank 0 may offer numbers for the same group, so each reserves its own.
 void TagRangeAgreement::offer_numbers(std::uint64_t window) {
   Registry& registry = Registry::get();
   give_back();
@@ -51,7 +51,7 @@ std::unique_ptr<TagRange> TagRangeAgreement::settle(SetUpCalls& calls,
   return tag_range->duplicate ? std::move(tag_range) : nullptr;
 }
 
-// The lowest that is free on all ranks, which this one keeps; -1: there is none.
+// The lowest number that is free on all ranks. This rank marks it as used. -1: there is none.
 int TagRangeAgreement::number(SetUpCalls& calls, std::vector<NumberOffer> all) {
   for (;;) {
     std::uint64_t window = 0, free = ~std::uint64_t{0};
@@ -76,7 +76,7 @@ int TagRangeAgreement::number(SetUpCalls& calls, std::vector<NumberOffer> all) {
   }
 }
 
-// The first of the leader's that all ranks have.
+// The first duplicate of rank 0 that all ranks have.
 std::shared_ptr<Duplicate> TagRangeAgreement::common(std::span<const TagRangeOffer> all) const {
   for (const std::uint64_t serial : all.front().serials) {
     const bool on_all = std::ranges::all_of(all, [&](const TagRangeOffer& offer) {

@@ -1,7 +1,8 @@
-// How ranks agree on a tag range: a duplicate and a number among the communicators on it.
+// How ranks agree on a tag range: a duplicate, and a number among the communicators on it.
 //
-// Each rank offers what it has, in the first message of the communicator; what all have is taken.
-// Where nothing is common, the ranks go on: over other numbers, and to a duplicate that they make.
+// Each rank offers what it has, in the first message of the communicator, and the ranks take what
+// all of them have. If they have nothing in common, they continue: with other numbers, and with a
+// duplicate that they make.
 #pragma once
 
 #include <array>
@@ -18,28 +19,28 @@ namespace gradred {
 // Numbers are offered in windows of 64.
 struct NumberOffer {
   std::uint64_t window = 0;
-  std::uint64_t free = 0;  // a bit each; of rank 0, which decides: those that it has reserved
+  std::uint64_t free = 0;  // a bit each; rank 0 decides, and offers what it has reserved
 };
 
 struct TagRangeOffer {
   static constexpr std::size_t kMost = 6;
 
   NumberOffer numbers;
-  std::uint64_t new_serial = 0;                // rank 0: of a new duplicate
-  std::array<std::uint64_t, kMost> serials{};  // of duplicates that this rank has; 0: none
+  std::uint64_t new_serial = 0;                // rank 0: for a new duplicate
+  std::array<std::uint64_t, kMost> serials{};  // of this rank's duplicates; 0: none
 };
 
 class TagRangeAgreement {
  public:
-  // Local. `group` by rank in MPI_COMM_WORLD; empty where some ranks are not in it.
+  // Local. `group`: by rank, the rank in MPI_COMM_WORLD; empty if some ranks are not in it.
   TagRangeAgreement(const SetUpCalls& calls, std::vector<int> group);
   ~TagRangeAgreement() { give_back(); }
   TagRangeAgreement(const TagRangeAgreement&) = delete;
   TagRangeAgreement& operator=(const TagRangeAgreement&) = delete;
 
   const TagRangeOffer& offer() const { return offer_; }
-  // Collective where nothing is common; blocks then. nullptr, on all ranks, where the MPI has no
-  // communicators or tags left.
+  // Collective and blocking if the ranks have nothing in common. Returns nullptr, on all ranks, if
+  // the MPI has no communicators or tags left.
   std::unique_ptr<TagRange> settle(SetUpCalls& calls, std::span<const TagRangeOffer> all);
 
  private:
@@ -50,7 +51,7 @@ class TagRangeAgreement {
 
   const std::vector<int> group_;
   const bool leads_;
-  const std::vector<std::shared_ptr<Duplicate>> known_;  // alive until all have decided
+  const std::vector<std::shared_ptr<Duplicate>> known_;  // alive until all ranks have decided
   TagRangeOffer offer_;
 };
 

@@ -13,8 +13,8 @@
 namespace gradred {
 namespace {
 
-// The word may never be reached: the operation has ended while somebody else drove it, or the time
-// is over.
+// Thrown to end the wait for a word that may never be reached: another thread has ended the
+// operation, or the time is over.
 struct Enough {};
 
 class Wait final : private Poll, private Guard {
@@ -47,7 +47,7 @@ class Wait final : private Poll, private Guard {
         hook_.long_work();
         last = operation_.advance(Operation::Caller::kPatient);
         if (last) return true;
-        if (last.state == State::kTaken) look_again();  // what stands before it is
+        if (last.state == State::kTaken) look_again();  // an operation before it is taken
       } else {
         look_again();
       }
@@ -81,9 +81,9 @@ class Wait final : private Poll, private Guard {
     if (operation_.ended()) throw Enough();
   }
   bool is_late() const { return deadline_ns_ != UINT64_MAX && now_ns() >= deadline_ns_; }
-  void check_awaited() override {}  // by advance()
+  void check_awaited() override {}  // advance() checks it
 
-  // It may have to look after its peers by messages, too.
+  // An operation may have to look for its peers by messages, too.
   static constexpr std::uint64_t kAdvanceEveryNs = 20'000'000;
 
   Operation& operation_;
@@ -113,7 +113,7 @@ void wait_for(Operation& operation, WaitHook& hook) {
 bool wait_until(Operation& operation, WaitHook& hook, std::uint64_t deadline_ns) {
   try {
     return see_through(operation, hook, deadline_ns);
-  } catch (...) {  // the hook wants to leave
+  } catch (...) {  // the hook has thrown to leave the wait
     operation.abandon(std::current_exception());
     throw;
   }

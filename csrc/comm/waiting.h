@@ -1,4 +1,5 @@
-// How a thread waits for an operation in flight: it drives it, and everything else meanwhile.
+// How a thread waits for an operation in flight: it advances the operation, and makes progress on
+// everything else meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 
 namespace gradred {
 
-// An operation that is advanced step by step: for Watchdog.
+// An operation that is advanced step by step, as Watchdog sees it.
 struct AboutOperation {
   const Operation& operation;
 
@@ -21,21 +22,23 @@ struct AboutOperation {
   bool reports() const { return operation.is_first_to_wait(); }
 };
 
-// Until it has ended; throws what ended it. What the hook throws gives the operation up.
+// Waits until the operation has ended; throws what ended it. If the hook throws, the operation is
+// abandoned.
 void wait_for(Operation& operation, WaitHook& hook);
-// The same until a time of now_ns(), and without throwing what ended it: whether it has ended.
+// The same, but waits no longer than until `deadline_ns` of now_ns(), and does not throw what ended
+// the operation. Returns whether it has ended.
 bool wait_until(Operation& operation, WaitHook& hook, std::uint64_t deadline_ns);
-// The same, and what the hook throws gives up nothing: it may be another one's operation.
+// The same, but if the hook throws, nothing is abandoned: the operation may be another caller's.
 bool see_through(Operation& operation, WaitHook& hook, std::uint64_t deadline_ns = UINT64_MAX);
 
-// Likewise where nobody asked for a time limit: inside a function of the MPI.
+// Likewise inside an MPI function, where the program has asked for no time limit.
 void see_through_in_mpi(Operation& operation, WaitHook& hook);
 
-// How to wait for messages of the MPI underneath: there is no word in memory to sleep on. With a
-// core for each rank it looks all the time, as the MPIs do; else it leaves the core to others, who
-// may be the ones that the message needs, after a few looks: a hundred take as long as a message.
-// On a busy machine they keep it for some ten milliseconds each time, so what has to be done
-// meanwhile is due by the clock, too.
+// How to wait for messages of the MPI underneath, for which there is no word in memory to sleep on.
+// If each rank has a core of its own, the thread looks all the time, as MPIs do. Otherwise it
+// leaves the core to other processes after a few looks, because the message may need them; a
+// hundred looks take as long as a message. On a busy machine the others keep the core for some ten
+// milliseconds each time, so what has to be done meanwhile is due by the clock, too.
 class Backoff {
  public:
   explicit Backoff(bool spins = false) : spins_(spins) {}
