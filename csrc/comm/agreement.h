@@ -27,8 +27,8 @@ class Agreement {
   void leave_to_mpi(Kind kind, std::uint64_t detail, WaitHook& hook);
 
   // For a rank whose arguments of the next call were refused: the peers' calls fail with this
-  // reason. refuse() is for calls that block, refuse_started() for calls that do not; the latter is
-  // local, like those calls.
+  // reason. refuse() is for calls that block. refuse_started() is for calls that do not block, and
+  // is local like them.
   void refuse(std::string_view reason, WaitHook& hook);
   void refuse_started(std::string_view reason);
   // This rank leaves an operation over messages without its result, and sends the peers the reason.

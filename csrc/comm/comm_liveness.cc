@@ -122,7 +122,7 @@ std::optional<FailureReport> CommLiveness::failure_before(std::string_view call)
                                                std::string(call)};
 }
 
-// ---- ranks that are gone ------------------------------------------------------------------------
+// ---- ranks that have ended or left --------------------------------------------------------------
 
 std::optional<std::string> CommLiveness::find_lost() const {
   if (!opened()) return std::nullopt;

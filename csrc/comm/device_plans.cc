@@ -98,7 +98,7 @@ std::vector<std::string> DevicePlans::texts() const {
   return found;
 }
 
-// ---- measured -----------------------------------------------------------------------------------
+// ---- the measurement ----------------------------------------------------------------------------
 
 void measure_device_plans(Communicator& comm, Memory memory, WaitHook& hook) {
   // The maximum over all ranks: the slowest rank counts, and all ranks get the same answer to what

@@ -28,7 +28,7 @@ Workspace* DeviceWorkspace::find(const Call& call, const Plan& plan) {
   why_not_wanted_ = why_not_wanted(call, plan);
   if (why_not_wanted_ != nullptr) return nullptr;
   if (call.op == Op::kPremul && !is_aligned(call)) return nullptr;
-  if (device_ == nullptr) {  // tried once
+  if (device_ == nullptr) {  // only the first such call tries
     const auto ranks = static_cast<std::size_t>(size_);
     workspace_ = memory.device()->make_workspace(
         static_cast<std::size_t>(rank_), ranks, std::max(bytes_, kLeastPerRank * ranks), why_none_);

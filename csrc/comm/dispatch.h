@@ -39,9 +39,8 @@ class Dispatch {
   // The family that carries a call out; nullptr if no plan can serve it.
   const Family* family_for(const Call& call, bool started) const;
 
-  // Whether to warn the program now, on rank 0 and only once: the MPI carries out all that the
-  // program starts, and ranks whose calls differ do not learn of it, because no blocking call has
-  // come first.
+  // Whether to warn the program now, on rank 0 and only once. Without a blocking call first, the
+  // MPI carries out all that the program starts, and ranks whose calls differ do not learn of it.
   bool should_tell_of_mpi();
 
  private:

@@ -55,7 +55,8 @@ class NoHook final : public WaitHook {
 // MPICH calls poll() and wait() from its functions that test and wait. Until the request is
 // complete, MPICH leaves its own progress to them, so they make progress on the MPI as well.
 int poll(void* extra, void*) {
-  if (static_cast<Slot*>(extra)->operation == nullptr) return 0;  // complete_all()
+  // complete_all() has made this call.
+  if (static_cast<Slot*>(extra)->operation == nullptr) return 0;
   StartedOperation& operation = operation_of(extra);
   if (!operation.advance()) drive_if_due();
   if (operation.ended()) {

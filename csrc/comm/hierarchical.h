@@ -9,7 +9,7 @@
 //                   the blocks it carries     their ranks, and summed
 //   allgather       -                         blocks, to all other       share: each rank gives
 //                                             hosts                      the blocks it carries
-//   bcast           on the root's host: the   each lane                  share, on the others
+//   bcast           on the root's host: the   each lane                  share, on other hosts
 //                   root gives all to all
 //
 // A long vector goes in pieces: while one piece is in flight between hosts, the host works on the
@@ -18,8 +18,8 @@
 // crosses is the middle of the plan's specification (schedule/combinators.h, schedule/groups.h).
 //
 // If only leaders exchange data between hosts, a vector that fits a slot goes through memory in one
-// operation that the leader leads: it collects the inputs, exchanges data with the other leaders,
-// and passes the result on.
+// operation that the leader leads. The leader collects the inputs, exchanges data with the other
+// leaders, and passes the result on.
 #pragma once
 
 #include <cstddef>

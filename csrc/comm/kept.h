@@ -20,7 +20,7 @@ class KeptOperations {
   void add(std::shared_ptr<CommOperation> operation);
 
  private:
-  std::list<std::shared_ptr<CommOperation>> all_;  // the last used first
+  std::list<std::shared_ptr<CommOperation>> all_;  // most recently used first
 };
 
 }  // namespace gradred

@@ -291,7 +291,7 @@ class LibraryOperation final : public StartedOperation {
 
 }  // namespace
 
-// ---- of a communicator --------------------------------------------------------------------------
+// ---- the libraries of a communicator ------------------------------------------------------------
 
 LibraryRanks& Libraries::ranks(std::string_view plan, LibraryKind kind) {
   const std::lock_guard lock(mutex_);
@@ -330,7 +330,7 @@ std::shared_ptr<StartedOperation> library_operation(Communicator& comm, const Ca
     exchange->all.resize(static_cast<std::size_t>(comm.size()));
     Call gather{.kind = Kind::kAllgather, .in = {&exchange->mine}, .out = {exchange->all.data()}};
     gather.count = sizeof(Told);
-    gather.plan = "";  // the selector's, whatever the settings ask for
+    gather.plan = "";  // the selector's choice, whatever the settings ask for
     gather.layout = mix(signature.what, signature.detail);
     agreement = inner_operation(gather);
   } else if (comm.node_path().serves_all()) {

@@ -109,7 +109,7 @@ bool MessageOperation::step() {
 void MessageOperation::give_up(const std::exception_ptr&) noexcept { all_->give_up(*this); }
 void MessageOperation::withdraw() noexcept { all_->give_up(*this); }
 
-// ---- all of a communicator ----------------------------------------------------------------------
+// ---- all messages of a communicator -------------------------------------------------------------
 
 // The bytes of both ends of all rings, in whole pages. They lie before the bytes of all rings.
 std::size_t Mailboxes::bytes_of_ends(int ranks) {
@@ -476,7 +476,7 @@ bool Mailboxes::is_wanted(int from) const {
 }
 
 // The operation's memory is the caller's again, except for a sent message whose head is in the
-// ring: the receiver may be reading it, and the messages behind it need its end.
+// ring. The receiver may be reading that message, and the messages behind it need its end.
 void Mailboxes::give_up(MessageOperation& operation) noexcept {
   const std::lock_guard lock(mutex_);
   const auto is_it = [&](const Shared& one) { return one.get() == &operation; };

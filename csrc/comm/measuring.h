@@ -20,9 +20,9 @@ struct Trials {
   std::function<void(const Call& call, const Plan& plan)> run;
 };
 
-// Collective, with the same result on all ranks: the figures in rank 0's file in `folder`, or a
-// measurement of a few tenths of a second, which rank 0 writes to that file. No operation may be in
-// flight on the transport.
+// Collective, with the same result on all ranks: the figures in rank 0's file in `folder`. If there
+// are none, measures for a few tenths of a second, and rank 0 writes that file. No operation may be
+// in flight on the transport.
 Figures find_figures(SetUpCalls& calls, MpiTransport& transport, const Place& place,
                      const std::string& folder, const Trials& trials);
 

@@ -12,7 +12,7 @@
 // communicator is local, and the same on all ranks.
 //
 // Under GRADRED_DETERMINISTIC the MPI only moves the inputs, all of them to all ranks, and each
-// rank reduces them in the order of ranks: the MPI may add in a different order each time.
+// rank reduces them in the order of ranks. The MPI itself may add in a different order each time.
 #include "comm/mpi_operation.h"
 
 #include <sched.h>

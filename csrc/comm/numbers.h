@@ -15,7 +15,8 @@ namespace gradred {
 // oldest in flight.
 class OperationNumbers {
  public:
-  // More than the operations that may be in flight with tags of their own: TagSpace::window().
+  // At least the number of operations that may be in flight with tags of their own, which is
+  // TagSpace::window().
   static constexpr std::size_t kMost = 1024;
 
   std::uint64_t begin() { return next_.fetch_add(1); }

@@ -25,7 +25,8 @@ class Observation {
   void look(const NodeGroup& node);  // calls ProfileRow::look(), if it is this operation's turn
   void spent(std::uint64_t ns);      // by the program, in Start, Test or Wait
   bool counts() const { return row_ != nullptr; }
-  void end(bool well, const Stood& stood, Went went, bool is_copied_to_host) noexcept;  // once
+  // Called once.
+  void end(bool well, const Stood& stood, Went went, bool is_copied_to_host) noexcept;
 
  private:
   const std::shared_ptr<Profile> profile_;

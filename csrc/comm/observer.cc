@@ -200,7 +200,7 @@ std::shared_ptr<Observation> Observer::observation(const Call& call) const {
                                        traced ? family->traced_as() : nullptr, results_);
 }
 
-// ---- beside the MPI's own ---------------------------------------------------------------------
+// ---- comparison with the MPI ------------------------------------------------------------------
 
 // The answer depends only on what the ranks have agreed on.
 bool Observer::may_compare(const Call& call, Mode mode) const {

@@ -19,9 +19,9 @@ struct OperationLog::Notice {
   std::uint64_t nonce = 0;  // of the rank that waits
   std::uint64_t number = 0;
   std::int64_t rank = 0;                  // of the sender
-  Signature signature{};                  // of the sender's call; kWaiting and kDiffers
-  Failure failure = Failure::kTransport;  // kFailed
-  char reason[768] = {};                  // kLeft and kFailed
+  Signature signature{};                  // of the sender's call; for kWaiting and kDiffers
+  Failure failure = Failure::kTransport;  // for kFailed
+  char reason[768] = {};                  // for kLeft and kFailed
 };
 
 struct OperationLog::Sending {  // a notice in flight

@@ -44,7 +44,8 @@ struct ProfileCounts {
   std::uint64_t own_ns = 0, mpi_ns = 0;
   std::uint64_t comparing_ns = 0;  // all the time of comparisons, no part of the above
   Stood stood{};                   // where the time of started calls went
-  std::array<std::array<std::uint64_t, 2>, kWays> went{};  // timed calls, by Went and is-staged
+  // Timed calls, by Went, and by whether the data were copied to the host.
+  std::array<std::array<std::uint64_t, 2>, kWays> went{};
 
   void add(const ProfileCounts& other);
   double time_ns() const;  // of all calls: untimed ones are assumed to be like the rest

@@ -212,7 +212,8 @@ std::uint64_t Registry::reserve_numbers(const std::vector<int>& group, std::uint
   std::set<int>& own = ids_[group];
   for (int count = 0; free != 0 && count < kMostReserved; free &= free - 1) {
     const int bit = std::countr_zero(free);
-    if (!own.insert(static_cast<int>(window) * 64 + bit).second) continue;  // by another thread now
+    // If the number is there already, another thread has just taken it.
+    if (!own.insert(static_cast<int>(window) * 64 + bit).second) continue;
     reserved |= 1ULL << bit;
     ++count;
   }

@@ -104,7 +104,7 @@ class Registry {
   std::uint64_t next_serial_ = 1;
   std::map<std::uint64_t, std::uint64_t> on_mpi_;  // operations, by group
   int groups_ = 0;
-  std::list<std::shared_ptr<Pool>> pools_;  // the last used first
+  std::list<std::shared_ptr<Pool>> pools_;  // most recently used first
   std::optional<int> keyval_, largest_tag_;
   std::mutex closing_mutex_;
   std::list<Closing> closing_;

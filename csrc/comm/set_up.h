@@ -18,8 +18,8 @@
 
 namespace gradred {
 
-// The rank of this process among all processes of the program, and their number: as the MPI counts
-// them, or as RANK and WORLD_SIZE say, which torchrun sets; else as the communicator does.
+// The rank of this process among all processes of the program, and their number. They come from the
+// MPI, or from RANK and WORLD_SIZE, which torchrun sets; else from the communicator.
 struct PlaceAmongAll {
   int rank, size;
 };

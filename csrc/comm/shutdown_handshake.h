@@ -28,7 +28,7 @@ void stop_engine() noexcept;
 // Called in place of MPI_Finalize, when no part of the program runs any more. Gives up what is in
 // flight, notifies the peers that this rank begins no operation any more, and waits until they do
 // the same. Returns false if MPI_Finalize must not be called, because it would wait for ranks that
-// never come: this rank or a peer has failed, has ended, or ends because of an error.
+// never come. That is so if this rank or a peer has failed, has ended, or ends because of an error.
 bool shutdown_handshake() noexcept;
 // Called after MPI_Finalize.
 void finalized() noexcept;

@@ -30,7 +30,7 @@ class Wait final : private Poll, private Guard {
     waiter_.use(this);
   }
 
-  // Whether it has ended.
+  // Returns whether the operation has ended.
   bool run() {
     const Engine::Waiting waiting(engine());
     if (operation_.bytes() > kLongWorkBytes) {

@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::uint64_t kMicrosecond = 1000, kMillisecond = 1000 * kMicrosecond;
 // Between two looks at operations that have to be polled, the thread naps at least this many times
-// as long as the last look took: it uses at most 20 % of a core. While nothing advances, each nap
-// is a quarter longer than the one before. So the thread finds an event late by at most about a
+// as long as the last look took. So it uses at most 20 % of a core. While nothing advances, each
+// nap is a quarter longer than the one before. So the thread finds an event late by at most about a
 // fifth of the time that the event took to come.
 constexpr std::uint64_t kRest = 4;
 // A look that takes longer than this, plus the second constant for each operation, has moved or
@@ -38,8 +38,8 @@ constexpr std::uint64_t kAtOnce = 50 * kMicrosecond;
 // A program that waits for many operations, one after the other, wakes the thread this often at
 // most.
 constexpr std::uint64_t kBetweenWaits = 200 * kMicrosecond;
-// From this size on the thread is woken at once, if the program has left the last operations to it:
-// a long operation takes many times as long as waking a thread. If the program waits at once, a
+// From this size on the thread is woken at once, if the program has left the last operations to it.
+// A long operation takes many times as long as waking a thread. If the program waits at once, a
 // thread that looks takes the core from it or from a peer.
 constexpr std::size_t kWorthWaking = std::size_t{1} << 20;
 // The longest sleep on words of peers in shared memory. Then the thread looks whether the peers
@@ -111,7 +111,7 @@ int Engine::progress_in_mpi() {
   return ended;
 }
 
-// ---- the thread ---------------------------------------------------------------------------------
+// ---- the progress thread ------------------------------------------------------------------------
 
 void Engine::run() {
   is_engines = true;
@@ -269,7 +269,7 @@ void Engine::wake() {
   Sleep::wake(wake_);
 }
 
-// ---- those who wait -----------------------------------------------------------------------------
+// ---- threads that wait --------------------------------------------------------------------------
 
 void Engine::take_over() {
   waiting_.fetch_add(1);

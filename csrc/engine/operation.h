@@ -59,8 +59,8 @@ class Operation {
   // so.
   void post_callbacks() noexcept;
   // For reports by the waiting thread, while other threads may advance the operation. waiter()
-  // names this rank, waits_for() describes the operation and the ranks that it waits for.
-  // is_first_to_wait(): whether this rank is the one to report.
+  // names this rank. waits_for() describes the operation and the ranks that it waits for.
+  // is_first_to_wait() decides whether this rank reports.
   virtual std::string waiter() const = 0;
   virtual std::string waits_for() const = 0;
   virtual bool is_first_to_wait() const { return true; }
