@@ -85,7 +85,7 @@ class CommOperation : public StartedOperation {
   bool spins() const override { return comm_->node_path().spins(); }
   bool holds_memory() const override { return scheduled_.holds_memory(); }
   void observe(std::shared_ptr<Observation> observation) override {
-    if (agreement_) agreement_->observe(observation);  // there the ranks meet
+    if (agreement_) agreement_->observe(observation);  // the ranks meet in the agreement
     StartedOperation::observe(std::move(observation));
   }
 

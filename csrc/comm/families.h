@@ -26,7 +26,7 @@ const Family& nccl_family();          // family_library.cc, like the two below
 const Family& one_shot_family();
 const Family& two_shot_family();
 
-// Whether the MPI takes addresses in device memory. The answer needs no address.
+// Whether the MPI takes addresses in device memory, as the settings or the MPI itself say.
 bool mpi_reads_devices();  // family_mpi.cc
 
 }  // namespace gradred
