@@ -88,7 +88,7 @@ class CommLiveness {
   std::vector<int> called_;  // used until the set-up
   LostPeers lost_;
   std::uint64_t group_key_ = 0;             // of its group of ranks; 0: not computed yet
-  std::atomic<std::uint64_t> heard_ns_{0};  // the last hear_after_pause()
+  std::atomic<std::uint64_t> heard_ns_{0};  // time of the last hear_after_pause()
 };
 
 }  // namespace gradred

@@ -282,7 +282,7 @@ class LibraryOperation final : public StartedOperation {
   LibraryRanks& ranks_;
   const Call call_;
   const std::uint64_t turn_;
-  std::unique_ptr<Exchange> exchange_;  // for the agreement
+  std::unique_ptr<Exchange> exchange_;  // the agreement reads and writes it
   const std::shared_ptr<StartedOperation> agreement_;
   std::atomic<Phase> phase_{Phase::kAgrees};
   bool captured_ = false;  // into a CUDA graph, which the program launches when it likes

@@ -67,10 +67,10 @@ class LibraryRanks {
 
   const std::string_view plan_;
   const LibraryKind kind_;
-  std::mutex mutex_;  // for the group
+  std::mutex mutex_;  // guards the group
   std::unique_ptr<LibraryGroup> group_;
   bool joined_ = false;             // the group knows its ranks
-  bool on_one_device_ = false;      // two or more ranks are
+  bool on_one_device_ = false;      // two or more ranks are on one device
   DeviceMemory* memory_ = nullptr;  // the device memory that the group works on
   std::string why_not_;             // set once all ranks know it
   std::atomic<bool> begun_{false};

@@ -109,9 +109,9 @@ class Engine {
   std::thread thread_;
   bool stopping_ = false;
   std::atomic<int> waiting_{0};
-  bool sleeps_ = false;  // until wake_ changes, or until a time limit
-  bool asleep_ = false;  // without a limit
-  bool idles_ = false;   // because nothing is in flight, or because another thread waits for it
+  bool sleeps_ = false;  // the thread sleeps until wake_ changes, or until a limit
+  bool asleep_ = false;  // the thread sleeps without a limit
+  bool idles_ = false;   // it sleeps because nothing is in flight, or another thread waits for it
   bool handed_back_ = false;           // a thread that has stopped waiting woke it
   std::uint64_t left_to_waiters_ = 0;  // added_ when it last left the work to waiting threads
   // Whether the program leaves operations to the progress thread: it has not waited for the last
