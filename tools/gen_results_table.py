@@ -1,11 +1,10 @@
-"""Write the tables of measurements of pages from benchmarks/results/; `--check` only compares.
+"""Write the tables of docs/measured.md from benchmarks/results/; `--check` only compares.
 
-Of the records that benchmarks/allreduce.py wrote, the newest for each MPI and number of ranks and
-hosts is shown, with a link to the whole record: a few sizes, and below them each size at which
-gradred took longer by more than 2 %, with the ratio there. README.md has those of one host, and of
-the others a line each; docs/measured.md has their tables.
-Where the ranks' cores lay near each other in some rounds and far in others, each has its row. Of
-records of one day whose cores lay near in one and far in the other, the newest of each is shown.
+The page shows, for each MPI and number of ranks and hosts, the newest record that
+benchmarks/allreduce.py wrote, with a link to it. A table has a few sizes. Below it stands each
+size at which gradred took longer by more than 2 %, with the ratio. Where the ranks' cores were near
+each other in some rounds and far in others, each placement has its row. Where one record of a day
+has near cores and another one far cores, the page shows the newest of each.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-BEGIN, END = "<!-- results: begin (tools/gen_results_table.py) -->", "<!-- results: end -->"
+BEGIN, END = "<!-- results: {} (tools/gen_results_table.py) -->", "<!-- results: end -->"
 
 SCHEMAS = ("gradred-allreduce/1", "gradred-allreduce/2")  # the first has no placements
 SINGLE = ("near", "far")
@@ -86,7 +85,7 @@ def mpi_name(record: Record) -> str:
 
 
 def link(name: str) -> str:
-    """To a record, from the folder of README.md."""
+    """The path of a record, from the root of the repository."""
     return f"benchmarks/results/{name}"
 
 
@@ -133,7 +132,7 @@ def table(name: str, record: Record) -> str:
         if flags.get(name, {}).get("flag_us")
     ]
     if told:
-        lines += [f"How the cores of ranks 0 and 1 lay to each other: {'; '.join(told)}.", ""]
+        lines += [f"Placement of the cores of ranks 0 and 1: {'; '.join(told)}.", ""]
     return "\n".join(lines)
 
 
@@ -207,33 +206,39 @@ def section(folder: Path = RESULTS, hosts: str = "any") -> str:
     return "\n" + "\n".join(parts) + "\n"
 
 
-def in_readme(folder: Path) -> str:
-    """One host's tables, and the lines of the others."""
+def one_host(folder: Path) -> str:
+    """The tables of the records of one host."""
+    return below_docs(section(folder, "one"))
+
+
+def several_hosts(folder: Path) -> str:
+    """The records of several hosts: first a row for each, then their tables."""
     several = {name: one for name, one in newest(folder).items() if one["hosts"] > 1}
-    if not several:
-        return section(folder, "one")
-    title = "Between hosts ([all of it](docs/measured.md)), as gradred's ratio to the MPI:\n"
-    return f"{section(folder, 'one')}\n{title}\n{overview(several)}\n"
+    rows = f"\n{overview(several)}" if several else ""
+    return below_docs(rows + section(folder, "several"))
 
 
-def in_measured(folder: Path) -> str:
-    """The others' tables."""
-    return section(folder, "several").replace("](benchmarks/", "](../benchmarks/")
+def below_docs(text: str) -> str:
+    """The text with its links as a page in docs/ needs them."""
+    return text.replace("](benchmarks/", "](../benchmarks/")
 
 
-PAGES: dict[str, Callable[[Path], str]] = {
-    "README.md": in_readme,
-    "docs/measured.md": in_measured,
+# For each page, what stands behind the begin mark of each name.
+PAGES: dict[str, dict[str, Callable[[Path], str]]] = {
+    "docs/measured.md": {"one host": one_host, "several hosts": several_hosts},
 }
 
 
 def renewed(page: str, text: str, folder: Path = RESULTS) -> str:
-    """The page's `text` with a new section between its marks; ValueError without marks."""
-    before, found, rest = text.partition(BEGIN)
-    _, found_end, after = rest.partition(END)
-    if not found or not found_end:
-        raise ValueError(f"{page} needs the marks {BEGIN} and {END}")
-    return before + BEGIN + "\n" + PAGES[page](folder) + END + after
+    """The page's `text` with new tables between its marks; ValueError if a mark is missing."""
+    for name, make in PAGES[page].items():
+        begin = BEGIN.format(name)
+        before, found, rest = text.partition(begin)
+        _, found_end, after = rest.partition(END)
+        if not found or not found_end:
+            raise ValueError(f"{page} needs the marks {begin} and {END}")
+        text = f"{before}{begin}\n{make(folder)}{END}{after}"
+    return text
 
 
 def main() -> int:
