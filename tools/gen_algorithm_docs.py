@@ -50,17 +50,19 @@ print(schedules.draw(schedules.make_all("recursive_doubling", size=4)))
 
 Every algorithm is a function of rank and size. It returns a schedule: rounds of send, receive,
 reduce and copy steps over chunks of the vector ([why](design/schedules-as-data.md)). The tests have
-a symbolic verifier prove all algorithms of this page for 1 to 64 ranks. `gradred explain` says which
-one serves a call.
+a symbolic verifier prove all algorithms of this page for 1 to 64 ranks. `gradred explain` says
+which one serves a call.
 
-**Costs.** p is the number of ranks and n the bytes of the vector. alpha is the time of a round, beta
-the time to send a byte, gamma the time to reduce a byte, and lg the logarithm to base 2. The
+**Costs.** p is the number of ranks and n the bytes of the vector. alpha is the time of a round,
+beta the time to send a byte, gamma the time to reduce a byte, and lg the logarithm to base 2. The
 formulas ignore that many messages in one round take longer than one; the
-[cost model](design/cost-model.md) counts that. "Folded" means that the ranks beyond the largest power
-of two first give their vectors to others, and get the result at the end. That costs two more rounds.
+[cost model](design/cost-model.md) counts that. "Folded" means that the ranks beyond the largest
+power of two first give their vectors to others, and get the result at the end. That costs two more
+rounds.
 
 **Tables.** The columns are counted in the schedules, not computed from the formulas. Messages sent,
-bytes sent and bytes reduced are those of the rank that has most of them; bytes are multiples of n.
+bytes sent and bytes reduced are those of the rank that has most of them. The bytes are multiples of
+n.
 
 **Figures.** A row is a rank, a column is a round and an arrow is a message. The labels name chunks:
 `→1[3]` sends chunk 3 to rank 1, `+[3]` reduces what has arrived into chunk 3.
