@@ -1,7 +1,7 @@
 """gradred: a fast and safe allreduce for Python programs on MPI.
 
-Importing this package neither initialises MPI nor imports `mpi4py.MPI`; the names that need it do
-so when they are first used.
+Importing this package neither initialises MPI nor imports `mpi4py.MPI`. The names that need MPI
+initialise it when the program first uses them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Where each lazily loaded name lives.
+# The module of each name that is loaded on first use.
 _LAZY = {
     "Allreduce": "calls.blocking",
     "ArrayRequest": "calls.nonblocking",
@@ -64,7 +64,7 @@ _LAZY = {
     "zeros": "memory",
 }
 
-# The modules among them that import mpi4py.MPI, and so start MPI where it does not run yet.
+# The modules of this table that import mpi4py.MPI and so initialise MPI if nothing has done so.
 _START_MPI = {
     *("calls.blocking", "calls.nonblocking", "calls.parts"),
     *("comm", "persistent", "request"),
@@ -116,7 +116,11 @@ def __getattr__(name: str) -> Any:
 
 
 def _start_mpi(name: str) -> None:
-    """Import `mpi4py.MPI`, which is MPI_Init; UsageError where there is no MPI, or must not be."""
+    """Import `mpi4py.MPI`, which calls MPI_Init.
+
+    Raises:
+        UsageError: no MPI is installed, or this process must not initialise it.
+    """
     _require_mpi4py(f"gradred.{name}")
     from gradred.launch import wrong_launcher
 
@@ -135,7 +139,7 @@ def _require_mpi4py(asked: str) -> None:
 
 
 def _import_mpi(asked: str) -> None:
-    """`mpi4py.MPI`, which needs an MPI's library, also where none is begun."""
+    """Import `mpi4py.MPI`, which needs the library of an MPI even if nothing initialises it."""
     from gradred.errors import INSTALL_MPI, explain
 
     _require_mpi4py(asked)

@@ -1,4 +1,4 @@
-"""`gradred.Comm`: an `MPI.Intracomm` whose collective reductions are gradred's."""
+"""`gradred.Comm`: an `MPI.Intracomm` whose collective reductions gradred carries out."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ LARGE_OBJECT_BYTES = 1 << 20
 
 
 class Comm(MPI.Intracomm):
-    """A communicator of mpi4py whose allreduce is gradred's.
+    """An mpi4py communicator whose allreduce gradred carries out.
 
-    `Comm(comm)` is local and shares the handle of `comm`, as mpi4py's constructors do; whatever
-    takes an `MPI.Intracomm` takes it. `Allreduce`, `Iallreduce`, `Allreduce_init`,
-    `Reduce_scatter_block`, `Ireduce_scatter_block`, `Allgather` and `Bcast` keep mpi4py's meaning
-    and are gradred's where it knows type and operation; all else is the MPI's. The communicators
-    that its methods make are of this kind too.
+    `Comm(comm)` is local and shares the handle of `comm`, as mpi4py's constructors do. A `Comm` can
+    be passed wherever an `MPI.Intracomm` is accepted. `Allreduce`, `Iallreduce`, `Allreduce_init`,
+    `Reduce_scatter_block`, `Ireduce_scatter_block`, `Allgather` and `Bcast` keep mpi4py's meaning.
+    gradred carries them out if it knows the element type and the operation. The MPI carries out
+    all other calls. Methods that make a communicator return a `Comm` too.
 
-    The knobs (`gradred.config`) are read when a communicator is made.
+    A communicator reads its settings (`gradred.config`) when it is made.
 
     Raises:
-        gradred.UsageError: a knob has no meaning.
+        gradred.UsageError: a setting has a value that cannot be read.
         TypeError: `comm` is an intercommunicator.
 
     Example:
@@ -59,17 +59,17 @@ class Comm(MPI.Intracomm):
     def __new__(  # noqa: D102 (mpi4py's)
         cls: type[CommT], comm: MPI.Comm | None = None
     ) -> CommT:
-        # One of shared memory is more than its handle, which is null.
+        # A communicator of shared memory has a null MPI handle, so the handle is not enough.
         share: Callable[[], CommT] | None = getattr(comm, "share", None)
         if comm is not None and share is None:
-            _core.require_running_mpi(comm)  # mpi4py asks the MPI about it
-        # Not super(): what a class with two bases inherits is this one's.
+            _core.require_running_mpi(comm)  # mpi4py's constructor calls MPI with `comm`
+        # super() would give a class with two bases the __new__ of its other base.
         return MPI.Intracomm.__new__(cls, comm) if share is None else share()
 
     def __init__(self, comm: MPI.Comm | None = None) -> None:
         _rank.configure()
 
-    if TYPE_CHECKING:  # at run time a method of the extension module, for its cost
+    if TYPE_CHECKING:  # at run time these are methods of the extension module, which cost less
 
         def Allreduce(  # noqa: D102 (the extension documents it)
             self,
@@ -97,9 +97,10 @@ class Comm(MPI.Intracomm):
 
     @property
     def device_path(self) -> str:
-        """How calls on arrays in GPUs' memory have gone that could go from device to device. Local.
+        """The memory by which calls on GPU arrays have been carried out so far. Local.
 
-        `"devices: ..."`, or `"host memory: "` and why; `"no such call yet"`.
+        Only calls that could have been carried out between devices count. The text is
+        `"devices: ..."`, `"host memory: "` and the reason, or `"no such call yet"`.
         """
         info = _core.comm_info(self)
         measured = "; ".join(info["device_plans"])
@@ -120,16 +121,16 @@ class Comm(MPI.Intracomm):
             sendbuf: this rank's input.
             recvbuf: where the result goes.
             op: an MPI.Op, a name from gradred.OPS, gradred.premul(factor) or gradred.user_op(f).
-            info: hints for the MPI, which has no use for them where the operation is gradred's.
+            info: hints for the MPI; unused if gradred carries out the operation.
 
         Raises:
-            gradred.UsageError: the arguments do not fit each other.
+            gradred.UsageError: the arguments are inconsistent.
         """
         with refusing(self):
             found = mpi_fallback.reduction(
                 "Allreduce_init", self, sendbuf, recvbuf, op, also="init"
             )
-        _core.prepare(self)  # may block, as MPI allows here: Start does not
+        _core.prepare(self)  # may block: MPI allows that here, but not in Start
         own = isinstance(found, Reduction) and (_core.starts(self) or not _core.mpi_has(found.call))
         if isinstance(found, Reduction) and not own:
             with refusing(self):
@@ -154,35 +155,38 @@ class Comm(MPI.Intracomm):
         return Request.start(self, found.call, found.owners)
 
     def allreduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
-        """Reduce Python objects, by pickling: mpi4py's own method.
+        """Reduce Python objects by pickling, with mpi4py's own method.
 
-        Warns once when it is given a large array, which `gradred.allreduce` reduces in place of
-        pickling it.
+        Warns once if it gets a large array: `gradred.allreduce` reduces such an array without
+        pickling.
         """
         _warn_of_pickling(sendobj)
         return super().allreduce(sendobj, op)
 
-    # ---- after a death ------------------------------------------------------------------------
+    # ---- after a failure ----------------------------------------------------------------------
 
     def shrink(self) -> Comm:
-        """A communicator of the ranks that live, after `PeerLost`; they agree on who that is.
+        """Make a communicator of the ranks that still run, after `PeerLost`.
 
-        For ranks of one host that share memory. Every rank that lives calls it, and waits until
-        all others have called it or ended. They keep their order. No MPI call is made, since the
-        MPI may wait for the failed ones; so the new communicator has no MPI handle (it is
-        `MPI.COMM_NULL`), and of an `MPI.Intracomm` it serves what is gradred's own: `Allreduce`,
+        The ranks that still run agree on which of them it contains, and keep their order. This
+        works for ranks of one host that share memory. Every rank that still runs calls it. It
+        blocks until all other ranks have called it or ended.
+
+        No MPI call is made, since the MPI may wait for failed ranks. So the new communicator has no
+        MPI handle (it is `MPI.COMM_NULL`), and only gradred's own calls work on it: `Allreduce`,
         `Iallreduce`, `Allreduce_init`, `Reduce_scatter_block`, `Ireduce_scatter_block`,
-        `Allgather`, `Bcast`, `Dup`, and the functions of gradred with `comm=`, on the types
-        and operations that gradred knows. All else raises `UsageError`. It can be shrunk again.
+        `Allgather`, `Bcast`, `Dup`, and the functions of gradred with `comm=`, on the types and
+        operations that gradred knows. All other calls raise `UsageError`. The new communicator can
+        be shrunk again.
 
-        Under `gradred run` the job goes on without failed ranks. On a sound communicator it gives
-        one of all ranks, and the sound one stays so.
+        Under `gradred run` the job continues without the failed ranks. On a communicator without a
+        failure, `shrink` makes one of all ranks, and the old communicator remains usable.
 
         Raises:
-            gradred.UsageError: the ranks share no memory (several hosts, `GRADRED_SHM=0`): the
+            gradred.UsageError: the ranks share no memory (several hosts, `GRADRED_SHM=0`), so the
                 job has to be started again.
-            gradred.PeerLost: another rank has ended meanwhile; all that live may call it again.
-            gradred.TimeoutError: after `GRADRED_TIMEOUT` a rank that lives had not called it.
+            gradred.PeerLost: another rank has ended meanwhile; the remaining ranks may call again.
+            gradred.TimeoutError: a running rank did not call it within `GRADRED_TIMEOUT`.
 
         Example:
             >>> import numpy, gradred
@@ -196,53 +200,53 @@ class Comm(MPI.Intracomm):
         state, rank, size = _core.shrink(self)
         return MemoryComm.of(state, rank, size)
 
-    # ---- communicators from this one ----------------------------------------------------------
+    # ---- communicators made from this one -----------------------------------------------------
 
     @classmethod
     def fromhandle(cls: type[CommT], handle: int) -> CommT:
-        """A communicator of this class from an MPI handle."""
+        """Make a communicator of this class from an MPI handle."""
         return cls(super().fromhandle(handle))
 
     @classmethod
     def fromint(cls: type[CommT], arg: int, /) -> CommT:
-        """A communicator of this class from an integer handle."""
+        """Make a communicator of this class from an integer handle."""
         return cls(super().fromint(arg))
 
     @classmethod
     def f2py(cls: type[CommT], arg: int) -> CommT:
-        """A communicator of this class from a Fortran handle."""
+        """Make a communicator of this class from a Fortran handle."""
         return cls(super().f2py(arg))
 
     def Dup(self, info: MPI.Info | None = None) -> Self:
-        """A communicator of the same ranks; collective, and waits for all of them.
+        """Make a communicator of the same ranks; collective, blocks until all ranks call it.
 
         Raises:
-            gradred.PeerLost: a rank has ended before all had called it.
-            gradred.TimeoutError: after `GRADRED_TIMEOUT` a rank had not called it.
+            gradred.PeerLost: a rank has ended before all ranks had called it.
+            gradred.TimeoutError: a rank did not call it within `GRADRED_TIMEOUT`.
         """
         try:
             new, request = super().Idup(info)
-        except NotImplementedError:  # with hints before MPI 4: the MPI waits, and nobody watches it
+        except NotImplementedError:  # MPI < 4 has no Idup with hints: Dup waits without a watchdog
             return super().Dup(info)
         if code := _core.await_duplicate(self, request):
             raise MPI.Exception(code)
-        _rank.configure()  # as where the constructor makes one
+        _rank.configure()  # as the constructor does
         return new
 
     def Dup_with_info(self, info: MPI.Info) -> Self:
-        """`Dup` with these hints."""
+        """Call `Dup` with these hints."""
         return self.Dup(info)
 
     def Clone(self) -> Self:
-        """`Dup`."""
+        """Call `Dup`."""
         return self.Dup()
 
     def Create(self, group: MPI.Group) -> Comm:
-        """A communicator of a subgroup; collective over this one."""
+        """Make a communicator of a subgroup; collective over this communicator."""
         return Comm(super().Create(group))
 
     def Create_group(self, group: MPI.Group, tag: int = 0) -> Comm:
-        """A communicator of a subgroup; collective over the group."""
+        """Make a communicator of a subgroup; collective over the group."""
         return Comm(super().Create_group(group, tag))
 
     @classmethod
@@ -253,23 +257,23 @@ class Comm(MPI.Intracomm):
         info: MPI.Info = MPI.INFO_NULL,
         errhandler: MPI.Errhandler | None = None,
     ) -> Comm:
-        """A communicator of a group, without one to start from; collective over the group."""
+        """Make a communicator of a group without a parent communicator; collective over it."""
         return Comm(super().Create_from_group(group, stringtag, info, errhandler))
 
     def Split(self, color: int = 0, key: int = 0) -> Comm:
-        """A communicator per color, in the order of the keys."""
+        """Make a communicator for each color, with the ranks in the order of their keys."""
         return Comm(super().Split(color, key))
 
     def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> Comm:
-        """A communicator per part of the machine, for example those that share memory."""
+        """Make a communicator for each part of the machine, such as ranks that share memory."""
         return Comm(super().Split_type(split_type, key, info))
 
     def Shrink(self) -> Comm:
-        """A communicator of the ranks that live, where the MPI can tell."""
+        """Make a communicator of the ranks that still run, if the MPI supports this."""
         return Comm(super().Shrink())
 
     def Ishrink(self) -> tuple[Comm, MPI.Request]:
-        """`Shrink`, with a request."""
+        """Start `Shrink`; returns the communicator and a request."""
         comm, request = super().Ishrink()
         return Comm(comm), request
 
@@ -279,13 +283,13 @@ class Comm(MPI.Intracomm):
         periods: Sequence[bool] | None = None,
         reorder: bool = False,
     ) -> CartComm:
-        """A communicator with the topology of a grid."""
+        """Make a communicator with the topology of a grid."""
         return CartComm(super().Create_cart(dims, periods, reorder))
 
     def Create_graph(
         self, index: Sequence[int], edges: Sequence[int], reorder: bool = False
     ) -> GraphComm:
-        """A communicator with the topology of a graph, known to all ranks."""
+        """Make a communicator with the topology of a graph that all ranks know."""
         return GraphComm(super().Create_graph(index, edges, reorder))
 
     def Create_dist_graph_adjacent(
@@ -297,7 +301,7 @@ class Comm(MPI.Intracomm):
         info: MPI.Info = MPI.INFO_NULL,
         reorder: bool = False,
     ) -> DistGraphComm:
-        """A communicator with the topology of a graph; each rank names its own edges."""
+        """Make a communicator with the topology of a graph; each rank names its own edges."""
         made = super().Create_dist_graph_adjacent(
             sources, destinations, sourceweights, destweights, info, reorder
         )
@@ -312,7 +316,7 @@ class Comm(MPI.Intracomm):
         info: MPI.Info = MPI.INFO_NULL,
         reorder: bool = False,
     ) -> DistGraphComm:
-        """A communicator with the topology of a graph; each rank names any edges."""
+        """Make a communicator with the topology of a graph; each rank names any edges."""
         made = super().Create_dist_graph(sources, degrees, destinations, weights, info, reorder)
         return DistGraphComm(made)
 
@@ -323,27 +327,27 @@ class Comm(MPI.Intracomm):
         remote_leader: int,
         tag: int = 0,
     ) -> InterComm:
-        """An intercommunicator of this group and another; its collective calls are the MPI's."""
+        """Make an intercommunicator of this group and another; its calls are the MPI's."""
         return InterComm(super().Create_intercomm(local_leader, peer_comm, remote_leader, tag))
 
     def Free(self) -> None:
-        """Free the communicator, and what gradred keeps for it.
+        """Free the communicator and the state that gradred has for it.
 
-        Blocks until non-blocking calls that the MPI carries out have ended.
+        Blocks until the non-blocking calls that the MPI carries out have ended.
         """
         _core.prepare_free(self)
         super().Free()
         _core.reap()
 
     def free(self) -> None:
-        """`Free` if the communicator is not null."""
+        """Call `Free` if the communicator is not null."""
         if self != MPI.COMM_NULL:
             _core.prepare_free(self)
         super().free()
         _core.reap()
 
     def Disconnect(self) -> None:
-        """Wait until nothing is in flight on the communicator, then free it."""
+        """Block until nothing is in flight on the communicator, then free it."""
         _core.prepare_free(self)
         super().Disconnect()
         _core.reap()
@@ -355,7 +359,7 @@ class CartComm(Comm, MPI.Cartcomm):
     __slots__ = ()
 
     def Sub(self, remain_dims: Sequence[bool]) -> CartComm:
-        """A communicator per part of the grid."""
+        """Make a communicator for each part of the grid."""
         return CartComm(super().Sub(remain_dims))
 
 
@@ -372,22 +376,25 @@ class DistGraphComm(Comm, MPI.Distgraphcomm):
 
 
 class InterComm(MPI.Intercomm):
-    """An intercommunicator: mpi4py's own, except that merging it gives a `Comm`."""
+    """An intercommunicator of mpi4py whose `Merge` returns a `Comm`."""
 
     __slots__ = ()
 
     def Merge(self, high: bool = False) -> Comm:
-        """One communicator of both groups."""
+        """Make one communicator of both groups."""
         return Comm(super().Merge(high))
 
 
-# ---- what the extension calls ---------------------------------------------------------------
+# ---- functions that the extension calls -----------------------------------------------------
 
 
 def _allreduce(
     comm: Comm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, stream: StreamLike = None
 ) -> None:
-    """`Comm.Allreduce` for everything but plain NumPy arrays and predefined operations."""
+    """Carry out `Comm.Allreduce` if the extension's fast path refuses the arguments.
+
+    The fast path takes only plain NumPy arrays and predefined operations.
+    """
     with refusing(comm):
         handle = None if stream is None else handle_of(stream, "Allreduce")
         found = mpi_fallback.reduction("Allreduce", comm, sendbuf, recvbuf, op, stream=handle)
@@ -401,7 +408,7 @@ def _allreduce(
 def _iallreduce(
     comm: Comm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, stream: StreamLike = None
 ) -> MPI.Request:
-    """`Comm.Iallreduce` for the rest, in the same way."""
+    """Carry out `Comm.Iallreduce` if the extension's fast path refuses the arguments."""
     with refusing(comm, blocking=False):
         handle = None if stream is None else handle_of(stream, "Iallreduce")
         found = messages.reduction("Iallreduce", comm, sendbuf, recvbuf, op, handle)
@@ -454,6 +461,6 @@ _CLOSER_LOOKS: dict[str, Callable[..., object]] = {
     "Bcast": _bcast,
 }
 for _name, _look in _CLOSER_LOOKS.items():
-    _look.__qualname__ = f"Comm.{_name}"  # for what Python says of missing arguments
+    _look.__qualname__ = f"Comm.{_name}"  # Python's errors on missing arguments show this name
 
 _rank.begin(Comm, _CLOSER_LOOKS, with_passed)

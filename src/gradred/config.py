@@ -1,8 +1,9 @@
-"""The knobs: each is an environment variable `GRADRED_<NAME>` and settable in code.
+"""The settings (knobs) of gradred.
 
-A value set in code wins over the environment, which wins over the default. The environment is
-read whenever values are asked for, so nothing depends on the order of imports. The table itself
-stands in `csrc/runtime/knobs.cc`, since programs without Python have the same knobs.
+Each setting is an environment variable `GRADRED_<NAME>` and can also be set in code. A value set
+in code takes precedence over the environment, which takes precedence over the default. The
+environment is read each time that values are requested, so the order of imports does not matter.
+The table of the settings is in `csrc/runtime/knobs.cc`, since programs without Python use it too.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from gradred import _core
 
 PREFIX = "GRADRED_"
 PROFILE_TABLE = "1"
-"""The value of `profile` that names no file."""
+"""The value of `profile` that asks for a table and names no file."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """A fault to inject, by its coordinate: rank, operation number and round, all from 0."""
+    """A fault to inject, located by rank, operation number and round, all counted from 0."""
 
     rank: int
     operation: int
@@ -36,72 +37,76 @@ class Fault:
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-    """A knob's value and where it comes from."""
+    """A setting's value and its source."""
 
     value: Any
     source: Literal["default", "environment", "code"]
 
 
 def parse_duration(text: str) -> float:
-    """Seconds in `90`, `1.5s`, `200ms`, `2min` or `1h`; ValueError names the form expected."""
+    """Return the seconds in `90`, `1.5s`, `200ms`, `2min` or `1h`.
+
+    Raises:
+        ValueError: the text has another form; the message names the form expected.
+    """
     return _core.parse_duration(text)
 
 
 def variable(name: str) -> str:
-    """The environment variable of a knob: `timeout` -> `GRADRED_TIMEOUT`."""
+    """Return the environment variable of a setting: `timeout` -> `GRADRED_TIMEOUT`."""
     return PREFIX + name.upper()
 
 
 def show(name: str, value: Any) -> str:
-    """A knob's value as one would write it in the environment."""
-    # The core would take a whole number for seconds.
+    """Return a setting's value in the form that the environment variable takes."""
+    # The core would read a whole number as seconds, so it gets the number as text.
     as_text = isinstance(value, Fault) or type(value) is int
     return _core.show_knob(name, str(value) if as_text else value)
 
 
 def load() -> types.SimpleNamespace:
-    """All values, checked, as attributes.
+    """Return all settings, checked, as attributes.
 
     Raises:
-        UsageError: for a `GRADRED_*` variable that is no knob, or a value that cannot be read;
+        UsageError: a `GRADRED_*` variable is no setting, or a value cannot be read;
             the message names the nearest knob or the form expected.
     """
     return types.SimpleNamespace(**{name: entry.value for name, entry in snapshot().items()})
 
 
 def check(variables: Mapping[str, str]) -> None:
-    """Look at variables that another process is to get, as `load` looks at this one's.
+    """Check the variables of another process as `load` checks those of this process.
 
     Raises:
-        UsageError: as `load`.
+        UsageError: as for `load`.
     """
     _core.check_knobs(dict(variables))
 
 
 def get(name: str) -> Any:
-    """The value of one knob, by its name in lower case without the prefix."""
+    """Return the value of one setting, by its name in lower case without the prefix."""
     _core.require_knob(name)
     return snapshot()[name].value
 
 
 def set(name: str, value: Any) -> None:  # noqa: A001
-    """Set a knob for this process; it wins over the environment.
+    """Set a setting for this process; this takes precedence over the environment.
 
     Args:
-        name: the knob, for example `"timeout"`.
-        value: a value, or the text one would write in the environment (`"1.5s"`).
+        name: the setting, for example `"timeout"`.
+        value: a value, or its text as in the environment (`"1.5s"`).
 
     Raises:
-        UsageError: unknown knob, or a value of another form.
+        UsageError: the setting is unknown, or the value has another form.
 
     Note:
-        A communicator reads the knobs when it is made: set them before.
+        A communicator reads the settings when it is made, so call this before.
     """
     _core.set_knob(name, str(value), f"gradred.config.set({name!r}, {value!r})")
 
 
 def reset(name: str | None = None) -> None:
-    """Forget what `set` did to one knob, or to all."""
+    """Undo what `set` did to one setting, or to all settings."""
     if name is None:
         _core.reset_knobs()
     else:
@@ -109,7 +114,7 @@ def reset(name: str | None = None) -> None:
 
 
 def snapshot() -> Mapping[str, Value]:
-    """Each knob's value with its source, in the order of the table."""
+    """Return each setting's value with its source, in the order of the table."""
     values = {name: Value(*found) for name, found in _core.knob_values().items()}
     fault = values["fault"]
     if fault.value is not None:
@@ -120,5 +125,5 @@ def snapshot() -> Mapping[str, Value]:
 
 
 def table() -> list[tuple[str, str, str]]:
-    """Variable, default and help of each knob, as text."""
+    """Return the variable, default and help of each setting, as text."""
     return [(variable, default, text) for _, variable, default, text in _core.knob_table()]

@@ -1,4 +1,4 @@
-"""What can go wrong: one class per kind of trouble, and the form of every message."""
+"""The classes of gradred's errors, and the function that words every message."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ __all__ = [
 
 
 class Error(RuntimeError):
-    """Any error that gradred raises; the classes below say which kind."""
+    """The base class of every error that gradred raises."""
 
 
 class UsageError(Error, ValueError):
-    """The call cannot be carried out as asked, and the caller can mend it."""
+    """The call cannot be carried out as asked; the caller can correct it."""
 
 
 class UsageTypeError(UsageError, TypeError):
-    """A `UsageError` where mpi4py raises `TypeError`, so that existing handlers still match."""
+    """A `UsageError` where mpi4py raises `TypeError`, so that existing handlers still match it."""
 
 
 class TransportError(Error):
-    """The MPI, the network or the shared memory below failed."""
+    """The MPI, the network or the shared memory failed."""
 
 
 class TimeoutError(TransportError, builtins.TimeoutError):  # noqa: A001
-    """Ranks did not arrive within the time allowed; also a builtin `TimeoutError`."""
+    """Some ranks did not arrive within the time allowed; also a builtin `TimeoutError`."""
 
 
 class PeerLost(TransportError):  # noqa: N818
-    """The process of another rank is gone."""
+    """The process of another rank has ended."""
 
 
 class DeviceError(Error):
@@ -49,11 +49,11 @@ INSTALL_MPI = (
     "module load openmpi (module avail lists them); or name the library of one: "
     "MPI4PY_LIBMPI=/path/libmpi.so"
 )
-"""What to do where no MPI is found."""
+"""The remedy in messages about an MPI that was not found."""
 
 
 def explain(asked: str, found: str, remedy: str) -> str:
-    """Word a message the way every gradred error does.
+    """Compose an error message from its three parts.
 
     Args:
         asked: what the caller wanted, for example `GRADRED_TIMEOUT=soon`.
@@ -61,7 +61,7 @@ def explain(asked: str, found: str, remedy: str) -> str:
         remedy: one sentence that says what to do, without a full stop.
 
     Returns:
-        The message, on one line unless a part has several.
+        The message. It has one line unless a part has several.
 
     Example:
         >>> explain("allreduce of x", "x is read-only", "Pass a writable array as out=")

@@ -1,4 +1,4 @@
-"""A number that stands for an array's bits, by which runs and ranks are compared."""
+"""`gradred.result_hash`: a hash of an array's bits, to compare runs and ranks."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from gradred.buffers.cuda_interface import placement
 
 
 def result_hash(x: Any) -> int:
-    """Hash the bytes of an array, 64 bits of them.
+    """Return a 64-bit hash of the bytes of an array.
 
-    Local: other ranks need not call it. Equal on all ranks for what `allreduce`, `allgather` and
-    `bcast` have left there, wherever it lies, and equal in two runs that gave the same bits; arrays
-    that differ have the same hash by an accident of 1 in 2^64. It is what a line of
-    `GRADRED_RESULT_HASH` ends with.
+    Local: other ranks need not call it. Results of `allreduce`, `allgather` and `bcast` have the
+    same hash on all ranks, on the host or on a GPU. Two runs with the same bits have the same
+    hash. Different arrays have the same hash with a probability of 1 in 2^64. Each line of
+    `GRADRED_RESULT_HASH` ends with this hash.
 
-    Blocks until the work of a GPU array's own stream is done and its bytes are on the host. An
-    array on the host is read once.
+    For a GPU array it blocks until the work of the array's own stream is done and the bytes have
+    been copied to the host. An array on the host is read once.
 
     Args:
-        x: any dense array. Its bytes count in the order of memory: those of a transposed array are
-            those of the array.
+        x: any dense array. Its bytes are hashed in the order of memory, so a transposed array has
+            the hash of the original array.
 
     Returns:
-        A number from 0 to 2^64 - 1; `f"{result_hash(x):016x}"` is how the file shows it.
+        A number from 0 to 2^64 - 1; the file has it in the form `f"{result_hash(x):016x}"`.
 
     Raises:
-        gradred.UsageError: no array, a type that gradred does not reduce, gaps between elements.
+        gradred.UsageError: no array, a type that gradred does not reduce, or gaps.
         gradred.DeviceError: a GPU, its driver or its memory failed.
 
     Example:
@@ -51,5 +51,5 @@ def result_hash(x: Any) -> int:
 
 
 def _without_history(x: Any) -> Any:
-    """A tensor of which autograd knows nothing: to look at one changes no gradient."""
+    """Detach a tensor from autograd: hashing changes no gradient."""
     return x.detach() if getattr(x, "requires_grad", False) else x

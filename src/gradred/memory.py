@@ -1,4 +1,4 @@
-"""Arrays in memory that suits gradred."""
+"""`gradred.empty` and its relatives: arrays in memory that other ranks can read directly."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gradred.errors import TransportError, UsageError, UsageTypeError, explain
 if TYPE_CHECKING:
     from gradred.buffers.device_array import DeviceArray
 
-_SHARED_BYTES = 64 << 10  # from which on forked children share an array
+_SHARED_BYTES = 64 << 10  # arrays of at least this size lie in files that peers and forks can map
 _REMEDY = (
     "Free memory or descriptors, or raise their limits (ulimit -n, -v; the container's memory)"
 )
@@ -46,34 +46,37 @@ def empty(
     *,
     device: Any = None,
 ) -> npt.NDArray[Any] | DeviceArray:
-    """A new array in C order: NumPy's, or one in a GPU's memory that peers read where it lies.
+    """Make an array in C order: a NumPy array, or one in GPU memory that peers can read directly.
 
     Local: other ranks need not call it.
 
-    On the host the memory begins at the start of a page and is allocated for real, so that writing
-    to it later cannot fail, in huge pages where the system gives them. It is freed with the array.
-    The other ranks of the host can read arrays from 64 KiB on where they lie, without the kernel's
-    help: one way more for long allreduces, allgathers and broadcasts, taken where it is the
-    fastest, as it mostly is where the ranks' cores share a cache. A forked child (a data loader's
-    worker) shares from 64 KiB on: however much the parent goes on writing, nothing is there twice.
-    What the child writes is its own, the parent never sees it; what the parent writes may show in
-    pages that the child has not written.
+    On the host the memory begins at a page boundary. It is populated at once, in huge pages if the
+    system provides them, so that a later write cannot fail. It is freed together with the array.
 
-    On a GPU gradred keeps the memory for later arrays when the array is gone, since other processes
-    may hold it open. Where all ranks of a host pass such arrays their GPUs reduce them where they
-    lie, and nothing is copied. Waits for the GPU's work where memory is given a second time.
+    Other ranks of the host can read an array of 64 KiB or more directly, without a copy by the
+    kernel. This gives long allreduces, allgathers and broadcasts one more plan. gradred selects it
+    if it is the fastest, which it mostly is if the ranks' cores share a cache.
+
+    A forked child, such as a data loader's worker, shares arrays of 64 KiB or more with its parent.
+    Writes of the parent do not duplicate the memory. The parent never sees writes of the child. The
+    child may see later writes of the parent in pages that the child has not written itself.
+
+    On a GPU, gradred reuses the memory for later arrays after the array is freed, since other
+    processes may still have it open. If all ranks of a host pass such arrays, their GPUs reduce
+    them directly and nothing is copied. Before memory is reused, the call waits for the GPU's work.
 
     Args:
         shape: a length, or the lengths of the axes.
-        dtype: NumPy's type or PyTorch's, or its name; those of ml_dtypes where it is installed, on
-            the host.
-        device: None or `"cpu"`: the host. `"cuda"`: the GPU that is current in this thread;
-            `"cuda:1"`, or a device of CuPy or PyTorch: that one, which somebody has initialised.
+        dtype: a type of NumPy or PyTorch, or its name. On the host also a type of ml_dtypes, if
+            that is installed.
+        device: None or `"cpu"` for the host; `"cuda"` for the current GPU of this thread;
+            `"cuda:1"`, or a device of CuPy or PyTorch, for that GPU. The program must have
+            initialised the GPU.
 
     Raises:
-        gradred.UsageError: gradred does not reduce the type, the shape is none, or the device.
-        gradred.DeviceError: the GPU has not so much memory, or nobody has initialised it.
-        MemoryError: the host has not so much memory.
+        gradred.UsageError: gradred does not reduce the type, or shape or device are not valid.
+        gradred.DeviceError: the GPU has too little memory, or the program has not initialised it.
+        MemoryError: the host has too little memory.
 
     Example:
         >>> import gradred
@@ -92,7 +95,7 @@ def empty(
 def _checked(
     shape: int | Sequence[int], dtype: npt.DTypeLike, asked: str
 ) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    if type(dtype).__module__ == "torch":  # its types tell their names alone
+    if type(dtype).__module__ == "torch":  # NumPy does not understand PyTorch's types
         dtype = str(dtype).removeprefix("torch.")
     by_name = isinstance(dtype, str) and dtype in ITEMSIZES
     remedy = f"Use one of {', '.join(ITEMSIZES)}"
@@ -111,7 +114,7 @@ def _on_host(lengths: tuple[int, ...], kind: np.dtype[Any], asked: str) -> npt.N
 
 
 def _lengths(shape: Any, asked: str) -> tuple[int, ...]:
-    """The lengths of the axes, of whatever kind of whole number."""
+    """Return the lengths of the axes as ints, from any kind of whole number."""
     try:
         given = tuple(shape) if np.iterable(shape) else (shape,)
         lengths = tuple(operator.index(length) for length in given)
@@ -125,7 +128,7 @@ def _lengths(shape: Any, asked: str) -> tuple[int, ...]:
 
 
 def _pages(nbytes: int, asked: str) -> npt.NDArray[np.uint8]:
-    """At least `nbytes` zero bytes from the start of a page on; goes with the last view of them."""
+    """Return at least `nbytes` zero bytes from a page boundary on; the last view frees them."""
     if nbytes >= _SHARED_BYTES:
         try:
             return np.asarray(_core.ArrayMemory(nbytes))
@@ -138,7 +141,7 @@ def _pages(nbytes: int, asked: str) -> npt.NDArray[np.uint8]:
 
 
 def zeros(shape: int | Sequence[int], dtype: npt.DTypeLike = "float32") -> npt.NDArray[Any]:
-    """`empty`, filled with zeros.
+    """Make an array as `empty` does, filled with zeros.
 
     Example:
         >>> import gradred
@@ -149,15 +152,15 @@ def zeros(shape: int | Sequence[int], dtype: npt.DTypeLike = "float32") -> npt.N
 
 
 def empty_like(x: Any) -> Any:
-    """`empty` of the shape, type and order of axes of an array, in the memory where that lies.
+    """Make an array like `empty`, with the shape, type, axis order and device of another array.
 
     Args:
-        x: an array. Of PyTorch's and of those in a GPU's memory (of CuPy, Numba, `gradred.empty`)
-            the new one is of the same library, else NumPy's.
+        x: an array. If it is PyTorch's or lies in a GPU's memory (of CuPy, Numba,
+            `gradred.empty`), the new array is of the same library. Otherwise it is NumPy's.
 
     Raises:
-        gradred.UsageError: the array has gaps, or is of a library that cannot take such memory.
-        gradred.DeviceError: as from `empty`.
+        gradred.UsageError: the array has gaps, or its library cannot use such memory.
+        gradred.DeviceError: as for `empty`.
 
     Example:
         >>> import numpy, gradred

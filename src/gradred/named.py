@@ -1,7 +1,7 @@
-"""Operations that ranks submit by name, in any order; all carry them out in one order.
+"""Operations that ranks submit by name in any order, and that all ranks carry out in one order.
 
-Front ends for deep learning build on this: gradients become ready in another order on each rank.
-What is agreed on, and how: docs/design/named-operations.md.
+Front ends for deep learning use them, since gradients become ready in a different order on each
+rank. docs/design/named-operations.md describes what the ranks agree on and how.
 """
 
 from __future__ import annotations
@@ -27,58 +27,64 @@ Described: TypeAlias = (
     | tuple[int, int, str, tuple[int, ...], int, _core.Placement]
     | tuple[int, int, str, tuple[int, ...], int, _core.Placement | None, tuple[int, ...]]
 )
-"""Address of the input, of the result (equal: in place; 0: make memory for it), element type,
-shape. Of an allgather, alltoall or reducescatter also the result's bytes: it gets memory of its
-own, the host's, where it has other bytes than these. Of arrays on a GPU also where they lie, on all
-ranks of what they submit by one name. Last the axes from the slowest in memory to the fastest,
-where they do not lie as they stand; ranks compare them."""
+"""An array of an operation, as a tuple. Its items are:
+
+- the address of the input;
+- the address of the result: the same address for in place, 0 to allocate memory for it;
+- the element type;
+- the shape;
+- the bytes of the result memory (allgather, alltoall, reducescatter). If the result has another
+  size, it gets new host memory;
+- the placement of arrays on a GPU. Under one name either all ranks submit such arrays or none;
+- the axes from the slowest in memory to the fastest, if the array is not in C order. The ranks
+  compare them."""
 
 MOST_FUSED_BYTES = 4 << 20
-"""Small arrays that become ready together travel as one vector of at most so many bytes."""
+"""The most bytes of one fused vector: small arrays that are ready together travel as one."""
 
 _open: weakref.WeakSet[NamedOperations] = weakref.WeakSet()
 
 
 class NamedRequest(Protocol):
-    """An operation in flight. It goes on if the program forgets it."""
+    """An operation in flight. It continues even if the program drops this object."""
 
     def wait(self, timeout: float | None = None) -> None:
-        """Block until the operation has ended; the thread that waits carries it on.
+        """Block until the operation has ended; the waiting thread makes progress on it.
 
         Args:
-            timeout: seconds to wait for it; None waits as long as `GRADRED_TIMEOUT` allows.
+            timeout: seconds to wait; None waits as long as `GRADRED_TIMEOUT` allows.
 
         Raises:
-            gradred.TimeoutError: it has not ended in this time. It goes on: wait again.
-            gradred.UsageError: the ranks have submitted different things under this name.
-            gradred.PeerLost: a rank has ended.
-            gradred.Error: a rank has left (`NamedOperations.close`), or what else ended it.
+            gradred.TimeoutError: it has not ended within `timeout`. It continues: wait again.
+            gradred.UsageError: the ranks have submitted different operations under this name.
+            gradred.PeerLost: the process of a rank has ended.
+            gradred.Error: a rank has left (`NamedOperations.close`), or the operation failed.
         """
 
     def done(self) -> bool:
-        """Whether it has ended, well or not. Does not block."""
+        """Return whether the operation has ended, with or without an error. Does not block."""
 
     def add_done_callback(self, fn: Callable[[_core.NamedRequest], object]) -> None:
-        """Have `fn(request)` called once when it has ended; as `Request.add_done_callback`."""
+        """Call `fn(request)` once after the operation has ended; see `Request`."""
 
     @property
     def name(self) -> str:
-        """What it was submitted by."""
+        """The name under which the operation was submitted."""
 
     @property
     def waits_for(self) -> str:
-        """Its name, and the ranks that have not submitted it yet, for messages."""
+        """The operation's name and the ranks that have not submitted it yet, for messages."""
 
     @property
     def outputs(self) -> list[NDArray[np.uint8]]:
-        """After the end: the bytes of each result for which there was no memory."""
+        """After the end: the bytes of each result that gradred has allocated memory for."""
 
     @property
     def rows(self) -> list[list[int]]:
-        """After the end, by array and rank: how many rows a rank gave, or gets.
+        """After the end, by array and rank: numbers of rows.
 
-        Of an allgather what each gave, of an alltoall what this rank got from each, of a
-        reducescatter what each gets.
+        For an allgather the rows that each rank gave, for an alltoall the rows that this rank got
+        from each, for a reducescatter the rows that each rank gets.
         """
 
     @property
@@ -87,43 +93,48 @@ class NamedRequest(Protocol):
 
 
 class NamedOperations(_core.NamedOperations):
-    """Named operations over the ranks of a communicator, of which they use a duplicate.
+    """Named operations over the ranks of a communicator; they use a duplicate of it.
 
-    Making them blocks and is collective. Any thread may submit and wait. Arrays are in host memory,
-    or on a GPU: then what the program's stream has been given by now comes first, and the results
-    are there, for all streams, when the operation has ended.
-    Ranks that share memory agree there; others connect to rank 0's host by TCP.
+    The constructor is blocking and collective. Any thread may submit and wait. Arrays are in host
+    memory or on a GPU. On a GPU, an operation follows the work that the program's stream has been
+    given before, and its results are ready for all streams when it has ended. Ranks that share
+    memory agree through it; other ranks connect to rank 0's host by TCP.
 
     `submit(kind, name, arrays, op="sum", prescale=1.0, postscale=1.0, root=0, splits=(),
-    held=None, priority=0)` returns a `NamedRequest` at once; the operation begins when all ranks
-    have submitted one of this name. `kind` is "allreduce", "allgather", "broadcast", "alltoall",
-    "reducescatter" or "barrier". Several arrays are one operation. Inputs are multiplied by
-    `prescale`, results by `postscale` (integers in float64, truncated toward zero; so is
-    `op="avg"`). `splits` are the rows of an alltoall for each rank. `held` lives until the
-    operation has ended. Of what all ranks have submitted and none has begun, the highest `priority`
-    goes first, of several the oldest; a large allreduce lets others pass after each 8 MiB, once
-    something has been more urgent than it is. Where ranks give other priorities the highest counts.
-    Raises UsageError for what no rank could carry out and for a name that is in flight, Error once
-    a rank has left.
+    held=None, priority=0)` returns a `NamedRequest` immediately. The operation begins when all
+    ranks have submitted one of this name. It raises UsageError for an operation that no rank could
+    carry out and for a name that is in flight, and Error after a rank has left.
 
-    `write_to(timeline)` has what happens from now on written to a `Timeline`, a file for
-    chrome://tracing; None ends that.
+    - `kind` is "allreduce", "allgather", "broadcast", "alltoall", "reducescatter" or "barrier".
+    - Several arrays make one operation.
+    - Inputs are multiplied by `prescale` and results by `postscale`. Integers are multiplied in
+      float64 and truncated toward zero; `op="avg"` truncates them too.
+    - `splits` gives the rows of an alltoall for each rank.
+    - `held` is an object that gradred keeps alive until the operation has ended.
+    - Of the operations that all ranks have submitted and none has begun, the one with the highest
+      `priority` begins first, then the oldest. If the ranks give different priorities, the highest
+      one applies. Once a large allreduce has been less urgent than another operation, others may
+      run after each 8 MiB of it.
 
-    `look_for_lost(where)` raises PeerLost where a rank has ended while this one waits for something
-    else, of which the text `where` tells.
+    `write_to(timeline)` records all later events in a `Timeline`, a file for chrome://tracing;
+    None stops the recording.
 
-    `join()` says that this rank has no more arrays: until all ranks have joined it takes part in
-    sums with zeros.
+    `look_for_lost(where)` raises PeerLost if a rank has ended while this one waits for something
+    else; the text `where` describes that wait.
+
+    `join()` announces that this rank has no more arrays. Until all ranks have joined, it takes
+    part in sums with zeros.
 
     Args:
-        comm: whose ranks take part.
-        most_fused_bytes: see `MOST_FUSED_BYTES`; 0 keeps each array apart. Rank 0's counts.
-        title: for messages, where a program has several: `"process set 1"`.
-        ranks: by which numbers messages call the ranks, by rank; none: by those in `comm`.
+        comm: the communicator whose ranks take part.
+        most_fused_bytes: see `MOST_FUSED_BYTES`; 0 fuses no arrays. Rank 0's value applies.
+        title: a name for messages, if a program has several objects: `"process set 1"`.
+        ranks: the number by which messages call each rank; if empty, its rank in `comm`.
 
     Raises:
-        gradred.UsageError: the ranks share no memory, and their MPI takes no calls from any thread.
-        gradred.TransportError: there is too little memory, or a host cannot reach that of rank 0.
+        gradred.UsageError: the ranks share no memory, and their MPI does not allow calls from any
+            thread.
+        gradred.TransportError: there is too little memory, or a host cannot reach rank 0's host.
     """
 
     def __init__(
@@ -143,25 +154,26 @@ class NamedOperations(_core.NamedOperations):
         _open.add(self)
 
     def next_name(self, kind: str) -> str:
-        """A name for an operation of this kind that has none.
+        """Return a name for an operation of this kind that the program has not named.
 
-        It counts those alone, so that they meet if the ranks submit them in the same order.
+        The name counts the unnamed operations of the kind. So the names match on all ranks if
+        these submit such operations in the same order.
         """
         self._unnamed[kind] += 1
         return f"noname.{self._unnamed[kind]}"
 
     def close(self) -> None:
-        """This rank leaves: what is not agreed on yet ends with an error on all ranks."""
+        """Leave: operations that are not agreed on yet end with an error on all ranks."""
         self.leave()
         _open.discard(self)
 
     def shrink(self) -> Comm:
-        """As `close`, and a communicator of the ranks that live, see `Comm.shrink`."""
+        """Call `close` and return a communicator of the ranks that run; see `Comm.shrink`."""
         self.close()
         return self._comm.shrink()
 
     def free(self) -> None:
-        """As `close`, and free the communicator. All ranks have to; none waits for the others."""
+        """Call `close` and free the communicator. Every rank must call it; it does not wait."""
         self.close()
         self._comm.free()
 

@@ -1,4 +1,4 @@
-"""The reduction operations: their names, and the one with a parameter."""
+"""The reduction operations: their names, and `premul`, the one with a parameter."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 UFUNCS: Final = dict(_core.operations())
-"""NumPy's functions of two elements that the operations are, by name: the table of the core,
-csrc/base/types.h. avg divides their result, premul scales their operands."""
+"""The NumPy function of two elements behind each operation, by name, from the core's table in
+csrc/base/types.h. avg then divides the result; premul first scales the operands."""
 
 _OTHER_NAMES: Final = {"mean": "avg", "average": "avg", "product": "prod", "add": "sum"}
 
-OPS: Final = tuple(name for name in UFUNCS if name != "premul")  # which needs a factor
+OPS: Final = tuple(name for name in UFUNCS if name != "premul")  # premul needs a factor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Premul:
 
 
 def premul(factor: float) -> Premul:
-    """An operation: multiply each rank's input by `factor`, then sum over the ranks.
+    """Make an operation: multiply each rank's input by `factor`, then sum over the ranks.
 
     Integers are multiplied in float64 and truncated toward zero. All ranks must give the same
     factor. The name is NCCL's (`ncclRedOpCreatePreMulSum`).
@@ -64,11 +64,11 @@ def require(op: str, dtype: str, asked: str, *, on_device: bool = False) -> None
     Args:
         op: a name from `OPS`, or `"premul"`.
         dtype: gradred's name of the type.
-        asked: for the message.
-        on_device: some of them are in a GPU's memory.
+        asked: what the caller wants to do, for the message.
+        on_device: whether some elements are in a GPU's memory.
 
     Raises:
-        gradred.UsageError: they have not; the message lists those they have.
+        gradred.UsageError: they do not; the message lists the operations that they have.
     """
     if not _has(op, dtype):
         has = ", ".join(name for name in OPS if _has(name, dtype))
@@ -83,15 +83,15 @@ def _has(op: str, dtype: str) -> bool:
 
 
 def resolve(op: Any) -> tuple[str, float] | None:
-    """The name and factor of an operation; None for an `MPI.Op` that only the MPI can apply.
+    """Return the name and factor of an operation; None for an `MPI.Op` that only the MPI knows.
 
     Raises:
-        gradred.UsageError: not an operation at all; the message names the nearest one.
+        gradred.UsageError: `op` is no operation; the message names the nearest one.
     """
     if isinstance(op, str):
         if op in OPS:
             return op, 1.0
-        import difflib  # here, as it is seldom needed
+        import difflib  # imported here because it is seldom needed
 
         near = [_OTHER_NAMES[op]] if op in _OTHER_NAMES else difflib.get_close_matches(op, OPS, n=1)
         remedy = f"Did you mean {near[0]!r}" if near else f"Use one of {', '.join(OPS)}"

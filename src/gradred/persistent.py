@@ -1,4 +1,4 @@
-"""Persistent allreduce: arguments are checked once, then started again and again."""
+"""Persistent allreduce: gradred checks the arguments once, then starts the call repeatedly."""
 
 # ruff: noqa: N802 (MPI's own names)
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gradred.request import keep_alive, let_go, release_handle
 if TYPE_CHECKING:
 
     class _Base(MPI.Prequest):
-        """What the extension adds, so that `p()` costs next to nothing."""
+        """The members that the extension adds, for a fast `p()`."""
 
         def __call__(self) -> None: ...
         def _bind(self, comm: MPI.Comm, call: _core.Call, /) -> None: ...
@@ -30,11 +30,11 @@ class PersistentAllreduce(_Base):
     """An allreduce on fixed buffers; made by `Comm.Allreduce_init`.
 
     `p()` starts the operation and waits for it; `p.Start()` and `p.Wait()` do so in two steps.
-    All ranks must start their persistent operations in the same order, but one may say `p()`
-    where another says `Start` and `Wait`. Between them the buffers belong to the operation.
+    All ranks must start their persistent operations in the same order. One rank may call `p()`
+    where another calls `Start` and `Wait`. Between them the buffers belong to the operation.
 
-    While it is started, `MPI.Request.Waitall` and its like take it too. To start several, use
-    `PersistentAllreduce.Startall`: `MPI.Prequest.Startall` knows only the MPI's own.
+    While it is started, `MPI.Request.Waitall` and similar calls accept it too. To start several,
+    use `PersistentAllreduce.Startall`: `MPI.Prequest.Startall` knows only the MPI's own requests.
 
     Example:
         >>> import numpy, gradred
@@ -55,7 +55,7 @@ class PersistentAllreduce(_Base):
 
     @classmethod
     def prepare(cls, comm: MPI.Comm, call: _core.Call, buffers: Any) -> PersistentAllreduce:
-        """A call of gradred's own; `buffers` is what must live as long as the request."""
+        """Make a request that gradred carries out; it keeps `buffers` alive."""
         self = cls()
         self._comm, self._call, self._buffers, self._operation = comm, call, buffers, None
         self._bind(comm, call)
@@ -63,16 +63,16 @@ class PersistentAllreduce(_Base):
 
     @classmethod
     def of_mpi(cls, request: MPI.Prequest, buffers: Any) -> PersistentAllreduce:
-        """The MPI's own persistent operation, with this class's methods."""
+        """Wrap the MPI's own persistent request, to give it this class's methods."""
         self = cls(request)
         self._comm, self._call, self._buffers, self._operation = None, None, buffers, None
         return self
 
     def Start(self) -> None:
-        """Start the operation; returns at once, before any other rank has to do anything.
+        """Start the operation. Local: returns immediately, without action of any other rank.
 
         Raises:
-            gradred.UsageError: it is started already, or freed.
+            gradred.UsageError: the operation is started already, or the request is freed.
         """
         if self._comm is None:
             return super().Start()
@@ -88,10 +88,10 @@ class PersistentAllreduce(_Base):
         return None
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        """Block until the result is in place; at once if the operation is not started.
+        """Block until the result is in place; returns immediately if nothing is started.
 
         Raises:
-            gradred.Error: what ended the operation.
+            gradred.Error: the operation failed.
         """
         operation = self._operation
         if operation is None:
@@ -104,10 +104,10 @@ class PersistentAllreduce(_Base):
         return True
 
     def Test(self, status: MPI.Status | None = None) -> bool:
-        """Whether the result is in place or the operation is not started. Does not block.
+        """Return whether the result is in place or nothing is started. Does not block.
 
         Raises:
-            gradred.Error: what ended the operation.
+            gradred.Error: the operation failed.
         """
         operation = self._operation
         if operation is None:
@@ -119,32 +119,35 @@ class PersistentAllreduce(_Base):
         return True
 
     def _start_and_wait(self) -> None:
-        """`p()` where the extension leaves it to us: the MPI's own, freed or started ones."""
+        """Carry out `p()` for requests that the extension does not handle.
+
+        These are the MPI's own requests, and those that are freed or started.
+        """
         self.Start()
         self.Wait()
 
     def Free(self) -> None:
-        """Give the request up; an operation in flight still ends, on the memory it holds."""
+        """Free the request; an operation in flight still ends, on memory that gradred keeps."""
         if self._comm is None:
             return super().Free()
-        self._unbind()  # refused while another thread is in p(), which uses the rest
+        self._unbind()  # raises while another thread is in p(), which uses the fields below
         self._call = self._buffers = self._operation = None
         if self and not MPI.Is_finalized():
             super().Free()
         return None
 
     def free(self) -> None:
-        """`Free`, by mpi4py's other name."""
+        """Call `Free`, under mpi4py's other name."""
         if self._comm is None:
             return super().free()
         return self.Free()
 
     def wait(self, status: MPI.Status | None = None) -> Any:
-        """`Wait`, by mpi4py's other name; there is no object to return."""
+        """Call `Wait`, under mpi4py's other name; there is no object to return."""
         self.Wait(status)
 
     def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
-        """`Test`, by mpi4py's other name; there is no object to return."""
+        """Call `Test`, under mpi4py's other name; there is no object to return."""
         return self.Test(status), None
 
     @classmethod
@@ -154,12 +157,12 @@ class PersistentAllreduce(_Base):
             request.Start()
 
     def _active(self) -> bool:
-        """Whether it is started, and neither waited for here nor by the MPI's own functions."""
+        """Return whether it is started and not completed, here or by the MPI's own functions."""
         operation = self._operation
         if operation is None:
             return False
         if operation.request is not None and not self:
-            self._forget(operation)  # completed by MPI.Request.Waitall or its like
+            self._forget(operation)  # MPI.Request.Waitall or a similar call has completed it
             return False
         return True
 

@@ -1,4 +1,4 @@
-"""What `plan=` may be: a name, or a schedule of the user's own, validated once."""
+"""The values of `plan=`: a plan's name, or a schedule of the user, which is validated once."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from gradred.schedules import Schedule
 
 PlanLike: TypeAlias = "str | Schedule | Callable[[int, int], Schedule] | None"
 
-# The largest size for which the schedules of all ranks are proved together, not only one's own.
+# The largest size for which the schedules of all ranks are verified together. Above it only the
+# calling rank's schedule is validated.
 _VERIFIED_SIZE = 64
 
 
 class Plan(NamedTuple):
-    """A plan as `_core.Call` takes it."""
+    """A plan in the form that `_core.Call` takes."""
 
     name: str = ""
     schedule: Schedule | None = None
@@ -28,19 +29,19 @@ _CHOSEN_BY_GRADRED = Plan()
 
 @functools.cache
 def names(collective: str) -> list[str]:
-    """The plans that a call may ask for, by name, of every family."""
+    """Return the names of the plans that a call may request, of every plan family."""
     return [name for family in _core.plan_families() for name in family["plans"][collective]]
 
 
 def resolve(plan: Any, collective: str, rank: int, size: int) -> Plan:
-    """Understand `plan=`.
+    """Convert the value of `plan=` to a `Plan`.
 
     Args:
-        plan: None; a name; a Schedule of this rank; or a function of rank and size that makes one,
-            of which the schedules of all ranks are proved (up to 64 ranks).
+        plan: None; a name; a Schedule of this rank; or a function of rank and size that makes one.
+            With a function, the schedules of all ranks are verified (up to 64 ranks).
         collective: `"allreduce"`, `"reduce_scatter"`, `"allgather"` or `"bcast"`.
-        rank: of this rank.
-        size: of the communicator.
+        rank: the number of this rank.
+        size: the number of ranks of the communicator.
 
     Raises:
         gradred.UsageError: there is no such plan, or the schedule is wrong.
@@ -71,14 +72,14 @@ def _named(name: str, collective: str) -> Plan:
 
 
 def _near(name: str, known: Sequence[str]) -> str:
-    import difflib  # here, as it is seldom needed
+    import difflib  # imported here because it is seldom needed
 
     near = difflib.get_close_matches(name, known, n=1)
     return f"Did you mean {near[0]!r}" if near else f"Use one of {', '.join(known)}"
 
 
 class _by_identity:  # noqa: N801 (a wrapper, used like a function)
-    """A schedule that is equal only to itself: comparing all its steps would cost too much."""
+    """A schedule that equals only itself, since a comparison of all its steps costs too much."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule

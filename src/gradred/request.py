@@ -1,4 +1,4 @@
-"""Requests of non-blocking calls: real MPI requests that gradred drives."""
+"""Requests of non-blocking calls: real MPI requests whose operations gradred advances."""
 
 # ruff: noqa: N802 (MPI's own names)
 from __future__ import annotations
@@ -15,36 +15,36 @@ from gradred.errors import UsageError, explain
 
 RequestT = TypeVar("RequestT", bound="Request")
 
-# What operations in flight read and write must live even if the program forgets its request.
+# Keeps alive what operations in flight read and write, even if the program drops its request.
 _in_flight: collections.OrderedDict[_core.Operation, Any] = collections.OrderedDict()
 
-# Unfinished operations that one call of `keep_alive` passes over: with two, those that have ended
-# are let go before as many others have been started, however many there are.
+# The number of unfinished operations that one call of `let_ended_go` skips. With two, all ended
+# operations are released before as many others have been started, whatever their number.
 _PASSED_OVER = 2
 
 
 def keep_alive(operation: _core.Operation, buffers: Any) -> None:
-    """Hold `buffers` as long as the operation may use them; lets go of those of earlier ones."""
+    """Keep `buffers` alive while the operation may use them; releases those of ended operations."""
     let_ended_go()
     if not operation.ended or operation.holds_memory:
         _in_flight[operation] = buffers
 
 
 def let_ended_go() -> None:
-    """Let go of what ended operations have worked on; looks at a few of them only."""
+    """Release the buffers of ended operations; checks only a few operations."""
     left = min(_PASSED_OVER, len(_in_flight))
     while left:
         try:
             earlier, its_buffers = _in_flight.popitem(last=False)
-        except KeyError:  # none is left, perhaps since another thread is here as well
+        except KeyError:  # empty: another thread may have run this at the same time
             break
         if not earlier.ended or earlier.holds_memory:
-            _in_flight[earlier] = its_buffers  # behind all others: none hides those after it
+            _in_flight[earlier] = its_buffers  # moved to the end, so that it hides no ended one
             left -= 1
 
 
 def let_go(operation: _core.Operation) -> None:
-    """Hold the buffers of an operation that has ended no longer, unless the MPI may use them."""
+    """Release the buffers of an ended operation, unless the MPI may still use them."""
     if not operation.holds_memory:
         _in_flight.pop(operation, None)
 
@@ -52,7 +52,7 @@ def let_go(operation: _core.Operation) -> None:
 if TYPE_CHECKING:
 
     class _Base(MPI.Request):
-        """What the extension adds, so that starting and waiting cost next to nothing."""
+        """The members that the extension adds, for fast starts and waits."""
 
         @property
         def _operation(self) -> _core.Operation | None: ...
@@ -65,48 +65,49 @@ else:
 
 
 class Request(_Base):
-    """A non-blocking operation in flight; `MPI.Request.Waitall` and its like take it too.
+    """A non-blocking operation in flight; `MPI.Request.Waitall` and similar calls accept it too.
 
-    `Wait` and `Test` of this class let the waiting thread itself carry the operation on, which is
-    faster than waiting for the progress thread.
+    In `Wait` and `Test` of this class the waiting thread itself makes progress on the operation,
+    which is faster than waiting for the progress thread.
     """
 
     __slots__ = ()
 
     @classmethod
     def start(cls: type[RequestT], comm: MPI.Comm, call: _core.Call, buffers: Any) -> RequestT:
-        """Start `call` and return at once; `buffers` live until the operation has ended."""
+        """Start `call` and return immediately; keeps `buffers` alive until the operation ends."""
         operation = _core.start(comm, call)
         streams.tell_if_host_waits(operation)
         return cls.of(operation, (call, buffers))
 
     @classmethod
     def of(cls: type[RequestT], operation: _core.Operation, buffers: Any) -> RequestT:
-        """The request of an operation that has been started."""
+        """Make the request of an operation that has been started."""
         let_ended_go()
         handle = operation.request
         request = cls() if handle is None else cls(MPI.Request.fromhandle(handle))
-        # The MPI's own functions wait for a request of its own.
+        # If the operation has an MPI request of its own, the MPI's functions wait for that one.
         request._hold(None if operation.uses_mpi_request else operation, buffers)
         return request
 
     def add_done_callback(self: RequestT, fn: Callable[[RequestT], object]) -> None:
-        """Have `fn(request)` called once when the operation has ended, well or not.
+        """Call `fn(request)` once when the operation has ended, with or without an error.
 
-        It is called by the thread whose `Wait` or `Test` of this request finds the end, else by a
-        thread that gradred keeps for callbacks; if the operation has ended already, at once, by
-        this thread. Callbacks of one request are called one after the other, in the order in which
-        they were added; those of several may run at the same time. `fn` may start operations, wait
-        for them or for other callbacks, and take its time: what is in flight goes on. What it
-        raises goes to `sys.unraisablehook` and disturbs nothing else. `request.Wait()` in it raises
-        what ended the operation, unless the program has been told by a `Wait` or `Test` before. It
-        must not be called there if the program waits for this request by the MPI's own functions,
-        such as `MPI.Request.Waitall`: no two threads may complete one request of the MPI.
+        The thread whose `Wait` or `Test` of this request finds the end calls it. Otherwise a
+        thread that gradred has for callbacks calls it. If the operation has ended already, this
+        thread calls `fn` immediately. Callbacks of one request run one after the other, in the
+        order in which they were added. Callbacks of several requests may run at the same time.
 
-        Operations that the program leaves in flight are given up when it ends, and their callbacks
-        called. Where gradred has no threads (MPI below `MPI.THREAD_MULTIPLE`, or
-        `GRADRED_PROGRESS_THREAD=0`), `Wait` and `Test` of any of gradred's requests call callbacks,
-        and nothing else does.
+        `fn` may start operations, wait for them or for other callbacks, and take its time:
+        operations in flight continue. Its exceptions go to `sys.unraisablehook` and affect nothing
+        else. `request.Wait()` in it raises the operation's error, unless an earlier `Wait` or
+        `Test` of the program has raised it. `fn` must not call it if the program waits for this
+        request by the MPI's own functions, such as `MPI.Request.Waitall`: no two threads may
+        complete one MPI request.
+
+        When the program ends, gradred abandons operations that are still in flight and calls their
+        callbacks. If gradred has no threads (MPI below `MPI.THREAD_MULTIPLE`, or
+        `GRADRED_PROGRESS_THREAD=0`), only `Wait` and `Test` of gradred's requests call callbacks.
 
         Args:
             fn: called with this request; its result is ignored.
@@ -136,17 +137,17 @@ class Request(_Base):
             _core.call_callback(fn, self)
 
     def wait_stream(self, stream: streams.StreamLike) -> None:
-        """Have a CUDA stream wait for the result; returns at once, and frees no request.
+        """Make a CUDA stream wait for the result; returns immediately and frees no request.
 
-        What the stream is given from now on comes after the result. An operation that was started
-        without `stream=`, or on arrays in host memory, is waited for by the host, as by `Wait`.
+        Work that the stream is given later follows the result. If the operation was started
+        without `stream=`, or on arrays in host memory, the host waits for it as in `Wait`.
 
         Args:
             stream: as in `gradred.allreduce`.
 
         Raises:
-            gradred.UsageError: it is no stream, or one that is being captured.
-            gradred.Error: what has ended the operation.
+            gradred.UsageError: `stream` is no stream, or is being captured.
+            gradred.Error: the operation failed.
         """
         handle = streams.handle_of(stream, "wait_stream")
         operation = self._operation
@@ -156,25 +157,25 @@ class Request(_Base):
             streams.make_wait(operation, handle)
 
     def wait(self, status: MPI.Status | None = None) -> Any:
-        """`Wait`, by mpi4py's other name; there is no object to return."""
+        """Call `Wait`, under mpi4py's other name; there is no object to return."""
         self.Wait(status)
 
     def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
-        """`Test`, by mpi4py's other name; there is no object to return."""
+        """Call `Test`, under mpi4py's other name; there is no object to return."""
         return self.Test(status), None
 
     @classmethod
     def Waitall(
         cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None
     ) -> Literal[True]:
-        """Block until all requests, gradred's and the MPI's, are done.
+        """Block until all requests, gradred's and the MPI's, have completed.
 
         Raises:
-            gradred.Error: what ended one of the operations; the others have ended as well.
+            gradred.Error: one of the operations failed; the others have ended as well.
         """
         failure: Exception | None = None
         found: list[MPI.Status | None] = [None] * len(requests)
-        if statuses is not None:  # filled in place, as mpi4py does it
+        if statuses is not None:  # filled in place, as in mpi4py
             statuses[:] = statuses[: len(requests)]
             statuses += [MPI.Status() for _ in requests[len(statuses) :]]
             found[:] = statuses
@@ -183,7 +184,7 @@ class Request(_Base):
             if getattr(request, "_operation", None) is None:
                 pending.append(index)
                 continue
-            try:  # the thread that waits carries on all operations, and the MPI
+            try:  # the waiting thread makes progress on all operations, and on the MPI
                 request.Wait(found[index])
             except Exception as error:
                 failure = failure or error
@@ -198,7 +199,7 @@ class Request(_Base):
                     failure = failure or error
                 pending.remove(index)
             pause = 0.0 if len(pending) < before else min(pause + 1e-6, 1e-4)
-            if pending:  # another thread may need the GIL to go on
+            if pending:  # another thread may need the GIL to make progress
                 time.sleep(pause)
         if failure is not None:
             raise failure
@@ -206,18 +207,18 @@ class Request(_Base):
 
 
 def run_in_stream(comm: MPI.Comm, call: _core.Call, buffers: Any, stream: int | None) -> None:
-    """Carry out a call: block until the result is there, or until `stream` waits for it.
+    """Carry out a call: block until the result is there, or make `stream` wait for it.
 
     Args:
-        comm: a communicator whose ranks all make such a call.
-        call: whose placement has the stream.
-        buffers: what must live until the operation has ended.
-        stream: the handle; None blocks.
+        comm: a communicator; all its ranks make such a call.
+        call: the call, whose placement contains the stream.
+        buffers: the objects to keep alive until the operation has ended.
+        stream: the stream's handle; None blocks.
     """
     if stream is None:
         _core.run(comm, call, buffers)
         return
-    _core.prepare(comm)  # nothing is set up while a stream waits
+    _core.prepare(comm)  # sets up the communicator now: nothing is set up while a stream waits
     operation = start(comm, call, buffers)
     if operation.ended:
         operation.rethrow()
@@ -225,7 +226,7 @@ def run_in_stream(comm: MPI.Comm, call: _core.Call, buffers: Any, stream: int | 
 
 
 def start(comm: MPI.Comm, call: _core.Call, buffers: Any) -> _core.Operation:
-    """Start a call, whose placement may have a stream; `buffers` live until its end."""
+    """Start a call, whose placement may contain a stream; keeps `buffers` alive until it ends."""
     operation = _core.start(comm, call, mpi_request=False)
     keep_alive(operation, (call, buffers))
     streams.tell_if_host_waits(operation)
@@ -238,7 +239,7 @@ _core.use_request_class(Request, keep_alive, let_ended_go, _in_flight)
 def release_handle(
     request: MPI.Request, operation: _core.Operation, status: MPI.Status | None
 ) -> None:
-    """Complete the MPI's side of a request whose operation has ended."""
+    """Complete the MPI request of an operation that has ended."""
     if request:
         address = 0 if status is None else MPI._addressof(status)
         _core.release_request(request, operation, address)

@@ -1,4 +1,4 @@
-"""The order of a CUDA stream: what `stream=` may be, and operations that streams wait for."""
+"""CUDA streams: the values of `stream=`, and operations that streams wait for."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from gradred import _core
 from gradred.errors import UsageError, UsageTypeError, explain
 
 StreamLike = Any
-"""An integer as the array API has it (1: the legacy default stream, 2: the calling thread's own
+"""An integer as in the array API (1: the legacy default stream, 2: the calling thread's own
 default stream, else the driver's handle), or a stream of CuPy, PyTorch, Numba or cuda.core."""
 
 LEGACY_DEFAULT: Final = 1
-"""The stream that waits for all others, and they for it, unless they were made non-blocking."""
+"""The stream that synchronises with all other streams, unless they were made non-blocking."""
 
 _REMEDY = "Pass a stream of CuPy, PyTorch, Numba or cuda.core, its handle, or None"
 _told: set[str] = set()
 
 
 def handle_of(stream: StreamLike, asked: str) -> int:
-    """What the CUDA driver calls this stream.
+    """Return the CUDA driver's handle of a stream.
 
     Raises:
-        gradred.UsageError: it is no stream.
+        gradred.UsageError: `stream` is no stream.
     """
     if isinstance(stream, int) and not isinstance(stream, bool):
         if stream == 0:
@@ -39,7 +39,7 @@ def handle_of(stream: StreamLike, asked: str) -> int:
     if handle < 0:
         found = "no stream has a handle below zero"
         raise UsageError(explain(f"{asked} with stream={stream!r}", found, _REMEDY))
-    return handle or LEGACY_DEFAULT  # which libraries call the null stream
+    return handle or LEGACY_DEFAULT  # libraries use the null handle for the legacy default stream
 
 
 def _handle_inside(stream: Any) -> Any:
@@ -50,13 +50,13 @@ def _handle_inside(stream: Any) -> Any:
     for name in ("cuda_stream", "ptr", "handle"):  # PyTorch, CuPy, Numba
         handle = getattr(stream, name, None)
         if handle is not None:
-            value = getattr(handle, "value", handle)  # ctypes has None for a null pointer
+            value = getattr(handle, "value", handle)  # ctypes gives None for a null pointer
             return 0 if value is None else value
     return None
 
 
 def tell_if_host_waits(operation: _core.Operation) -> None:
-    """Warn once for each reason why the host waits though a stream was given."""
+    """Warn, once for each reason, that the host waits although the program has given a stream."""
     why = operation.why_host_waits
     if why and why not in _told:
         _told.add(why)
@@ -68,7 +68,7 @@ def tell_if_host_waits(operation: _core.Operation) -> None:
 
 
 def make_wait(operation: _core.Operation, stream: int) -> None:
-    """Have a stream wait for the result; blocks where the operation is in no stream's order."""
+    """Make a stream wait for the result; blocks if the operation is not in stream order."""
     if operation.in_stream_order:
         operation.wait_stream(stream)
     else:

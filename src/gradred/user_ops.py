@@ -1,8 +1,8 @@
-"""Operations made of a program's own functions, compiled by Numba.
+"""Operations made from a program's own functions, which Numba compiles.
 
-One function of two elements becomes the two that the core reduces by (csrc/reduce/reduce.h): of
-pairs, and of many inputs. They are machine code that needs neither Python nor its lock, so every
-path takes them, also where a thread of gradred's own does the work.
+From one function of two elements this module compiles the two functions by which the core reduces
+(csrc/reduce/reduce.h): one for pairs and one for many inputs. They are machine code that needs
+neither Python nor the GIL. So every plan can use them, also on gradred's own threads.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from gradred.element_types import ELEMENT_TYPES, ElementType
 from gradred.errors import UsageError, UsageTypeError, explain
 
 BLOCK: Final = 512
-"""Elements of a result that are folded over all inputs before the next ones: they stay in the
-first-level cache."""
+"""The elements of a result that are reduced over all inputs before the next block of elements:
+they fit into the first-level cache."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class UserOp:
-    """An operation made of a function; made by `gradred.user_op`."""
+    """A reduction operation made from a function; made by `gradred.user_op`."""
 
     name: str
-    """The function's name and a hash of what it does, by which ranks agree on it."""
+    """The function's name and a hash of its code, which the ranks compare."""
     function: Callable[[Any, Any], Any]
 
     def __repr__(self) -> str:
@@ -41,31 +41,32 @@ class UserOp:
 
 
 def user_op(function: Callable[[Any, Any], Any]) -> UserOp:
-    """An operation of a function of two elements, which Numba compiles.
+    """Make a reduction operation from a function of two elements, which Numba compiles.
 
-    Works in every reduction of gradred that takes an operation, but in named operations. The
-    function is compiled for an element type when a call first has arrays of it, which takes some
-    0.3 seconds, without Python's lock being held while it runs later. For arrays in GPUs' memory it
-    is compiled again, for GPUs. Where Numba cannot do that (it takes NVIDIA's libNVVM), or the
-    driver does not link it to gradred's kernels, such arrays are staged through host memory and
-    reduced there.
+    Every reduction of gradred that takes an operation accepts it, except named operations. The
+    function is compiled for an element type when a call first has arrays of the type. That takes
+    some 0.3 seconds. It later runs without the GIL. For arrays in GPUs' memory it is compiled
+    again, for GPUs. If Numba cannot do that (it needs NVIDIA's libNVVM), or the driver does not
+    link it to gradred's kernels, such arrays are staged through host memory and reduced there.
 
-    The function must be commutative and associative: in which order and grouping the ranks'
-    elements meet differs with the plan and the number of ranks, as in MPI with `commute=True`.
-    Where `f(a, b)` and `f(b, a)` differ in a bit, ranks may get results that do. Floats of 16 and 8
-    bits are computed in float32 and rounded. A division by zero gives what NumPy gives.
+    The function must be commutative and associative. The order and grouping of the ranks' elements
+    depend on the plan and the number of ranks, as in MPI with `commute=True`. If `f(a, b)` and
+    `f(b, a)` differ in a bit, the ranks' results may differ too. Floats of 16 and 8 bits are
+    computed in float32 and rounded. A division by zero gives NumPy's result.
 
-    All ranks must give the same function: they compare a hash of its bytecode, of its constants, of
-    the numbers that it takes from around it, and of functions that it calls. So they must run the
-    same version of Python.
+    All ranks must give the same function. They compare a hash of its bytecode, its constants, the
+    numbers that it uses from enclosing scopes, and the functions that it calls. So they must run
+    the same version of Python.
 
     Args:
-        function: takes two elements and returns one; a Python function, or one that `numba.njit`,
-            `numba.vectorize` or `numba.cuda.jit` has decorated. It is used as at this moment.
+        function: takes two elements and returns one. It is a Python function, or one that
+            `numba.njit`, `numba.vectorize` or `numba.cuda.jit` has decorated. Later changes of
+            the values that it uses have no effect.
 
     Raises:
-        gradred.UsageError: it takes other than two arguments, or raises; Numba is not installed. On
-            first use with a type: Numba cannot compile it for that, or it is not commutative.
+        gradred.UsageError: the function does not take two arguments, or contains a `raise`; Numba
+            is not installed. On first use with an element type: Numba cannot compile it for the
+            type, or it is not commutative.
 
     Example::
 
@@ -91,15 +92,15 @@ def user_op(function: Callable[[Any, Any], Any]) -> UserOp:
 
 
 _made: dict[str, UserOp] = {}
-_kept: list[Any] = []  # compiled functions, as long as the process: the core has their addresses
+_kept: list[Any] = []  # keeps compiled functions alive to the end: the core has their addresses
 
 
 @functools.cache
 def compiled(op: str, dtype: str) -> bool:
-    """Whether this is an operation of `user_op`, which has functions for the type now.
+    """Return whether `op` was made by `user_op`; compiles its functions for the type.
 
     Raises:
-        gradred.UsageError: Numba cannot compile it for that, or it is not commutative.
+        gradred.UsageError: Numba cannot compile it for the type, or it is not commutative.
     """
     made = _made.get(op)
     if made is None:
@@ -120,7 +121,7 @@ def compiled(op: str, dtype: str) -> bool:
 
 
 def _reason(text: str) -> str:
-    """The first sentence of an error of Numba's, with the signature that it may announce."""
+    """Return the first sentence of a Numba error, with the signature if it announces one."""
     lines = [line.strip() for line in text.splitlines() if not line.startswith("Failed in")]
     lines = [line for line in lines if line]
     first, *rest = lines or ["it does not say why"]
@@ -130,10 +131,10 @@ def _reason(text: str) -> str:
 
 @functools.cache
 def compile_for_devices(op: str, dtype: str) -> None:
-    """Give the core a function for GPUs if this is an operation of `user_op`, or why there is none.
+    """Compile an operation of `user_op` for GPUs; give the core the code, or why there is none.
 
-    Of another operation it does nothing. Whether the ranks reduce on GPUs they agree on in each
-    call: one rank without a function has all of them reduce on the host.
+    Does nothing for other operations. The ranks agree in each call on whether they reduce on GPUs:
+    if one rank has no function, all ranks reduce on the host.
     """
     made = _made.get(op)
     if made is None or not _core.has_device_type(dtype):
@@ -147,17 +148,18 @@ def compile_for_devices(op: str, dtype: str) -> None:
     _core.add_device_reduction(op, dtype, code, why_not)
 
 
-_OLDEST_CAPABILITY: Final = (7, 5)  # whose PTX all later devices take
+_OLDEST_CAPABILITY: Final = (7, 5)  # all later devices accept its PTX
 
 
 def _ptx(function: Any, dtype: str) -> str:
-    """PTX of `T gradred_user_op(T, T)`, C's; floats of 16 and 8 bits are given as float32."""
+    """Compile to PTX `T gradred_user_op(T, T)` with C's ABI; 16- and 8-bit floats are float32."""
     import numba
     from numba import cuda
 
     row = ELEMENT_TYPES[dtype]
     number = getattr(numba.types, dtype if _format(row) is None else "float32")
-    fast = getattr(function, "targetoptions", {}).get("fastmath") is True  # not for some of it
+    # A set of fastmath flags, which is not True, has no counterpart here.
+    fast = getattr(function, "targetoptions", {}).get("fastmath") is True
     code, _ = cuda.compile(
         _plain(function),
         number(number, number),
@@ -173,7 +175,7 @@ def _ptx(function: Any, dtype: str) -> str:
 
 def _plain(function: Any) -> types.FunctionType:
     found = function
-    if not isinstance(function, types.FunctionType):  # of Numba's kinds, the latter vectorize's
+    if not isinstance(function, types.FunctionType):  # Numba's; vectorize's have __wrapped__
         found = getattr(function, "py_func", getattr(function, "__wrapped__", function))
     if not isinstance(found, types.FunctionType):
         message = explain(
@@ -199,7 +201,7 @@ def _require_numba(asked: str) -> None:
 def _describe(
     function: types.FunctionType, tell: Callable[[bytes], object], seen: set[int]
 ) -> None:
-    """Tell all that the result of a function depends on."""
+    """Feed `tell` with everything that the result of a function depends on."""
     if id(function) in seen:
         return
     seen.add(id(function))
@@ -207,7 +209,7 @@ def _describe(
     around = inspect.getclosurevars(function)
     for name, value in sorted({**around.globals, **around.nonlocals}.items()):
         tell(name.encode())
-        inner = getattr(value, "py_func", value)  # Numba's
+        inner = getattr(value, "py_func", value)  # of a function that Numba has decorated
         if isinstance(inner, types.FunctionType):
             _describe(inner, tell, seen)
         elif isinstance(value, (bool, int, float, complex, str, tuple, np.generic)):
@@ -230,7 +232,7 @@ def _describe_code(code: types.CodeType, tell: Callable[[bytes], object]) -> Non
 
 
 def _compile(function: Any, dtype: str) -> tuple[Any, Any]:
-    """The functions of pairs and of many inputs, for elements of this type."""
+    """Compile the functions of pairs and of many inputs, for elements of this type."""
     import numba
     from numba import types as t
 
@@ -242,8 +244,8 @@ def _compile(function: Any, dtype: str) -> tuple[Any, Any]:
     element = getattr(t, stored)
     carray = numba.carray
 
-    # Three loops: in each the compiler sees what is written where it is read, so that all become
-    # vector instructions.
+    # Three loops: in each of them the compiler knows which array is both read and written, so that
+    # it can vectorize all three.
     def pair(target, a, b, count):  # type: ignore[no-untyped-def]
         if count == 0:
             return
@@ -258,7 +260,7 @@ def _compile(function: Any, dtype: str) -> tuple[Any, Any]:
             for i in range(count):
                 out[i] = narrow(combine(widen(left[i]), widen(right[i])))
 
-    # A block of all inputs is read before one of the target is written, which may be one of them.
+    # The target may be one of the inputs, so a block of all inputs is read before it is written.
     def many(target, inputs, k, count):  # type: ignore[no-untyped-def]
         if count == 0:
             return
@@ -298,19 +300,19 @@ class _Format:
     stored: str
     mantissa: int
     bias: int
-    infinity: int  # the greatest that is no NaN
+    infinity: int  # the bits of the greatest value that is no NaN
     nan: int
-    too_large: int  # the bits of the least float32 that becomes `instead`
+    too_large: int  # the bits of the smallest float32 that becomes `instead`
     instead: int
 
 
 def _format(row: ElementType) -> _Format | None:
-    """That of a type which is computed in float32."""
+    """Return the format of a float type that is computed in float32; None for other types."""
     bits, mantissa = 8 * row.itemsize, row.digits - 1
     if row.kind != "real" or bits > 16:
         return None
     stored, bias = f"uint{bits}", (1 << (bits - mantissa - 2)) - 1
-    if row.name.endswith("fn"):  # no infinities; a tie goes to the greatest number
+    if row.name.endswith("fn"):  # has no infinities; a tie rounds to the greatest number
         nan = (1 << (bits - 1)) - 1
         tie = ((128 + bias) << 23) + (((2 << mantissa) - 3) << (22 - mantissa))
         return _Format(stored, mantissa, bias, nan - 1, nan, tie + 1, nan)
@@ -320,7 +322,7 @@ def _format(row: ElementType) -> _Format | None:
 
 
 def _conversions(dtype: str, inlined: Any) -> tuple[str, Any, Any]:
-    """What lies in memory, and the ways to what is computed with and back."""
+    """Return the type in memory, and the functions to and from the type of the computation."""
     row = ELEMENT_TYPES[dtype]
     form = _format(row)
     if row.kind == "bool":
@@ -368,7 +370,7 @@ def _conversions(dtype: str, inlined: Any) -> tuple[str, Any, Any]:
     return form.stored, inlined(widen), inlined(narrow)
 
 
-# ---- a function that cannot be meant -------------------------------------------------------------
+# ---- refusing functions that are not commutative -------------------------------------------------
 
 
 def _require_commutative(pair: int, dtype: str, asked: str) -> None:
@@ -394,7 +396,7 @@ def _require_commutative(pair: int, dtype: str, asked: str) -> None:
 
 
 def _bytes_of(values: tuple[int, ...], dtype: str) -> bytes:
-    """Small whole numbers as elements of a type."""
+    """Return small whole numbers as elements of a type, in bytes."""
     import numba
 
     form = _format(ELEMENT_TYPES[dtype])

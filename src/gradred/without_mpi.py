@@ -1,4 +1,7 @@
-"""Ranks that no MPI connects: processes of torchrun, multiprocessing or a launcher of one's own."""
+"""`gradred.connect`: a communicator of processes that MPI did not start.
+
+For example processes of torchrun, multiprocessing or the user's own launcher.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +17,23 @@ if TYPE_CHECKING:
 
 
 def connect(rank: int, size: int, allgather: Callable[[bytes], Sequence[bytes]]) -> Comm:
-    """A communicator of processes of one host that need no MPI. Blocking and collective.
+    """Make a communicator of processes of one host, without MPI. Blocking and collective.
 
-    They find each other by `allgather`, which can be anything that all of them reach: a key-value
-    store, pipes, files. After that everything goes through shared memory. It serves what
-    `Comm.shrink` says that such a communicator serves, `NamedOperations` too, and a rank that ends
-    is `PeerLost`. A process that no MPI has started does not begin one.
+    The processes find each other by `allgather`, which may use anything that all of them can
+    reach: a key-value store, pipes, files. After that all communication goes through shared
+    memory. The communicator supports the calls that `Comm.shrink` lists, and `NamedOperations`.
+    If a rank ends, the others raise `PeerLost`. A process that was not started by MPI does not
+    initialise MPI here.
 
     Args:
-        rank: of this process.
-        size: how many there are.
-        allgather: takes this rank's bytes and returns those of all ranks, by rank. It is called a
-            few times, on all ranks alike; what it raises comes out of this function.
+        rank: the number of this process, from 0.
+        size: the number of processes.
+        allgather: a function that takes this rank's bytes and returns those of all ranks, by rank.
+            It is called a few times, on all ranks alike. Its exceptions propagate to the caller.
 
     Raises:
-        gradred.UsageError: the processes share no memory: they are on several hosts, or in
-            containers that have their own, or `GRADRED_SHM=0`.
+        gradred.UsageError: the processes share no memory: they are on several hosts or in
+            containers with separate memory, or `GRADRED_SHM=0`.
 
     Example:
         >>> import gradred, numpy
@@ -51,9 +55,10 @@ def connect(rank: int, size: int, allgather: Callable[[bytes], Sequence[bytes]])
 
 
 def leave_mpi_alone() -> None:
-    """Do not begin MPI by importing mpi4py, unless a launcher of MPI has started this process.
+    """Keep mpi4py from initialising MPI at import, unless an MPI launcher started this process.
 
-    It would be of one rank, and may take what it finds in the environment for its own.
+    Such an MPI would have one rank. It might also take settings in the environment, which are
+    meant for other processes, for its own.
     """
     if "mpi4py.MPI" in sys.modules:
         return

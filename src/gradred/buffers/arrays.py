@@ -1,9 +1,13 @@
-"""From any array to the memory behind it: address, element type, shape and order of the axes.
+"""Find the memory of any array: address, element type, shape and order of the axes.
 
-NumPy arrays (with the types of ml_dtypes), PyTorch tensors, whatever speaks DLPack (JAX) or the
-CUDA Array Interface, and whatever has the buffer protocol (`array.array`, `memoryview`,
-`bytearray`) are read where they lie, in host memory or a CUDA device's. PyTorch and JAX are never
-imported: who passes such an array has imported them.
+This module reads these arrays without a copy, in host memory or in the memory of a CUDA device:
+
+- NumPy arrays, also with the types of ml_dtypes;
+- PyTorch tensors;
+- objects with DLPack (JAX) or the CUDA Array Interface;
+- objects with the buffer protocol (`array.array`, `memoryview`, `bytearray`).
+
+It never imports PyTorch or JAX: a program that passes such an array has imported the library.
 """
 
 from __future__ import annotations
@@ -29,14 +33,17 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layout:
-    """How a dense array lies in memory; equal hashes mean the same shape and order of axes."""
+    """The layout of a dense array in memory.
+
+    Equal hashes mean the same shape and the same order of axes.
+    """
 
     count: int
     order: tuple[int, ...]
-    """The axes from the slowest to the fastest, those of length 1 where they stand."""
+    """The axes from the slowest to the fastest; axes of length 1 stay at their place."""
     hash: int
     straight: bool
-    """Row by row or column by column: as MPI's buffers lie."""
+    """Whether the array is in C or Fortran order, as MPI's buffers are."""
     by_rows: bool
 
 
@@ -50,13 +57,15 @@ class Array:
     layout: Layout
     writable: bool
     owner: Any
-    """What must live as long as the address is used."""
+    """The object that keeps the memory alive."""
     memory: _core.DeviceMemory | None = None
-    """None: the host's."""
+    """The device that owns the memory; None for host memory."""
     stream: int | None = None
-    """In which the program works on a device's memory."""
+    """The stream in which the program works on a device's memory."""
     is_new: bool = False
-    """Made by its library for a result: what its memory was used for before comes first."""
+    """Whether its library has just made it for a result.
+
+    Then a call must follow earlier work on that memory, which the library may have reused."""
 
     @property
     def count(self) -> int:
@@ -70,13 +79,13 @@ class Array:
 
 
 def text_of(dtype: str, shape: tuple[int, ...], order: tuple[int, ...]) -> str:
-    """An array, for people."""
+    """Describe an array for messages."""
     return f"{dtype} of shape {shape}" + (f", axes in the order {order}" if len(order) > 1 else "")
 
 
 def dense_remedy(copy: str = "", *, is_result: bool) -> str:
-    """What to do about an array with gaps; `copy` is how its library makes one without."""
-    if is_result:  # a copy would get the result, and the program would not see it
+    """Return the remedy for an array with gaps; `copy` is its library's call for a dense copy."""
+    if is_result:  # the result would go into the copy, and the program would not see it
         return (
             "Pass a contiguous array in its place, and copy the result from that when it is there: "
             "x[...] = result"
@@ -88,13 +97,13 @@ def describe(x: Any, asked: str, *, is_result: bool = False) -> Array:
     """Find the memory of an array without copying it.
 
     Args:
-        x: the array; dense, its axes in any order.
-        asked: what the caller wants of it, for messages: `"allreduce of x"`.
+        x: the array. It must be dense; its axes may have any order.
+        asked: what the caller wants to do, for messages: `"allreduce of x"`.
         is_result: whether a result goes there, for messages.
 
     Raises:
-        gradred.UsageError: no array, a type that gradred does not reduce, gaps between elements,
-            a tensor that requires grad, an array with a mask or a unit.
+        gradred.UsageError: `x` is no array, gradred does not reduce its type, it has gaps between
+            its elements, it requires grad, or it has a mask or a unit.
         gradred.DeviceError: the array is in memory that gradred cannot reach.
     """
     if type(x) is not np.ndarray:
@@ -118,7 +127,7 @@ def describe(x: Any, asked: str, *, is_result: bool = False) -> Array:
 
 @functools.lru_cache(maxsize=256)
 def dtype_name(dtype: np.dtype[Any]) -> str | None:
-    """Gradred's name of a NumPy type; None for those it does not know."""
+    """Return gradred's name of a NumPy type; None if gradred does not know the type."""
     return dtype.name if dtype.isnative and dtype.name in ITEMSIZES else None
 
 
@@ -126,7 +135,10 @@ def dtype_name(dtype: np.dtype[Any]) -> str | None:
 def layout_of(
     shape: tuple[int, ...], strides: tuple[int, ...] | None, itemsize: int
 ) -> Layout | None:
-    """The layout of memory with these strides (in bytes, None for C order); None if not dense."""
+    """Return the layout for these strides; None if the array is not dense.
+
+    Strides are in bytes; None stands for C order.
+    """
     count = math.prod(shape)
     order = tuple(range(len(shape)))
     straight = by_rows = True
@@ -145,11 +157,11 @@ def layout_of(
 
 
 def exported(x: Any, asked: str) -> dlpack.Exported | None:
-    """What `x` says by the CUDA Array Interface or by DLPack; None if it has neither.
+    """Read an array by the CUDA Array Interface or DLPack; None if it has neither.
 
     Raises:
         gradred.DeviceError: the array is in memory that gradred cannot reach.
-        gradred.UsageError: it does not lend its memory.
+        gradred.UsageError: the array does not export its memory.
     """
     plain = _core.device_array(x)
     if plain is not None:
@@ -158,7 +170,7 @@ def exported(x: Any, asked: str) -> dlpack.Exported | None:
         return dlpack.Exported(address, dtype, shape, None, itemsize, writable, x, memory, stream)
     if hasattr(x, "__cuda_array_interface__"):
         found = cuda_interface.read(x, asked)
-        if found.memory is not None and not _is_jax(x):  # whose arrays are read-only elsewhere
+        if found.memory is not None and not _is_jax(x):  # the core takes these types as writable
             _core.know_device_arrays(type(x))
         return found
     if hasattr(x, "__dlpack_device__"):
@@ -186,7 +198,7 @@ def _laid_out(
 
 
 def require_memory(address: int, count: int, asked: str) -> None:
-    """UsageError for elements at address 0, which is what arrays say whose memory is gone."""
+    """Raise UsageError for elements at address 0, which arrays report after losing their memory."""
     if address == 0 and count > 0:
         found = f"the array has {count} elements, but no memory: its address is 0"
         raise UsageError(explain(asked, found, "Pass an array whose elements exist"))
@@ -218,7 +230,7 @@ def _from_numpy(x: npt.NDArray[Any], asked: str, is_result: bool = False) -> Arr
 
 @functools.cache
 def _know_torch() -> None:
-    """From now on the core may look at PyTorch's own tensors by itself."""
+    """Let the core look at PyTorch's own tensors by itself from now on."""
     torch = sys.modules["torch"]
     _core.know_tensors(torch.Tensor, torch.nn.Parameter)
 
@@ -258,16 +270,19 @@ def _from_torch(x: Any, asked: str, is_result: bool = False) -> Array:
     if x.device.type == "cpu":
         return Array(address, dtype, shape, layout, True, x)
     current = int(sys.modules["torch"].cuda.current_stream(x.device).cuda_stream)
-    stream = current or dlpack.LEGACY_STREAM  # PyTorch calls that one 0
+    stream = current or dlpack.LEGACY_STREAM  # PyTorch reports the legacy default stream as 0
     memory = cuda_interface.place(address, nbytes, stream, asked)
     return Array(address, dtype, shape, layout, True, x, memory, stream if memory else None)
 
 
 def _torch_address(x: Any, nbytes: int, asked: str) -> int:
-    """Where a dense tensor's elements begin; UsageError where they do not exist.
+    """Return the address of a dense tensor's elements.
 
-    They do not in the tensors of FakeTensorMode, torch.compile and vmap, nor when their storage
-    was made smaller, as FSDP does.
+    The tensors of FakeTensorMode, torch.compile and vmap have no elements. Neither have tensors
+    whose storage was made smaller, as FSDP does.
+
+    Raises:
+        UsageError: the elements do not exist.
     """
     try:
         address: int = x.data_ptr()
@@ -327,7 +342,7 @@ def _from_buffer(x: Any, asked: str, is_result: bool = False) -> Array:
 
 
 def memory_of(x: Any, asked: str) -> memoryview:
-    """What the buffer protocol says about `x`; UsageTypeError where it has none."""
+    """Return `x` as a memoryview; UsageTypeError if it has no buffer protocol."""
     try:
         return memoryview(x)
     except TypeError:
@@ -344,25 +359,25 @@ def memory_of(x: Any, asked: str) -> memoryview:
 
 
 def overlap(a: Array, b: Array) -> bool:
-    """Whether two arrays share memory."""
+    """Return whether two arrays share memory."""
     return a.address < b.address + b.nbytes and b.address < a.address + a.nbytes
 
 
 class Result(NamedTuple):
-    """A new array: its memory, to be filled, and how to get the array when it is."""
+    """A new array: its memory, and a function that returns the array once the memory is filled."""
 
     array: Array
     finish: Callable[[], Any]
 
 
 def new_like(x: Any, given: Array, asked: str, shape: tuple[int, ...] | None = None) -> Result:
-    """A new array of the kind, type and order of axes of `x`.
+    """Make a new array of the kind, type and order of axes of `x`.
 
     Args:
         x: the array to follow.
-        given: what `describe` said about it.
-        asked: for messages.
-        shape: another shape than that of `x`; then in C order.
+        given: the result of `describe` for `x`.
+        asked: what the caller wants to do, for messages.
+        shape: another shape than that of `x`; the new array is then in C order.
 
     Raises:
         gradred.UsageError: gradred cannot make arrays of this kind.
@@ -375,7 +390,7 @@ def new_like(x: Any, given: Array, asked: str, shape: tuple[int, ...] | None = N
         return Result(made, lambda: new)
     if isinstance(x, np.ndarray) and cuda_interface.is_numbas(x):
         return _new_on_both_sides(x, asked, shape)
-    # Without elements it lies nowhere, and is of its library all the same.
+    # An array without elements has no memory, but the new one must be of its library all the same.
     empty = given.count == 0 and hasattr(x, "__cuda_array_interface__")
     if given.memory is not None or empty:
         return _new_on_device(x, given, asked, shape)
@@ -392,7 +407,7 @@ def new_like(x: Any, given: Array, asked: str, shape: tuple[int, ...] | None = N
 
 
 def _new_on_device(x: Any, given: Array, asked: str, shape: tuple[int, ...] | None) -> Result:
-    """By the library that made `x`, found by the names that such libraries have for it."""
+    """Make an array by the library of `x`, through the names that such libraries use for it."""
     if _is_jax(x):
         found = "JAX's arrays never change, so that no result can be put into one on a GPU"
         raise UsageError(explain(asked, found, "Pass a CuPy array as out="))
@@ -421,7 +436,7 @@ def _new_on_device(x: Any, given: Array, asked: str, shape: tuple[int, ...] | No
 
 
 def _new_on_both_sides(x: Any, asked: str, shape: tuple[int, ...] | None) -> Result:
-    """Numba's managed or mapped arrays, which are NumPy's as well."""
+    """Make a managed or mapped array of Numba, which is a NumPy array as well."""
     cuda: Any = sys.modules["numba.cuda"]
     managed = type(x).__name__ == "ManagedNDArray"
     make = cuda.managed_array if managed else cuda.mapped_array
@@ -446,7 +461,7 @@ def _new_numpy(x: Any, given: Array, shape: tuple[int, ...] | None) -> npt.NDArr
 
 
 def in_order(in_memory: npt.NDArray[Any], order: tuple[int, ...]) -> npt.NDArray[Any]:
-    """A view whose axis `order[i]` is axis i of `in_memory`."""
+    """Return a view whose axis `order[i]` is axis i of `in_memory`."""
     view: npt.NDArray[Any] = in_memory.transpose(sorted(range(len(order)), key=order.__getitem__))
     return view
 
@@ -457,12 +472,12 @@ def _is_jax(x: Any) -> bool:
 
 
 def never_changes(x: Any) -> bool:
-    """Whether its library takes for granted that nobody writes into such an array."""
+    """Return whether the library of `x` relies on such arrays never being written to."""
     return _is_jax(x) or type(x).__module__.startswith("tensorflow.")
 
 
 def _finish(x: Any, filled: npt.NDArray[Any], asked: str) -> Callable[[], Any]:
-    """How to turn a NumPy array into one of the kind of `x`."""
+    """Return a function that turns a NumPy array into one of the kind of `x`."""
     if isinstance(x, np.ndarray):
         return lambda: filled
     if isinstance(x, np.generic):
