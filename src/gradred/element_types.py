@@ -1,4 +1,4 @@
-"""The element types that gradred reduces: the table of the core, csrc/base/types.h."""
+"""The element types that gradred reduces, from the core's table in csrc/base/types.h."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from gradred.errors import UsageError, explain
 
 
 class ElementType(NamedTuple):
-    """One row."""
+    """One row of the table."""
 
     name: str
     itemsize: int
     kind: str
-    """signed, unsigned, bool, real or complex."""
+    """The kind: signed, unsigned, bool, real or complex."""
     digits: int
-    """It holds every integer up to `2**digits`; signed and unsigned ones up to one less."""
+    """The type holds every integer up to `2**digits`; integer types up to one less."""
     dlpack: int
-    """DLPack's code of it."""
+    """DLPack's code of the kind."""
     is_numpys: bool
-    """NumPy has it; else ml_dtypes does."""
+    """Whether NumPy has the type; otherwise ml_dtypes has it."""
 
 
 ELEMENT_TYPES: Final = {row[0]: ElementType(*row) for row in _core.element_types()}
@@ -30,10 +30,10 @@ ITEMSIZES: Final = {name: row.itemsize for name, row in ELEMENT_TYPES.items()}
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """NumPy's type of this name.
+    """Return NumPy's type of this name.
 
     Raises:
-        gradred.UsageError: it comes with ml_dtypes, which is not installed.
+        gradred.UsageError: the type is in ml_dtypes, which is not installed.
     """
     if ELEMENT_TYPES[name].is_numpys:
         return np.dtype(name)

@@ -1,4 +1,4 @@
-"""What `Comm.shrink` and `connect` give: a `Comm` of ranks of which the MPI knows nothing."""
+"""The communicators of `Comm.shrink` and `gradred.connect`, which have no MPI handle."""
 
 # ruff: noqa: N802 (MPI's own names)
 from __future__ import annotations
@@ -36,10 +36,10 @@ _CALLS = (
 
 
 class MemoryComm(Comm):
-    """A `Comm` on shared memory alone; see `Comm.shrink` and `gradred.connect`.
+    """A `Comm` that uses only shared memory; see `Comm.shrink` and `gradred.connect`.
 
-    Its MPI handle is null. Instead of the MPI's attribute a slot of the object holds the state,
-    which copies by `Comm(comm)` share.
+    Its MPI handle is null. A slot of the object holds the state, in place of an MPI attribute.
+    Copies by `Comm(comm)` share the state.
     """
 
     __slots__ = ("_rank", "_size", "_state")
@@ -49,37 +49,37 @@ class MemoryComm(Comm):
 
     @classmethod
     def of(cls, state: CapsuleType, rank: int, size: int) -> Self:
-        """An object for what `_core.shrink` or `_core.connect` gave."""
+        """Make an object from the result of `_core.shrink` or `_core.connect`."""
         self = MPI.Intracomm.__new__(cls)
         self._state, self._rank, self._size = state, rank, size
         return self
 
     def share(self) -> MemoryComm:
-        """Another object of the same communicator."""
+        """Make another object of the same communicator."""
         return self.of(self._state, self._rank, self._size) if self else MemoryComm()
 
-    # ---- who it is ------------------------------------------------------------------------------
+    # ---- rank, size and name --------------------------------------------------------------------
 
     def Get_rank(self) -> int:
-        """This rank; after `shrink` among those that live, in the order of before."""
+        """Return this rank; after `shrink` among the remaining ranks, which keep their order."""
         self._require_alive("Get_rank")
         return self._rank
 
     def Get_size(self) -> int:
-        """How many ranks there are."""
+        """Return the number of ranks."""
         self._require_alive("Get_size")
         return self._size
 
     def Get_name(self) -> str:
-        """A name for messages."""
+        """Return a name for messages."""
         return f"{self._size} ranks on shared memory" if self else "freed"
 
     def Is_inter(self) -> bool:
-        """It is no intercommunicator."""
+        """Return False: it is no intercommunicator."""
         return False
 
     def Is_intra(self) -> bool:
-        """It is an intracommunicator."""
+        """Return True: it is an intracommunicator."""
         return True
 
     rank = property(Get_rank)
@@ -98,7 +98,7 @@ class MemoryComm(Comm):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    __hash__ = None  # type: ignore[assignment]  # as mpi4py's communicators
+    __hash__ = None  # type: ignore[assignment]  # as in mpi4py's communicators
 
     def __repr__(self) -> str:
         whom = f"rank {self._rank} of {self._size}" if self else "freed"
@@ -120,14 +120,14 @@ class MemoryComm(Comm):
         *,
         stream: StreamLike = None,
     ) -> Request:
-        """As on any `Comm`."""
+        """Start an allreduce as on any `Comm`."""
         found = self._reduction("Iallreduce", sendbuf, recvbuf, op, stream=stream)
         return Request.start(self, found.call, found.owners)
 
     def Ireduce_scatter_block(
         self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: OpLike = MPI.SUM
     ) -> MPI.Request:
-        """As on any `Comm`, carried out like `Iallreduce`."""
+        """Start a `Reduce_scatter_block` as on any `Comm`."""
         found = self._reduction("Ireduce_scatter_block", sendbuf, recvbuf, op)
         return Request.start(self, found.call, found.owners)
 
@@ -138,16 +138,16 @@ class MemoryComm(Comm):
         op: OpLike = MPI.SUM,
         info: MPI.Info = MPI.INFO_NULL,
     ) -> PersistentAllreduce:
-        """As on any `Comm`, carried out like `Iallreduce`."""
+        """Prepare a persistent allreduce as on any `Comm`; starts are like `Iallreduce`."""
         found = self._reduction("Allreduce_init", sendbuf, recvbuf, op, blocking=True)
         _core.agree_on_init(self, found.call)
         return PersistentAllreduce.prepare(self, found.call, found.owners)
 
     def Dup(self, info: MPI.Info | None = None) -> Self:
-        """Another communicator of the same ranks; blocking and collective.
+        """Make another communicator of the same ranks; blocking and collective.
 
         Raises:
-            gradred.PeerLost: a rank has ended meanwhile: shrink this one.
+            gradred.PeerLost: a rank has ended meanwhile; call `shrink` on this communicator.
         """
         del info
         self._require_alive("Dup")
@@ -159,14 +159,14 @@ class MemoryComm(Comm):
         raise PeerLost(explain("Dup of a communicator of shared memory", found, "Call shrink()"))
 
     def Free(self) -> None:
-        """Give up the communicator and its shared memory. Local."""
+        """Free the communicator and its shared memory. Local."""
         self._require_alive("Free")
         _core.prepare_free(self)
         _core.free_memory_comm(self._state)
         del self._state
 
     def free(self) -> None:
-        """`Free` if it is not freed yet."""
+        """Call `Free` if the communicator is not freed yet."""
         if self:
             self.Free()
 
@@ -207,7 +207,7 @@ def _refused(name: str) -> Any:
     return property(refuse) if is_property else refuse
 
 
-# What would reach the MPI, where the null handle means an error at best.
+# All other members would call the MPI with the null handle, which is an error at best.
 for _name in dir(MPI.Intracomm):
     if not (_name.startswith("_") or _name in vars(MemoryComm) or _name in (*_CALLS, "handle")):
         setattr(MemoryComm, _name, _refused(_name))

@@ -1,1 +1,1 @@
-"""From any array or buffer specification to memory, and buffer calls that the MPI carries out."""
+"""Find the memory of arrays and buffer specifications; prepare calls for the MPI."""

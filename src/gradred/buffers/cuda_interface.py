@@ -1,7 +1,8 @@
-"""Reading the CUDA Array Interface, of arrays on a GPU and of those that lie in host memory.
+"""Read the CUDA Array Interface, of arrays on a GPU and of arrays in host memory.
 
-An array may have it wherever it lies: objects that pretend to be a GPU's, and libraries that leave
-the place to the driver. So the driver is asked, if this process has one.
+An array may have this interface and still lie in host memory: some objects imitate GPU arrays, and
+some libraries leave the placement to the driver. So this module asks the driver, if the process
+has one.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ COPY_FIRST = "Copy the array to host memory first, for example with cupy.asnumpy
 
 
 def is_hosts(x: Any) -> bool:
-    """Whether it is a NumPy array that says nothing of a GPU, as Numba's managed arrays do."""
+    """Return whether it is a NumPy array without a GPU interface; Numba's managed ones have one."""
     plain = type(x) is np.ndarray
     return plain or (isinstance(x, np.ndarray) and not hasattr(x, "__cuda_array_interface__"))
 
 
 def is_numbas(x: Any) -> bool:
-    """Whether it is an array of `numba.cuda`; a part of a managed or mapped one is none."""
+    """Return whether it is an array of `numba.cuda`; views of managed or mapped arrays are not."""
     return hasattr(x, "__cuda_ndarray__") and hasattr(x, "__cuda_array_interface__")
 
 
 def read(x: Any, asked: str) -> Exported:
-    """What `x` says about its memory, and where the driver says that it is.
+    """Read the interface of `x`, and ask the driver for the device that owns the memory.
 
     Raises:
         gradred.DeviceError: it is no memory of this process.
-        gradred.UsageError: the interface makes no sense, or has a mask.
+        gradred.UsageError: the interface is not valid, or the array has a mask.
     """
     try:
-        interface = x.__cuda_array_interface__  # once: libraries make it anew each time
+        interface = x.__cuda_array_interface__  # once, since libraries rebuild it on each access
         found, stream = _parsed(interface)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         said = f"its CUDA Array Interface makes no sense: {type(error).__name__}: {error}"
@@ -71,16 +72,16 @@ def _parsed(interface: Any) -> tuple[Exported, int | None]:
 
 
 def _numbas_default_stream() -> int:
-    """Where Numba works on its arrays that name no stream."""
+    """Return the stream in which Numba works on its arrays that name no stream."""
     settings = getattr(sys.modules.get("numba"), "config", None)
     by_thread = getattr(settings, "CUDA_PER_THREAD_DEFAULT_STREAM", False)
     return THREADS_STREAM if by_thread else LEGACY_STREAM
 
 
 def place(address: int, nbytes: int, stream: int | None, asked: str) -> _core.DeviceMemory | None:
-    """The device in whose memory an address lies, as the driver says; None for host memory.
+    """Ask the driver for the device that owns an address; None for host memory.
 
-    Of host memory the work of `stream` is done when this returns.
+    For host memory it blocks until the work of `stream` is done.
 
     Raises:
         gradred.DeviceError: it is no memory of this process.
@@ -90,21 +91,21 @@ def place(address: int, nbytes: int, stream: int | None, asked: str) -> _core.De
 
 
 def place_of_buffer(address: int, nbytes: int, asked: str) -> _core.DeviceMemory | None:
-    """As `place`, of what the buffer protocol lends: an address of a device's may be behind it.
+    """Do as `place` for memory that the buffer protocol exports; it may be a device's.
 
-    So programs write it for an MPI that is CUDA-aware: `MPI.buffer.fromaddress(address, nbytes)`.
-    What the host may read is the host's, and no driver is asked.
+    Programs write this for a CUDA-aware MPI: `MPI.buffer.fromaddress(address, nbytes)`. Memory that
+    the host can read counts as host memory, without a question to the driver.
     """
     if _core.is_readable(address, nbytes):
         return None
     return _found(address, nbytes, None, asked, "the buffer's memory is")
 
 
-_told_of = 0  # mismatches
+_told_of = 0  # mismatches reported so far
 
 
 def _warn_of_mismatches() -> None:
-    """What an audit (GRADRED_AUDIT_POINTERS) has found, each time once."""
+    """Warn once of each mismatch that an audit (GRADRED_AUDIT_POINTERS) has found."""
     global _told_of
     looks, mismatches = _core.pointer_audit()
     if mismatches != _told_of:
@@ -131,9 +132,9 @@ def _found(
 
 @functools.cache
 def libraries() -> list[str]:
-    """Where NVIDIA's packages for Python have put NVRTC, its linker and NCCL, newest first.
+    """Return the paths of NVRTC, its linker and NCCL in NVIDIA's Python packages, newest first.
 
-    Loads nothing.
+    Loads none of them.
     """
     spec = importlib.util.find_spec("nvidia")
     folders = [Path(one) for one in (spec and spec.submodule_search_locations) or ()]
@@ -143,25 +144,25 @@ def libraries() -> list[str]:
 
 
 def _version(library: Path) -> tuple[int, ...]:
-    """Behind its name: folders say cu13, and cuda_nvrtc for 12."""
+    """Return the version behind the library's name; names of folders give no full version."""
     numbers = library.name.partition(".so.")[2].split(".")
     return tuple(int(number) for number in numbers if number.isdecimal())
 
 
 class Placed(Protocol):
-    """What lies somewhere: a described array, a message."""
+    """An object with a memory: a described array or a message."""
 
     @property
     def memory(self) -> _core.DeviceMemory | None:
-        """None: the host's."""
+        """The device that owns the memory; None for host memory."""
 
     @property
     def stream(self) -> int | None:
-        """In which the program works on it."""
+        """The stream in which the program works on it."""
 
     @property
     def address(self) -> int:
-        """Where it begins."""
+        """The address of the first byte."""
 
     @property
     def nbytes(self) -> int:
@@ -171,15 +172,16 @@ class Placed(Protocol):
 def placement(
     send: Placed | None, recv: Placed, stream: int | None = None, *, host_waits: bool = False
 ) -> _core.Placement | None:
-    """Where the arrays of a call lie; None for host memory.
+    """Return the placement of a call's arrays; None if all are in host memory.
 
     Args:
-        send: the input; None: in place.
+        send: the input; None for in place.
         recv: the result.
-        stream: in whose order the call is; it takes the place of those that the arrays name, but
-            for the legacy default stream, which libraries make wait for what they export, and for
-            that of a new result, whose memory its library may have used before.
-        host_waits: the host waits for the stream's work.
+        stream: the stream of a call in stream order. The call does not follow the streams that
+            the arrays name, with two exceptions. It follows the legacy default stream, which
+            libraries make wait for what they export. It follows the stream of a new result, whose
+            memory its library may have used before.
+        host_waits: whether the host waits for the stream's work.
     """
     given = [each for each in (send, recv) if each is not None and each.memory is not None]
     if not given:
@@ -199,7 +201,7 @@ def placement(
 
 
 def finish_stream(arrays: Iterable[Placed | None], stream: int | None) -> None:
-    """Block until a stream's work is done, where arrays lie in host memory."""
+    """Block until a stream's work is done, if an array lies in host memory."""
     if stream is None:
         return
     for each in arrays:
@@ -209,7 +211,7 @@ def finish_stream(arrays: Iterable[Placed | None], stream: int | None) -> None:
 
 
 def require_host(given: Placed, asked: str) -> None:
-    """DeviceError for what the MPI or the host itself would have to read in a device's memory."""
+    """Raise DeviceError for device memory that the MPI or the host itself would have to read."""
     if given.memory is not None:
         found = (
             f"the array is in the memory of {given.memory.name}, and the MPI carries out this "

@@ -1,4 +1,4 @@
-"""Arrays in GPU memory of gradred's own, which peers on the host read where it lies."""
+"""Arrays in GPU memory that gradred allocates and that peers on the host can read directly."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Reading DLPack's tensor structure: for element types that NumPy's own reader does not know.
+"""Read DLPack's tensor structure, for element types that NumPy's own reader does not know.
 
-The structures are those of dlpack.h, version 1.0 and the one before it.
+The structures are those of dlpack.h, version 1.0 and the version before it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from gradred import _core
 from gradred.element_types import ELEMENT_TYPES
 
-# Codes of DLDeviceType whose memory the processor reads: CPU, pinned and managed memory.
+# Codes of DLDeviceType for memory that the processor can read: CPU, pinned and managed memory.
 HOST_DEVICES: Final = frozenset({1, 3, 11, 13})
 CUDA, _PINNED, _MANAGED = 2, 3, 13
 CUDA_KNOWS: Final = frozenset({CUDA, _PINNED, _MANAGED})  # a device may be writing there
@@ -25,7 +25,7 @@ _READ_ONLY = 1
 
 
 def device_name(kind: int) -> str:
-    """The name of a DLDeviceType."""
+    """Return the name of a DLDeviceType."""
     return _DEVICE_NAMES.get(kind, f"number {kind}")
 
 
@@ -56,7 +56,7 @@ class _Versioned(ctypes.Structure):
 
 
 class Exported(NamedTuple):
-    """What an exporter says about its memory."""
+    """What an array's library reports about its memory."""
 
     address: int
     dtype: str
@@ -66,11 +66,11 @@ class Exported(NamedTuple):
     itemsize: int
     writable: bool
     owner: object
-    """The capsule, or the array: while it lives, so does the memory."""
+    """The capsule or the array, which keeps the memory alive."""
     memory: _core.DeviceMemory | None = None
-    """None: the host's."""
+    """The device that owns the memory; None for host memory."""
     stream: int | None = None
-    """In which the program works on a device's memory; None: it does so no more."""
+    """The stream in which the program works on a device's memory; None if no work is pending."""
 
 
 _get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
@@ -82,9 +82,9 @@ _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
 
 
 def export(x: Any, kind: int) -> Exported:
-    """Ask `x` for its tensor, in host memory or a CUDA device's; `kind` is its DLDeviceType.
+    """Get the tensor of `x` in host memory or on a CUDA device; `kind` is its DLDeviceType.
 
-    On a device the work on it that comes first is done in the legacy default stream from then on.
+    On a device, the exporter makes the legacy default stream wait for earlier work on the tensor.
 
     Raises:
         BufferError, TypeError, ValueError, RuntimeError: whatever the exporter raises.
@@ -92,7 +92,7 @@ def export(x: Any, kind: int) -> Exported:
     ordered = {"stream": LEGACY_STREAM} if kind in (CUDA, _MANAGED) else {}
     try:
         capsule = x.__dlpack__(max_version=(1, 0), **ordered)
-    except TypeError:  # an exporter from before version 1.0
+    except TypeError:  # the exporter is older than version 1.0
         capsule = x.__dlpack__(**ordered)
     if _is_valid(capsule, b"dltensor_versioned"):
         versioned = _Versioned.from_address(_get_pointer(capsule, b"dltensor_versioned"))
@@ -104,7 +104,7 @@ def _read(tensor: _Tensor, writable: bool, capsule: object) -> Exported:
     if tensor.device_type not in HOST_DEVICES | {CUDA}:
         raise BufferError(f"it is on a {device_name(tensor.device_type)} device")
     code, bits, lanes = tensor.code, tensor.bits, tensor.lanes
-    if (code, lanes) == (2, 2):  # how complex numbers were written before version 1.0
+    if (code, lanes) == (2, 2):  # the form of complex numbers before version 1.0
         code, bits, lanes = 5, 2 * bits, 1
     dtype = _NAMES.get((code, bits)) or f"{_CODES.get(code, f'type {code} of ')}{bits}"
     if lanes != 1:

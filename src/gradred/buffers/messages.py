@@ -1,8 +1,8 @@
-"""mpi4py's buffer specifications: an array, `[array, type]`, `[array, count, type]` and so on.
+"""Read mpi4py's buffer specifications: an array, `[array, type]`, `[array, count, type]` etc.
 
-What a specification means is agreed by all ranks, how it is written is not: `x`, `[x, MPI.FLOAT]`
-and `(x, 4, "f")` are the same message. So whether a call is gradred's depends on the type and the
-operation alone.
+All ranks must agree on the meaning of a specification, but not on its form: `x`, `[x, MPI.FLOAT]`
+and `(x, 4, "f")` are the same message. So only the type and the operation decide whether gradred
+or the MPI carries out a call.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Kind: TypeAlias = Literal["allreduce", "reduce_scatter_block"]
 Method: TypeAlias = Literal[
     "Allreduce", "Iallreduce", "Allreduce_init", "Reduce_scatter_block", "Ireduce_scatter_block"
 ]
-"""What a program has called, as messages name it."""
+"""The method that the program has called; messages name it."""
 
 KINDS: dict[Method, Kind] = {
     "Allreduce": "allreduce",
@@ -54,7 +54,7 @@ KINDS: dict[Method, Kind] = {
     "Ireduce_scatter_block": "reduce_scatter_block",
 }
 
-# What gradred calls as MPI does, in capitals.
+# The operations of gradred that are MPI's too, by gradred's names.
 MPI_OPS = frozenset(ops.OPS) - {"avg"}
 
 
@@ -64,25 +64,27 @@ class Message:
 
     address: int
     count: int
-    """As in MPI: of one block where a message has several."""
+    """The number of elements; of one block if a message has several blocks, as in MPI."""
     dtype: str | None
-    """gradred's name of the type, None where only the MPI knows it."""
+    """gradred's name of the type; None if only the MPI knows the type."""
     datatype: MPI.Datatype | None
-    """The MPI's type, None where the MPI has none."""
+    """The MPI's type; None if the specification names none."""
     owner: Any
     memory: _core.DeviceMemory | None = None
-    """None: the host's."""
+    """The device that owns the memory; None for host memory."""
     stream: int | None = None
-    """In which the program works on a device's memory."""
+    """The stream in which the program works on a device's memory."""
     layout: int = 0
-    """As ranks compare it. 0: they do not, since it lies row by row, or column by column and is no
-    tensor of PyTorch's: to the MPI these are the same message however they are written."""
+    """The hash of the layout, for the ranks' comparison; 0 if they do not compare it.
+
+    They do not compare arrays that are row by row, or column by column unless PyTorch's: to the
+    MPI these are the same message in any form."""
     straight: bool = True
-    """Its axes are in C's order or in Fortran's."""
+    """Whether the axes are in C order or in Fortran order."""
 
     @property
     def itemsize(self) -> int:
-        """Bytes of data in an element: for a derived type, without the gaps."""
+        """Bytes of data in an element; for a derived type without its gaps."""
         if self.dtype is not None:
             return ITEMSIZES[self.dtype]
         assert self.datatype is not None
@@ -90,12 +92,12 @@ class Message:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of data, of one block where it has several."""
+        """Bytes of data; of one block if the message has several."""
         return self.count * self.itemsize
 
     @property
     def type_text(self) -> str:
-        """The type's name, for people."""
+        """The type's name, for messages."""
         if self.dtype is not None:
             return self.dtype
         assert self.datatype is not None
@@ -104,7 +106,7 @@ class Message:
 
     @property
     def text(self) -> str:
-        """Count and type, for people."""
+        """Count and type, for messages."""
         between = " " if self.dtype is not None else " elements of "
         return f"{self.count}{between}{self.type_text}"
 
@@ -133,18 +135,18 @@ class _Parts:
 def read(
     spec: Any, asked: str, *, writable: bool, blocks: int = 1, any_order: bool = False
 ) -> Message:
-    """Understand one specification.
+    """Read one specification.
 
     Args:
-        spec: as mpi4py takes it.
-        asked: for messages: `"Allreduce's recvbuf"`.
+        spec: a specification of mpi4py.
+        asked: the argument's name for messages: `"Allreduce's recvbuf"`.
         writable: whether the call writes there.
-        blocks: into how many blocks the elements are cut; `count` is that of one.
-        any_order: whether a dense array may have its axes in any order, as channels_last tensors.
+        blocks: the number of blocks of the elements; the message's `count` is that of one block.
+        any_order: whether the axes of a dense array may have any order, as in channels_last.
 
     Raises:
-        gradred.UsageError: it means nothing, or more than the memory holds.
-        gradred.DeviceError: the memory is a device's that gradred cannot reach.
+        gradred.UsageError: it is not valid, or describes more than the memory holds.
+        gradred.DeviceError: the memory is a device's, and gradred cannot reach it.
     """
     parts = _take_apart(spec, asked, is_result=writable)
     typed = parts.datatype is not None
@@ -166,7 +168,7 @@ def read(
 
 
 def require_straight(x: Message | _Memory, asked: str, *, is_result: bool) -> None:
-    """UsageError unless the axes are in C's order or in Fortran's."""
+    """Raise UsageError unless the axes are in C order or in Fortran order."""
     if not x.straight:
         found = "the array's axes are in another order than C's or Fortran's"
         _refuse(asked, found, dense_remedy(is_result=is_result))
@@ -183,7 +185,7 @@ def _is_buffer(x: Any) -> bool:
         memoryview(x)
     except TypeError:
         return False
-    except (BufferError, ValueError):  # a type without a format, as ml_dtypes has them
+    except (BufferError, ValueError):  # its type has no format, as those of ml_dtypes
         pass
     return True
 
@@ -228,7 +230,7 @@ def _count_and_displacement(given: Any, asked: str) -> tuple[Any, Any]:
 
 
 def _memory(x: Any, asked: str, *, typed: bool, is_result: bool) -> _Memory:
-    """The bytes of one buffer; `typed` if the specification names the type."""
+    """Return the memory of a buffer; `typed` says whether the specification names the type."""
     if x is None or x is MPI.BOTTOM:
         if not typed:
             _refuse(asked, "no buffer and no type", "Name the type: [None, MPI.FLOAT]")
@@ -254,7 +256,7 @@ def _memory(x: Any, asked: str, *, typed: bool, is_result: bool) -> _Memory:
 
 
 def _compared(layout: Layout) -> int:
-    """What ranks compare of it."""
+    """Return the part of the layout that ranks compare."""
     return 0 if layout.straight else layout.hash
 
 
@@ -271,7 +273,7 @@ def _numpy_memory(x: np.ndarray[Any, Any], asked: str, *, is_result: bool) -> _M
     if name is None:
         try:
             code = memoryview(x).format  # type: ignore[arg-type]
-        except ValueError:  # a type that the buffer protocol cannot tell
+        except ValueError:  # the buffer protocol has no format for the type
             code = str(x.dtype)
     if x.dtype.hasobject:
         message = explain(
@@ -284,7 +286,7 @@ def _numpy_memory(x: np.ndarray[Any, Any], asked: str, *, is_result: bool) -> _M
     return whole._replace(layout=_compared(layout), straight=layout.straight)
 
 
-# The types of such arrays that the MPI may know and gradred does not, by their buffer formats.
+# Buffer formats of types of such arrays that the MPI may know and gradred does not.
 _FORMATS = {"float128": "g", "complex256": "Zg"}
 
 
@@ -314,7 +316,7 @@ def _buffer_memory(view: memoryview, asked: str) -> _Memory:
 
 
 def _type_of(given: Any, memory: _Memory, asked: str) -> tuple[str | None, MPI.Datatype | None]:
-    """The elements' type: its name here, and the MPI's type."""
+    """Return gradred's name of the elements' type, and the MPI's type."""
     if given is None and memory.dtype is not None:
         return memory.dtype, None
     if isinstance(given, MPI.Datatype):
@@ -331,14 +333,14 @@ def _type_of(given: Any, memory: _Memory, asked: str) -> tuple[str | None, MPI.D
 
 
 def _known_or_asked(name: str | None) -> str | None:
-    """`name`, by which nobody has to ask the MPI; else the MPI must run."""
+    """Return `name`; if it is None, only the MPI knows the type, so the MPI must run."""
     if name is None:
         _core.require_running_mpi()
     return name
 
 
 def _native(code: str, asked: str) -> str:
-    """A buffer format without its sign for the order of bytes, which must be this machine's."""
+    """Remove the byte order from a buffer format; it must be this machine's order."""
     foreign = ">" if sys.byteorder == "little" else "<"
     if code[0] in (foreign, "!"):
         found = f"elements of format {code!r} are in another order of bytes"
@@ -351,7 +353,7 @@ _BFLOAT16 = getattr(MPI, "BFLOAT16_T", MPI.DATATYPE_NULL)
 
 
 def name_of(datatype: MPI.Datatype) -> str | None:
-    """Gradred's name of a type, None where only the MPI knows it."""
+    """Return gradred's name of a type; None if only the MPI knows the type."""
     if datatype == MPI.DATATYPE_NULL:
         return None
     name = _core.datatype_name(datatype)
@@ -369,7 +371,7 @@ def _extent(datatype: MPI.Datatype | None) -> int:
 
 
 def _gap(datatype: MPI.Datatype | None) -> int | None:
-    """Bytes behind an element that the last one does not need; None: it may lie anywhere."""
+    """Return the bytes behind an element that the last one does not need; None if unknown."""
     if datatype is None or datatype == MPI.DATATYPE_NULL or not datatype.is_predefined:
         return None
     gap: int = _extent(datatype) - datatype.Get_true_extent()[1]
@@ -379,7 +381,7 @@ def _gap(datatype: MPI.Datatype | None) -> int | None:
 def _cut(
     parts: _Parts, memory: _Memory, extent: int, blocks: int, gap: int | None, asked: str
 ) -> tuple[int, int]:
-    """Address and count, by the specification's own count and displacement."""
+    """Return address and count, from the specification's own count and displacement."""
     displacement = _index(parts.displacement, "displacement", asked)
     offset = displacement * extent
     length = memory.nbytes - offset
@@ -413,7 +415,7 @@ def _index(given: Any, name: str, asked: str) -> int:
 
 
 def _whole(length: int, extent: int, blocks: int, asked: str) -> int:
-    """How many elements the memory holds, per block."""
+    """Return the number of elements per block that the memory holds."""
     if length == 0:
         return 0
     if extent <= 0 or length % extent != 0:
@@ -425,11 +427,11 @@ def _whole(length: int, extent: int, blocks: int, asked: str) -> int:
     return length // extent // max(blocks, 1)
 
 
-# ---- the calls ------------------------------------------------------------------------------
+# ---- calls ----------------------------------------------------------------------------------
 
 
 class Reduction(NamedTuple):
-    """A reducing call of which gradred has everything it needs."""
+    """A reduction that gradred carries out, with all its arguments."""
 
     call: _core.Call
     owners: Any
@@ -438,18 +440,18 @@ class Reduction(NamedTuple):
 def reduction(
     method: Method, comm: MPI.Comm, sendbuf: Any, recvbuf: Any, op: Any, stream: int | None = None
 ) -> Reduction | Message:
-    """A reduction as gradred sees it; its recvbuf if it is the MPI's.
+    """Read the arguments of a reduction; returns its recvbuf if only the MPI can carry it out.
 
     Args:
-        method: by which it was asked for.
+        method: the method that the program has called.
         comm: the communicator.
         sendbuf: as in mpi4py; `MPI.IN_PLACE` or None takes the input from `recvbuf`.
         recvbuf: as in mpi4py.
         op: an MPI.Op, a name from gradred.OPS, gradred.premul(factor) or gradred.user_op(f).
-        stream: the handle of a CUDA stream in whose order the call is.
+        stream: the handle of a CUDA stream, if the call is in its order.
 
     Raises:
-        gradred.UsageError: the arguments do not fit each other.
+        gradred.UsageError: the arguments are inconsistent.
     """
     kind = KINDS[method]
     if kind == "allreduce" and stream is None:
@@ -491,15 +493,15 @@ def reduction(
 
 
 def is_in_place(sendbuf: Any) -> bool:
-    """Whether the input is taken from recvbuf."""
+    """Return whether the input is in recvbuf."""
     return sendbuf is None or sendbuf is MPI.IN_PLACE
 
 
 def read_input(method: Method, sendbuf: Any, recv: Message, blocks: int) -> Message:
-    """Understand the sendbuf of a reduction.
+    """Read the sendbuf of a reduction.
 
     Raises:
-        gradred.UsageError: it means nothing, or does not fit `recv`.
+        gradred.UsageError: it is not valid, or does not match `recv`.
     """
     whole = KINDS[method] == "allreduce"
     send = read(sendbuf, f"{method}'s sendbuf", writable=False, blocks=blocks, any_order=whole)
@@ -520,9 +522,10 @@ def read_input(method: Method, sendbuf: Any, recv: Message, blocks: int) -> Mess
 def refuse_overlap(
     name: str, send: Message, recv: Message, send_blocks: int, recv_blocks: int
 ) -> None:
-    """UsageError if two messages share memory, which no MPI allows.
+    """Raise UsageError if two messages share memory, which MPI forbids.
 
-    Types with gaps may interleave; of them only those that begin alike are known to share memory.
+    Types with gaps may interleave. Two such messages are refused only if they begin at the same
+    address.
     """
     send_end = send.address + max(send.count * _span(send) * send_blocks, 1)
     recv_end = recv.address + max(recv.count * _span(recv) * recv_blocks, 1)
@@ -533,7 +536,7 @@ def refuse_overlap(
 
 
 def _span(message: Message) -> int:
-    """Bytes from one element to the next, 0 if others may lie between."""
+    """Return the bytes from one element to the next; 0 if other data may lie between them."""
     if message.dtype is not None:
         return ITEMSIZES[message.dtype]
     datatype = message.datatype

@@ -1,8 +1,8 @@
-"""Arrays whose elements mean something by what goes with them: masks, units, labels.
+"""Refuse arrays whose elements have more meaning than their numbers: masks, units, labels.
 
-gradred reads bare numbers. Where these alone would be something else than the array, or are not
-there yet, it refuses the array by name and says what to pass. None of these libraries is imported:
-who passes such an array has imported its library.
+gradred reads bare numbers. If these alone would mean something else than the array, or do not
+exist yet, it refuses the array by name and says what to pass. It imports none of these libraries:
+a program that passes such an array has imported the library.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from gradred.errors import UsageTypeError, explain
 
 class _Kind(NamedTuple):
     has: str
-    """Why it is more, or less, than numbers; a verb begins it."""
+    """Why it is more, or less, than numbers; begins with a verb."""
     remedy: str
-    """How to get plain numbers of it."""
+    """How to get plain numbers from it."""
     shares: bool = False
-    """Whether these are in the array's own memory, so that a result may go there."""
+    """Whether the plain numbers share the array's memory, so that a result may go there."""
 
 
 _MASK = "has a mask, which gradred cannot reduce or move"
@@ -32,8 +32,8 @@ _SPARSE = "does not hold its zeros"
 _ONE_UNIT = "in one unit on all ranks"
 _FILLED = "Pass x.filled(value), with the operation's neutral value"
 
-# By library and class, or by the beginning of the class's full name; classes derived from it count.
-# The first row counts: astropy has arrays with a mask and a unit.
+# By library and class, or by the beginning of the class's full name; derived classes match too.
+# The first matching row applies: astropy has arrays with a mask and a unit.
 _KINDS = {
     "numpy.ma": _Kind(_MASK, _FILLED),
     "astropy.utils.masked": _Kind(_MASK, _FILLED),
@@ -84,11 +84,11 @@ _KINDS = {
 
 
 def refuse(x: Any, asked: str, *, is_result: bool = False) -> None:
-    """UsageTypeError for an array that is more than its numbers.
+    """Raise UsageTypeError for an array that is more than its numbers.
 
     Args:
-        x: any array but a plain one of NumPy, or what is none.
-        asked: what the caller wants of it, for messages: `"allreduce of x"`.
+        x: any object except a plain NumPy array.
+        asked: what the caller wants to do, for messages: `"allreduce of x"`.
         is_result: whether a result goes there, for messages.
     """
     found = _kind_of(type(x))  # type: ignore[arg-type] # mypy takes types for unhashable
@@ -102,7 +102,7 @@ def refuse(x: Any, asked: str, *, is_result: bool = False) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _kind_of(of: type) -> _Kind | None:
-    """What arrays of this type are beside numbers; None: nothing that gradred knows of."""
+    """Return how arrays of this type differ from numbers; None if gradred knows no difference."""
     names = [f"{_short_name(each)}." for each in of.__mro__]
     names += [f"{each.__module__}.{each.__qualname__}." for each in of.__mro__]
     for begins, kind in _KINDS.items():
@@ -112,14 +112,14 @@ def _kind_of(of: type) -> _Kind | None:
 
 
 def _short_name(of: type) -> str:
-    """Library and class."""
+    """Return the names of library and class."""
     return f"{of.__module__.partition('.')[0]}.{of.__qualname__}"
 
 
 def _own_arithmetic(of: type) -> _Kind | None:
-    """A class derived from NumPy's that adds elements in its own way, as those with units do.
+    """Find a class derived from NumPy's that adds elements in its own way, as those with units do.
 
-    Others are what NumPy takes them for, numbers: numpy.memmap, numpy.matrix, arrays with notes.
+    Other derived classes count as numbers: numpy.memmap, numpy.matrix, arrays with notes.
     """
     if not issubclass(of, np.ndarray):
         return None

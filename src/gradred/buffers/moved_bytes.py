@@ -1,8 +1,8 @@
 """Bcast and Allgather of any MPI type, moved as bytes.
 
-Here ranks may describe the same elements by different types: a column of a matrix on one, a vector
-on another. What they agree on are the basic types, one after the other, so that is what gradred is
-told; elements with gaps between them are packed before and unpacked after.
+In these calls ranks may describe the same elements by different types: a column of a matrix on one
+rank, a vector on another. The ranks must agree on the sequence of basic types, so the core gets
+this sequence. Elements with gaps are packed before the call and unpacked after it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from gradred.errors import TransportError, UsageError, UsageTypeError, explain
 
 
 def bcast(comm: MPI.Comm, buf: Any, root: int) -> None:
-    """Broadcast what a buffer specification describes; blocks until it is there.
+    """Broadcast the data of a buffer specification; blocks until it is there.
 
     Raises:
-        gradred.UsageError: the specification means nothing, or root is no rank.
+        gradred.UsageError: the specification is not valid, or root is no rank.
     """
     with refusing(comm):
         root = rank_of_root(root, comm, "Bcast")
@@ -42,7 +42,7 @@ def bcast(comm: MPI.Comm, buf: Any, root: int) -> None:
 
 
 def rank_of_root(root: Any, comm: MPI.Comm, asked: str) -> int:
-    """`root` as a whole number; UsageError unless it is a rank of the communicator."""
+    """Return `root` as an int; UsageError unless it is a rank of the communicator."""
     size = comm.Get_size()
     remedy = f"Give a rank, 0 to {size - 1}"
     try:
@@ -60,7 +60,7 @@ def allgather(comm: MPI.Comm, sendbuf: Any, recvbuf: Any) -> None:
     """Gather every rank's elements on every rank; blocks until they are there.
 
     Raises:
-        gradred.UsageError: the specifications mean nothing or do not fit each other.
+        gradred.UsageError: the specifications are not valid or are inconsistent.
     """
     with refusing(comm):
         origin, target, told = _gathered(comm, sendbuf, recvbuf)
@@ -90,7 +90,7 @@ def _call(
 def _gathered(
     comm: MPI.Comm, sendbuf: Any, recvbuf: Any
 ) -> tuple[_Bytes | None, _Bytes, Comparable]:
-    """Input (None: in place), result, and what a block consists of."""
+    """Return the input (None for in place), the result, and the elements of a block."""
     size = comm.Get_size()
     recv = messages.read(recvbuf, "Allgather's recvbuf", writable=True, blocks=size)
     told = typemaps.comparable(recv)
@@ -117,7 +117,7 @@ def _check(send: Message, recv: Message, told: Comparable, size: int) -> None:
 
 
 class _Bytes:
-    """A message as contiguous bytes: where it lies, or packed elsewhere."""
+    """A message as contiguous bytes: its own memory, or a packed copy."""
 
     def __init__(self, message: Message) -> None:
         self.message = message
@@ -129,7 +129,7 @@ class _Bytes:
             self.address = MPI.Get_address(self._packed) if self._packed else 0
 
     def pack(self) -> None:
-        """Gather the elements into the bytes."""
+        """Copy the elements to the packed bytes."""
         if self._packed:
             with_gaps = _from_address(self.message, self.address)
             memory = MPI.buffer.fromaddress(self.address, 1)
@@ -138,7 +138,7 @@ class _Bytes:
             self._check(position)
 
     def unpack(self) -> None:
-        """Scatter the bytes to where the elements belong."""
+        """Copy the packed bytes back to the elements."""
         if self._packed:
             with_gaps = _from_address(self.message, self.address)
             memory = MPI.buffer.fromaddress(self.address, 1)
@@ -162,7 +162,7 @@ def _is_contiguous(message: Message) -> bool:
 
 
 def _from_address(message: Message, base: int) -> MPI.Datatype:
-    """All elements as one element that starts at `base` and, for mpi4py, is one byte long."""
+    """Make a type of all elements that starts at `base`; for mpi4py its extent is one byte."""
     assert message.datatype is not None
     moved = message.datatype.Create_hindexed([message.count], [message.address - base])
     resized = moved.Create_resized(0, 1).Commit()

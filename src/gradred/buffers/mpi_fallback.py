@@ -1,8 +1,8 @@
-"""Reductions that the MPI carries out: an own operation, or a type that gradred does not know.
+"""Reductions that the MPI carries out: a user-defined MPI.Op, or a type that gradred does not know.
 
-Once a rank is inside the MPI's call nobody can tell its peers of a mistake: they wait, abort or
-compute something wrong. So all that can be found out is found out before: each rank checks its own
-arguments, and all agree on count, type and operation.
+Once a rank is inside the MPI's call, gradred cannot report its mistakes to the peers: they wait,
+abort or compute a wrong result. So all checks come before: each rank checks its own arguments, and
+the ranks agree on count, type and operation.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from gradred.errors import UsageError, explain
 
 @dataclasses.dataclass(slots=True)
 class MpiCall:
-    """A call for the MPI, whose arguments fit each other."""
+    """A call for the MPI, whose arguments are consistent."""
 
     method: Method
     messages: tuple[Message | None, Message]
-    """Of which memory it is, input and result; what they own must live as long as the call."""
+    """The memory of input and result; their owners must live as long as the call."""
     op: MPI.Op
     detail: int
-    """What the ranks compare."""
+    """The hash that the ranks compare."""
     send: Any
-    """As mpi4py takes it, like `recv`: of one type and count, so that it finds nothing wrong."""
+    """The buffer for mpi4py, as `recv`; both have one type and count, so mpi4py raises nothing."""
     recv: Any
 
     @property
     def text(self) -> str:
-        """What this rank asked for."""
+        """A description of this rank's call."""
         op = _name(self.op) or "an operation of the program's own"
         return f"{self.method} of {self.messages[1].text} with {op}"
 
@@ -45,12 +45,12 @@ class MpiCall:
         """Block until all ranks have agreed to leave this very call to the MPI.
 
         Raises:
-            gradred.UsageError: their calls differ, or one refused its arguments.
+            gradred.UsageError: their calls differ, or a rank has refused its arguments.
         """
         try:
             _core.leave_to_mpi(comm, KINDS[self.method], self.detail)
         except UsageError as error:
-            # What travels between the ranks is too short for names; each knows its own.
+            # The ranks exchange too few bytes for names, so each adds the names of its own call.
             text = f"{str(error).rstrip('.')}. This rank asked for {self.text}."
             raise UsageError(text) from None
 
@@ -64,10 +64,10 @@ def reduction(
     also: object = None,
     stream: int | None = None,
 ) -> Reduction | MpiCall:
-    """`messages.reduction` for calls that may block, ready for the MPI where it is the MPI's.
+    """Call `messages.reduction` for a method that may block; check a call of the MPI's.
 
     Raises:
-        gradred.UsageError: the arguments do not fit each other.
+        gradred.UsageError: the arguments are inconsistent.
     """
     found = messages.reduction(method, comm, sendbuf, recvbuf, op, stream)
     if isinstance(found, Reduction):
@@ -78,7 +78,7 @@ def reduction(
 def checked(
     method: Method, comm: MPI.Comm, sendbuf: Any, recv: Message, op: Any, also: object = None
 ) -> MpiCall:
-    """A call whose recvbuf is understood; raises as `reduction` does."""
+    """Check a call whose recvbuf has been read; raises as `reduction` does."""
     blocks = comm.Get_size() if KINDS[method] == "reduce_scatter_block" else 1
     in_place = messages.is_in_place(sendbuf)
     send = None if in_place else messages.read_input(method, sendbuf, recv, blocks)
@@ -88,14 +88,14 @@ def checked(
 def of_messages(
     method: Method, send: Message | None, recv: Message, op: MPI.Op, also: object = None
 ) -> MpiCall:
-    """A call on messages that fit each other.
+    """Make a call of messages that are consistent.
 
     Args:
-        method: by which it was asked for.
-        send: this rank's input, None if it is in `recv`.
+        method: the method that the program has called.
+        send: this rank's input; None if it is in `recv`.
         recv: where the result goes.
-        op: the operation, as the MPI knows it.
-        also: what the ranks compare as well.
+        op: the MPI's operation.
+        also: a further value for the ranks to compare.
 
     Raises:
         gradred.UsageError: the MPI does not have the type.
@@ -105,7 +105,7 @@ def of_messages(
             require_host(message, method)
     datatype = _mpi_type(method, recv)
     if not datatype.is_predefined:
-        datatype.Commit()  # or the MPI would refuse it, perhaps on this rank alone
+        datatype.Commit()  # the MPI would refuse an uncommitted type, perhaps on this rank alone
     basics = typemaps.of_message(recv)
     told = (KINDS[method], recv.count, basics.length, basics.hash, _compared(op), also, recv.layout)
     return MpiCall(
@@ -119,7 +119,7 @@ def of_messages(
 
 
 def mpi_op(op: ops.OpLike) -> MPI.Op:
-    """The operation for the MPI; `messages.reduction` has refused calls that only gradred knows."""
+    """Return the MPI's operation; `messages.reduction` has refused operations of gradred alone."""
     if isinstance(op, MPI.Op):
         return op
     known = getattr(MPI, op.upper() if isinstance(op, str) else "", None)
@@ -142,16 +142,16 @@ def _mpi_type(method: Method, message: Message) -> MPI.Datatype:
 def _specification(message: Message, datatype: MPI.Datatype) -> list[Any]:
     if message.address == 0:
         return [MPI.BOTTOM, message.count, datatype]
-    # mpi4py goes by the count, not by the length of the memory.
+    # mpi4py checks only the count, not the length of the memory.
     return [MPI.buffer.fromaddress(message.address, 1), message.count, datatype]
 
 
 def _compared(op: MPI.Op) -> tuple[str, bool]:
-    """Of an operation; a program's own have no name that all ranks know."""
+    """Return what ranks compare of an operation; user-defined operations have no common name."""
     return (_name(op) or "own"), op.Is_commutative()
 
 
-# Those that gradred does not know.
+# Predefined operations that gradred does not know.
 _OTHERS = {f"MPI_{name}": getattr(MPI, name) for name in ("MINLOC", "MAXLOC", "REPLACE", "NO_OP")}
 
 

@@ -1,4 +1,4 @@
-"""What this rank has passed to a call about which the ranks disagree, for the error."""
+"""Describe this rank's arrays in the error of a call on which the ranks disagree."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from gradred.errors import Error
 
 
 def with_passed(text: str, passed: object) -> str:
-    """A disagreement's text, and what this rank's arrays are: ranks compare little but hashes.
+    """Add a description of this rank's array to an error; the ranks themselves compare hashes.
 
     Args:
-        text: of the error.
-        passed: arrays as the program or this package has them, in tuples or alone, the first of
-            which is told; all else in there is passed over.
+        text: the error's text.
+        passed: arrays of the program or of this package, in tuples or alone. The first array is
+            described; all else is ignored.
     """
     own = next(filter(None, map(_shown, _flat(passed))), None)
     return text if own is None else f"{text}. This rank passed {own}"
 
 
 def _flat(x: Any) -> Iterator[Any]:
-    """What is in tuples and lists, those of buffer specifications too."""
+    """Yield the items of nested tuples and lists, buffer specifications included."""
     if isinstance(x, (tuple, list)):
         for part in x:
             yield from _flat(part)
@@ -43,6 +43,6 @@ def _shown(x: Any) -> str | None:
             return None
         try:
             x = arrays.describe(x, "")
-        except Error:  # no array, or one of a type that is the MPI's alone
+        except Error:  # no array, or an array of a type that only the MPI knows
             return None
     return arrays.text_of(x.dtype, x.shape, x.layout.order)

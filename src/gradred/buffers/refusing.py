@@ -1,4 +1,4 @@
-"""What a collective call owes its peers when its own arguments are wrong: a word about it."""
+"""How a rank reports to its peers that its own arguments of a collective call are wrong."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gradred.errors import Error, UsageError, explain
 
 
 class refusing:  # noqa: N801 (a context, used like a function)
-    """`with refusing(comm):` around all that looks at the arguments of a collective call.
+    """`with refusing(comm):` goes around all code that checks the arguments of a collective call.
 
-    An error that leaves it counts as this rank's part in the call: the peers, which would wait for
-    this rank, raise `UsageError` with its number and reason instead, and the communicator stays
-    usable. The error itself goes on to the caller, except that the MPI's complaint about the
-    communicator becomes a `UsageError`. Before MPI's beginning and after its end it raises
-    `UsageError` at once.
+    An error that leaves the block counts as this rank's part in the call. The peers, which would
+    wait for this rank, raise `UsageError` with its number and reason instead, and the communicator
+    stays usable. The error itself propagates to the caller, except that the MPI's error about the
+    communicator becomes a `UsageError`. Before MPI is initialised and after it is finalised the
+    context raises `UsageError` immediately.
     """
 
     __slots__ = ("_blocking", "_comm")
@@ -41,8 +41,8 @@ class refusing:  # noqa: N801 (a context, used like a function)
             message = explain("a call on a communicator", found, "Use one that is alive")
             raise UsageError(message) from error
         if isinstance(error, Exception):
-            # Where the peers cannot be told (a freed communicator, a lost peer) the first error
-            # still says what the caller has to mend.
+            # If the report fails (a freed communicator, a lost peer), the first error propagates:
+            # it says what the caller has to correct.
             with contextlib.suppress(Error):
                 reason = str(error) or type(error).__name__
                 _core.refuse(self._comm, reason, blocking=self._blocking)

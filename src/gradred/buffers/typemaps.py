@@ -1,9 +1,9 @@
-"""Of which basic types MPI's types consist: what ranks compare where layouts may differ.
+"""The basic types in MPI's datatypes, which ranks compare if their layouts may differ.
 
-MPI lets ranks describe the same elements by different types, four floats on one and one type of
-four floats on another, if the sequence of the basic types (MPI's type signature) is the same. Such
-a sequence may be as long as the message, so it is known by its length and a polynomial hash, which
-those of two parts and of repetitions follow from without writing them out.
+MPI lets ranks describe the same elements by different types if the sequences of basic types (MPI's
+type signatures) are equal. For example, one rank gives four floats and another one type of four
+floats. Such a sequence may be as long as the message, so it is represented by its length and a
+polynomial hash. The hash of a concatenation or a repetition follows from those of its parts.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _BASE = 0x1D2F_9A3C_7B64_E581 % _PRIME
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Basics:
-    """A sequence of basic types, known by its hash."""
+    """A sequence of basic types, represented by its hash."""
 
     length: int
     hash: int
     only: str | None
-    """The basic type if all are the same one."""
+    """The basic type if all are the same."""
 
     def __add__(self, other: Basics) -> Basics:
         if not (self.length and other.length):
@@ -52,8 +52,8 @@ _NOTHING = Basics(0, 0, None)
 
 
 def hash_of(value: object) -> int:
-    """64 bits that are the same on all ranks for values of the same repr."""
-    import hashlib  # here, as many programs never come here
+    """Return 64 bits that are the same on all ranks for values with the same repr."""
+    import hashlib  # imported here because many programs do not need it
 
     digest = hashlib.blake2b(repr(value).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
@@ -61,24 +61,24 @@ def hash_of(value: object) -> int:
 
 @dataclasses.dataclass(slots=True)
 class Comparable:
-    """What ranks compare of a message that is moved."""
+    """What ranks compare of a message that is moved, not reduced."""
 
     count: int
     dtype: str
-    """Elements of one type that gradred knows are so many of these; all others so many bytes."""
+    """The type of the elements; uint8 if they are not all of one type that gradred knows."""
     hash: int
-    """Of which types the bytes are; 0 where `dtype` says it."""
+    """The hash of the basic types; 0 if `dtype` says it all."""
 
     @property
     def text(self) -> str:
-        """For people."""
+        """A description for messages."""
         if self.hash:
             return f"{self.count} bytes of elements of its own"
         return f"{self.count} {self.dtype}"
 
 
 def comparable(message: Message) -> Comparable:
-    """Of which elements a message consists."""
+    """Return the elements of a message in comparable form."""
     if message.dtype is not None and message.count:
         return Comparable(message.count, message.dtype, 0)
     basics = of_datatype(message.datatype) * message.count
@@ -89,19 +89,19 @@ def comparable(message: Message) -> Comparable:
 
 
 def of_message(message: Message) -> Basics:
-    """The sequence of one element."""
+    """Return the sequence of one element of a message."""
     if message.dtype is not None:
         return _basic(message.dtype)
     return of_datatype(message.datatype)
 
 
 def of_datatype(datatype: MPI.Datatype | None) -> Basics:
-    """The sequence of a type of the MPI's, whatever gaps lie between."""
+    """Return the sequence of an MPI type, without its gaps."""
     if datatype is None or datatype == MPI.DATATYPE_NULL:
         return _NOTHING
     if datatype.is_predefined:
         return _of_predefined(datatype)
-    # Types may have millions of blocks; an attribute lives as long as its type does.
+    # A type may have millions of blocks, so the result is cached as an attribute of the type.
     known = datatype.Get_attr(_keyval())
     if not isinstance(known, Basics):
         known = _of_derived(datatype)
@@ -144,7 +144,7 @@ def _of_predefined(datatype: MPI.Datatype) -> Basics:
     return _basic(_name(datatype))
 
 
-# MPI defines them as structures.
+# MPI defines these types as structures.
 _PAIRS = (
     (MPI.FLOAT_INT, MPI.FLOAT),
     (MPI.DOUBLE_INT, MPI.DOUBLE),
@@ -154,8 +154,8 @@ _PAIRS = (
     (MPI.LONG_DOUBLE_INT, MPI.LONG_DOUBLE),
 )
 
-# C's and Fortran's types of one representation count as one, and so do bytes, packed or not, and
-# uint8: programs mix them, and all MPIs let them.
+# C's and Fortran's types of one representation count as the same type. MPI_BYTE, MPI_PACKED and
+# uint8 count as the same type too: programs mix them, and all MPIs allow it.
 _NAMES = {np.dtype(row.name).str[1:]: row.name for row in ELEMENT_TYPES.values() if row.is_numpys}
 
 

@@ -1,1 +1,1 @@
-"""Calls on arrays: any array in, the same kind of array out."""
+"""Calls on arrays: they take any array and return the same kind of array."""

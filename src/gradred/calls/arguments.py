@@ -1,4 +1,4 @@
-"""Arguments of the array calls: what all of them check and understand in the same way."""
+"""Checks and conversions of arguments that all array calls share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _world: Comm | None = None
 
 
 def communicator(comm: Any, asked: str) -> MPI.Intracomm:
-    """`comm`, or COMM_WORLD for None; UsageTypeError for anything else."""
+    """Return `comm`, or COMM_WORLD for None; UsageTypeError for anything else."""
     global _world
     if comm is None:
         if _world is None:
@@ -34,13 +34,13 @@ def communicator(comm: Any, asked: str) -> MPI.Intracomm:
         found = "comm is null" if null else f"comm is a {type(comm).__name__}"
         message = explain(asked, found, "Pass an MPI.Intracomm, or None for COMM_WORLD")
         raise UsageTypeError(message)
-    return comm  # a plain one serves as well
+    return comm  # may also be a plain MPI.Intracomm
 
 
 def operation(
     op: OpLike, dtype: str, asked: str, *, on_device: bool = False
 ) -> tuple[str, float] | None:
-    """Name and factor of an operation that the type has; None for the MPI's own."""
+    """Return the operation's name and factor, checked for the type; None for one of the MPI's."""
     found = ops.resolve(op)
     if found is not None:
         ops.require(found[0], dtype, f"{asked} of {dtype}", on_device=on_device)
@@ -50,7 +50,7 @@ def operation(
 def own_operation(
     op: OpLike, dtype: str, asked: str, *, on_device: bool = False
 ) -> tuple[str, float]:
-    """Name and factor of an operation that is not the MPI's own."""
+    """Return the operation's name and factor; UsageError if only the MPI knows the operation."""
     found = operation(op, dtype, asked, on_device=on_device)
     if found is None:
         remedy = f"Use one of {', '.join(ops.OPS)} here, or allreduce"
@@ -59,7 +59,7 @@ def own_operation(
 
 
 def require_c_order(given: Array, asked: str) -> None:
-    """UsageError unless the axes are in C order."""
+    """Raise UsageError unless the axes are in C order."""
     if given.layout.order != tuple(range(len(given.shape))):
         found = f"x is not in C order, but in the order of axes {given.layout.order}"
         raise UsageError(explain(asked, found, "Pass numpy.ascontiguousarray(x)"))
@@ -68,7 +68,7 @@ def require_c_order(given: Array, asked: str) -> None:
 def result(
     x: Any, given: Array, out: Any, asked: str, shape: tuple[int, ...] | None = None
 ) -> Result:
-    """Where the result goes: `out` if there is one, checked, else a new array."""
+    """Return the place of the result: `out` after a check, or a new array if `out` is None."""
     if out is None:
         return arrays.new_like(x, given, asked, shape)
     target = arrays.describe(out, asked + " into out", is_result=True)
@@ -91,7 +91,7 @@ def result(
 
 
 def same(given: Array, result: Array, asked: str) -> bool:
-    """Whether the result replaces the input; UsageError if it does so in part."""
+    """Return whether the result replaces the input; UsageError if it overlaps it in part."""
     if given.address == result.address:
         return True
     refuse_overlap(given, result, asked)
@@ -99,21 +99,21 @@ def same(given: Array, result: Array, asked: str) -> bool:
 
 
 def refuse_overlap(given: Array, result: Array, asked: str) -> None:
-    """UsageError if the result would overwrite a part of the input."""
+    """Raise UsageError if the result would overwrite a part of the input."""
     if arrays.overlap(given, result):
         found = "the result would overwrite a part of the input"
         raise UsageError(explain(asked, found, "Pass an out= that shares no memory with x"))
 
 
 def require_list(given: Any, asked: str) -> None:
-    """UsageTypeError unless it has a length and items."""
+    """Raise UsageTypeError unless it has a length and items."""
     if not (hasattr(given, "__len__") and hasattr(given, "__getitem__")):
         found = f"a {type(given).__name__} is no list of arrays"
         raise UsageTypeError(explain(asked, found, "Pass a list or tuple"))
 
 
 def outs(out: Any, count: int, asked: str) -> Sequence[Any]:
-    """`out=` of a call on several arrays: one for each, None for a new one."""
+    """Return the `out=` of a call on several arrays as a list: None stands for a new array."""
     if out is None:
         return [None] * count
     require_list(out, f"{asked} into out")
@@ -125,7 +125,7 @@ def outs(out: Any, count: int, asked: str) -> Sequence[Any]:
 
 
 def require_apart(given: Sequence[Array], results: Sequence[Array], asked: str) -> None:
-    """UsageError if a result shares memory with another, or with an input that it is not."""
+    """Raise UsageError if a result shares memory with another result or another input."""
     remedy = "Pass an out= of arrays that share no memory; x itself reduces in place"
     placed = sorted(enumerate(results), key=lambda item: item[1].address)
     placed = [(i, array) for i, array in placed if array.nbytes > 0]
@@ -136,7 +136,7 @@ def require_apart(given: Sequence[Array], results: Sequence[Array], asked: str) 
             raise UsageError(explain(asked, found, remedy))
     starts = [array.address for _, array in placed]
     for i, array in enumerate(given):
-        # Results are apart, so that those an input may share memory with stand side by side.
+        # The results are disjoint, so those that may overlap one input are adjacent in `placed`.
         first = max(0, bisect.bisect_right(starts, array.address) - 1)
         last = bisect.bisect_left(starts, array.address + array.nbytes)
         for k, result in placed[first:last]:
@@ -157,7 +157,7 @@ def call(
     root: int = 0,
     stream: int | None = None,
 ) -> _core.Call:
-    """A call on one array; where `given` and `result` differ in length, the shorter is a block."""
+    """Make a call on an array. If `given` and `result` differ in length, the shorter is one block."""
     cuda_interface.finish_stream([None if in_place else given, result], stream)
     return _core.Call(
         kind,
@@ -176,7 +176,7 @@ def call(
 
 
 def with_plan(layout: int, plan: plans.Plan) -> int:
-    """What ranks compare: the layout, and of a user's schedule what all ranks have in common."""
+    """Return what ranks compare: the layout, and the common part of a user's schedule if any."""
     if plan.schedule is None:
         return layout
     return typemaps.hash_of((layout, plan.schedule.name, plan.schedule.chunks))

@@ -1,4 +1,4 @@
-"""Allreduce of arrays: any array in, the same kind of array out."""
+"""Blocking allreduce of arrays; it takes any array and returns the same kind of array."""
 
 from __future__ import annotations
 
@@ -58,29 +58,30 @@ def allreduce(
 ) -> Any:
     """Reduce the arrays of all ranks elementwise; every rank gets the result.
 
-    Blocks until the result is there, unless `stream` is given; all ranks get bitwise the same.
+    Blocks until the result is there, unless `stream` is given. All ranks get bitwise the same.
 
     Args:
-        x: this rank's array, unchanged unless it is `out`. Any dense array; shape,
-            type and order of the axes must be the same on all ranks.
+        x: this rank's array. It is unchanged unless it is `out`. Any dense array; shape, type and
+            order of the axes must be the same on all ranks.
         op: a name from `gradred.OPS`, `gradred.premul(factor)`, `gradred.user_op(f)` or an
             MPI.Op.
-        out: where the result goes: a writable array of that shape, type and order, `x` itself to
-            reduce in place. None makes a new one.
+        out: where the result goes: a writable array of that shape, type and order, or `x` itself
+            to reduce in place. None makes a new array.
         comm: any intracommunicator of mpi4py; None is COMM_WORLD.
-        stream: a CUDA stream, in whose order the call is: what the stream has been given so far
-            comes first, the call returns at once, and the result is there for what the stream is
-            given from now on. A stream of CuPy, PyTorch, Numba or cuda.core, or an integer as in
-            the array API. All ranks pass one, or none. None blocks, and the work of a GPU array's
-            own stream comes first. What ends the operation later the next call on `comm` raises.
-        plan: the name of a plan, or a schedule of one's own, or a function `(rank, size)` that
-            makes it; None lets gradred choose.
+        stream: a CUDA stream; the call is then in stream order and returns immediately. It follows
+            the work that the stream has been given so far. Work that the stream is given later
+            sees the result. A stream of CuPy, PyTorch, Numba or cuda.core, or an integer as in
+            the array API. All ranks pass a stream, or none does. The next call on `comm` raises
+            a later error of the operation. With None the call blocks, and follows the work of a
+            GPU array's own stream.
+        plan: the name of a plan, or a schedule of the user, or a function `(rank, size)` that
+            makes one; None lets gradred choose.
 
     Returns:
         `out`, or a new array of the kind of `x`.
 
     Raises:
-        gradred.UsageError: the arguments do not fit each other, or the ranks' calls differ.
+        gradred.UsageError: the arguments are inconsistent, or the ranks' calls differ.
         gradred.DeviceError: a GPU, its driver or its memory failed.
         gradred.PeerLost: the process of a peer has ended.
 
@@ -113,26 +114,27 @@ def allreduce_many(
     stream: StreamLike = None,
     plan: PlanLike = None,
 ) -> list[ArrayT]:
-    """Reduce several arrays of any types and sizes at once: cheaper than one after the other.
+    """Reduce several arrays of any types and sizes in one call, cheaper than one call for each.
 
-    Small arrays of one type travel together, packed; large ones are reduced where they lie. Blocks
-    until all results are there.
+    Small arrays of one type are packed and travel together. Large arrays are reduced without
+    packing. Blocks until all results are there.
 
     Args:
         arrays_in: this rank's arrays; number, shapes, types and orders of axes must be the same
             on all ranks.
-        op: as in `allreduce`; it must suit every type.
-        out: an array for each result, or None for new ones. Results share no memory with each
-            other, nor with any array but their own, which they may replace.
+        op: as in `allreduce`; every type must have the operation.
+        out: an array for each result, or None for new ones. A result may replace its own input. It
+            shares no memory with any other array.
         comm: any intracommunicator of mpi4py; None is COMM_WORLD.
-        stream: a CUDA stream whose work comes first. The host waits for it: arrays are packed.
-        plan: as in `allreduce`; for each vector and each large array.
+        stream: a CUDA stream whose earlier work the call follows. The host waits for that work,
+            since arrays are packed.
+        plan: as in `allreduce`; it applies to each packed vector and each large array.
 
     Returns:
         The results in the order of the arrays.
 
     Raises:
-        gradred.UsageError: the arguments do not fit each other, or the ranks' calls differ.
+        gradred.UsageError: the arguments are inconsistent, or the ranks' calls differ.
         gradred.DeviceError: a GPU, its driver or its memory failed.
 
     Example:
@@ -160,19 +162,19 @@ def Allreduce(  # noqa: N802 (MPI's own name)
     *,
     stream: StreamLike = None,
 ) -> None:
-    """`comm.Allreduce` of mpi4py by gradred, on any intracommunicator.
+    """Call mpi4py's `comm.Allreduce` by gradred, on any intracommunicator.
 
     Args:
         sendbuf: this rank's input, left unchanged: an array or an mpi4py buffer specification;
             `MPI.IN_PLACE` (or None) takes it from `recvbuf`.
-        recvbuf: where the result goes: as many elements of the same type, writable.
+        recvbuf: where the result goes; writable, with as many elements of the same type.
         op: an MPI.Op, a name from `gradred.OPS`, `gradred.premul(factor)` or
             `gradred.user_op(f)`.
         comm: any intracommunicator of mpi4py; None is COMM_WORLD.
         stream: as in `allreduce`.
 
     Raises:
-        gradred.UsageError: the arguments do not fit each other, or the ranks' calls differ.
+        gradred.UsageError: the arguments are inconsistent, or the ranks' calls differ.
         gradred.PeerLost: the process of a peer has ended.
 
     Example:
@@ -194,7 +196,7 @@ def _message(of: Array) -> Message:
 
 
 def _allreduce_by_mpi(asked: Asked, found: One) -> None:
-    """The user's own operation, on the elements in the order of memory."""
+    """Let the MPI reduce with an operation that only it knows, on elements in memory order."""
     assert isinstance(asked.op, MPI.Op)
     given, result = found.given, found.result.array
     with asked.refusing():

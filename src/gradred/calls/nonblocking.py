@@ -1,4 +1,4 @@
-"""Allreduce of arrays that does not block: the result comes by way of a request."""
+"""Non-blocking allreduce of arrays; it returns a request, which gives the result."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ RequestT = TypeVar("RequestT", bound="ArrayRequest[Any]")
 class ArrayRequest(Generic[ResultT]):
     """An allreduce of arrays in flight; made by `gradred.iallreduce` and `iallreduce_many`.
 
-    Any thread may wait for it, several at the same time. The program may also forget it: the
-    operation goes on, and the memory that it uses lives until its end. It is no `MPI.Request`,
-    since the MPI cannot make arrays of what has arrived: `comm.Iallreduce` gives one.
+    Any thread may wait for it, and several threads at the same time. The program may also drop it:
+    the operation continues, and gradred keeps its memory alive until it ends. It is no
+    `MPI.Request`, since the MPI cannot make arrays from what it has received. `comm.Iallreduce`
+    returns an `MPI.Request`.
     """
 
     __slots__ = (
@@ -56,20 +57,20 @@ class ArrayRequest(Generic[ResultT]):
         self._buckets = operations
         self._finish: Callable[[], ResultT] | None = finish
         self._lock = threading.Lock()
-        self._failure: Error | None = None  # of what came after the operations
+        self._failure: Error | None = None  # of the unpacking, after the operations
 
     def wait(self, timeout: float | None = None) -> ResultT:
         """Block until the operation has ended, and return the result.
 
-        The thread that waits carries on what is in flight by itself.
+        The waiting thread makes progress on operations in flight.
 
         Args:
-            timeout: seconds to wait for it; None waits as long as `GRADRED_TIMEOUT` allows.
+            timeout: seconds to wait; None waits as long as `GRADRED_TIMEOUT` allows.
 
         Raises:
-            TimeoutError: it has not ended in this time. It goes on: wait again.
+            TimeoutError: it has not ended within `timeout`. It continues: wait again.
             gradred.UsageError: `timeout` is NaN.
-            gradred.Error: what ended it, each time one asks.
+            gradred.Error: the operation failed; every later call raises it again.
         """
         if timeout is not None and math.isnan(timeout):
             remedy = "Pass seconds, or None to wait without a limit of its own"
@@ -98,18 +99,18 @@ class ArrayRequest(Generic[ResultT]):
             return self._result
 
     def wait_stream(self, stream: StreamLike) -> ResultT:
-        """Have a CUDA stream wait for the result, and return it at once.
+        """Make a CUDA stream wait for the result, and return the result immediately.
 
-        What the stream is given from now on comes after the result; the host does not wait. An
-        operation that was started without `stream=`, or on arrays in host memory, is waited for by
-        the host, as by `wait`.
+        Work that the stream is given later follows the result; the host does not wait. If the
+        operation was started without `stream=`, or on arrays in host memory, the host waits for
+        it as in `wait`.
 
         Args:
             stream: as in `allreduce`.
 
         Raises:
-            gradred.UsageError: it is no stream, or one that is being captured.
-            gradred.Error: what has ended the operation.
+            gradred.UsageError: `stream` is no stream, or is being captured.
+            gradred.Error: the operation failed.
         """
         handle = streams.handle_of(stream, "wait_stream")
         if self._buckets and all(
@@ -126,13 +127,14 @@ class ArrayRequest(Generic[ResultT]):
         return self.wait()
 
     def result(self, timeout: float | None = None) -> ResultT:
-        """`wait`, by the name that futures have for it."""
+        """Call `wait`, under the name that futures have for it."""
         return self.wait(timeout)
 
     def done(self) -> bool:
-        """Whether the operation has ended, well or not; then `wait` does not block.
+        """Return whether the operation has ended, with or without an error.
 
-        Does not block, and carries on what is in flight a little.
+        Does not block, and makes some progress on operations in flight. After True `wait` does
+        not block.
         """
         if not all(operation.test() for operation in self._operations):
             return False
@@ -140,14 +142,14 @@ class ArrayRequest(Generic[ResultT]):
         return True
 
     def test(self) -> bool:
-        """`done`, by MPI's name."""
+        """Call `done`, under MPI's name."""
         return self.done()
 
     def add_done_callback(self: RequestT, fn: Callable[[RequestT], object]) -> None:
-        """Have `fn(request)` called once when the operation has ended, well or not.
+        """Call `fn(request)` once when the operation has ended, with or without an error.
 
-        By whom, and what it may do: as `gradred.Request.add_done_callback`. `request.wait()` in it
-        gives the result at once, or raises what ended the operation.
+        `gradred.Request.add_done_callback` says which thread calls it and what it may do.
+        `request.wait()` in it returns the result immediately, or raises the operation's error.
 
         Example:
             >>> import numpy, gradred
@@ -159,7 +161,7 @@ class ArrayRequest(Generic[ResultT]):
         self._operations[0].add_done_callback(functools.partial(self._call_after, 1), fn)
 
     def _call_after(self: RequestT, index: int, fn: Callable[[RequestT], object]) -> None:
-        """`index` operations have ended: call `fn` after the others."""
+        """Call `fn` once the other operations have ended; the first `index` have ended already."""
         if index == len(self._operations):
             self._settle()
             _core.call_callback(fn, self)
@@ -168,7 +170,7 @@ class ArrayRequest(Generic[ResultT]):
         self._operations[index].add_done_callback(later, fn)
 
     def _settle(self) -> None:
-        """All operations have ended: put the results where the caller wants them, once."""
+        """Unpack the results once, after all operations have ended."""
         with self._lock:
             buckets, self._buckets = self._buckets, []
             for bucket, operation in buckets:
@@ -209,28 +211,28 @@ def iallreduce(
     stream: StreamLike = None,
     plan: PlanLike = None,
 ) -> ArrayRequest[Any]:
-    """Start an `allreduce` of arrays; returns at once, before any other rank has to do anything.
+    """Start an `allreduce` of arrays. Local: returns immediately, whatever other ranks do.
 
-    All ranks get bitwise the same result. They start what they start on one communicator in the
-    same order; it ends in any order, and may be waited for in any.
+    All ranks get bitwise the same result. All ranks must start their operations on one communicator
+    in the same order. Operations end in any order, and the program may wait in any order.
 
     Args:
-        x: this rank's array, as in `allreduce`; not to be changed until the operation has ended.
+        x: this rank's array, as in `allreduce`; must not change until the operation has ended.
         op: a name from `gradred.OPS`, `gradred.premul(factor)`, `gradred.user_op(f)` or a
             predefined MPI.Op.
-        out: where the result goes, as in `allreduce`; not to be touched until the end, which
-            `wait` or `done` tell.
+        out: where the result goes, as in `allreduce`. The program must not use it until `wait` or
+            `done` reports the end.
         comm: any intracommunicator of mpi4py; None is COMM_WORLD.
-        stream: a CUDA stream whose work so far comes first, as in `allreduce`. Streams wait for
-            the result by the request's `wait_stream`, this one, too. Begin with a blocking call:
-            the MPI carries out what comes before the first.
+        stream: a CUDA stream whose earlier work the operation follows, as in `allreduce`. A stream
+            waits for the result only by the request's `wait_stream`; this applies to this stream
+            too. Make a blocking call first: the MPI carries out calls before the first of those.
         plan: as in `allreduce`.
 
     Returns:
         A request whose `wait()` returns `out`, or a new array of the kind of `x`.
 
     Raises:
-        gradred.UsageError: the arguments do not fit each other.
+        gradred.UsageError: the arguments are inconsistent.
         gradred.DeviceError: a GPU, its driver or its memory failed.
 
     Example:
@@ -247,7 +249,7 @@ def iallreduce(
             call, result = plain
             return ArrayRequest([(None, start(comm, call, (x, result)))], lambda: result)
     found = reductions.one(Asked("iallreduce", op, comm, stream, plan, blocking=False), x, out)
-    assert found.call is not None  # of no operation that only the MPI knows
+    assert found.call is not None  # a non-blocking call refuses operations that only the MPI knows
     operation = start(comm, found.call, found)
     return ArrayRequest([(None, operation)], found.result.finish)
 
@@ -261,14 +263,14 @@ def iallreduce_many(
     stream: StreamLike = None,
     plan: PlanLike = None,
 ) -> ArrayRequest[list[ArrayT]]:
-    """Start an `allreduce_many`: several arrays of any types and sizes; returns at once.
+    """Start an `allreduce_many` of arrays of any types and sizes. Local: returns immediately.
 
     Args:
-        arrays_in: this rank's arrays, as in `allreduce_many`; not to be changed until the
-            operation has ended.
-        op: as in `iallreduce`; it must suit every type.
-        out: an array for each result, or None for new ones, as in `allreduce_many`; not to be
-            touched until the end, which `wait` or `done` tell.
+        arrays_in: this rank's arrays, as in `allreduce_many`; must not change until the operation
+            has ended.
+        op: as in `iallreduce`; every type must have the operation.
+        out: an array for each result, or None for new ones, as in `allreduce_many`. The program
+            must not use them until `wait` or `done` reports the end.
         comm: any intracommunicator of mpi4py; None is COMM_WORLD.
         stream: as in `allreduce_many`.
         plan: as in `allreduce_many`.
@@ -277,7 +279,7 @@ def iallreduce_many(
         A request whose `wait()` returns the results in the order of the arrays.
 
     Raises:
-        gradred.UsageError: the arguments do not fit each other.
+        gradred.UsageError: the arguments are inconsistent.
         gradred.DeviceError: a GPU, its driver or its memory failed.
 
     Example:
@@ -292,7 +294,7 @@ def iallreduce_many(
     found = reductions.many(asked, arrays_in, out)
     operations = []
     for bucket in found.buckets:
-        with asked.refusing():  # there may be no memory to pack it in
+        with asked.refusing():  # packing may find no memory
             bucket.pack()
         operations.append((bucket, start(comm, bucket.call, (bucket, found.held))))
     return ArrayRequest(operations, found.finish)

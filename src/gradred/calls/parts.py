@@ -1,4 +1,4 @@
-"""The collectives that allreduce is made of, and broadcast, on arrays."""
+"""Reduce-scatter and allgather, of which an allreduce consists, and broadcast, on arrays."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def reduce_scatter_block(
     stream: StreamLike = None,
     plan: PlanLike = None,
 ) -> Any:
-    """Reduce the arrays of all ranks; rank r gets block r of the result. Blocks until it is there.
+    """Reduce the arrays of all ranks; rank r gets block r of the result. Blocking.
 
     Args:
-        x: this rank's array in C order; the length of its first axis is a multiple of the number
-            of ranks p.
+        x: this rank's array in C order. The length of its first axis must be a multiple of the
+            number of ranks p.
         op: as in `allreduce`.
-        out: where the block goes, not overlapping `x`; None makes a new array.
+        out: where the block goes; must not overlap `x`. None makes a new array.
         comm: any intracommunicator of mpi4py; None is COMM_WORLD.
         stream: as in `allreduce`.
         plan: as in `allreduce`.
@@ -71,7 +71,7 @@ def reduce_scatter_block(
         `out`, or a new array of the kind of `x`, whose first axis is 1/p as long.
 
     Raises:
-        gradred.UsageError: the arguments do not fit each other, or the ranks' calls differ.
+        gradred.UsageError: the arguments are inconsistent, or the ranks' calls differ.
 
     Example:
         >>> import numpy, gradred
@@ -137,11 +137,11 @@ def allgather(
     stream: StreamLike = None,
     plan: PlanLike = None,
 ) -> Any:
-    """Put the arrays of all ranks one after the other along the first axis, on every rank. Blocks.
+    """Concatenate the arrays of all ranks along the first axis, on every rank. Blocking.
 
     Args:
         x: this rank's array in C order, of one shape and type on all ranks.
-        out: where the result goes, not overlapping `x`; None makes a new array.
+        out: where the result goes; must not overlap `x`. None makes a new array.
         comm: any intracommunicator of mpi4py; None is COMM_WORLD.
         stream: as in `allreduce`.
         plan: as in `allreduce`.
@@ -151,7 +151,7 @@ def allgather(
         where `x` has no axes).
 
     Raises:
-        gradred.UsageError: the arguments do not fit each other, or the ranks' calls differ.
+        gradred.UsageError: the arguments are inconsistent, or the ranks' calls differ.
 
     Example:
         >>> import numpy, gradred
@@ -207,12 +207,12 @@ def bcast(
     stream: StreamLike = None,
     plan: PlanLike = None,
 ) -> Any:
-    """Give every rank the array of rank `root`. Blocks until it is there.
+    """Copy the array of rank `root` to every rank. Blocks until it is there.
 
     Args:
-        x: on `root` the array; on the others one of the same shape, type and order of axes, of
-            which only these count.
-        root: the rank whose array counts.
+        x: on `root` the array to send. On other ranks an array of the same shape, type and order
+            of axes; its elements are not used.
+        root: the rank that sends its array.
         out: where the result goes; `x` itself to receive in place. None makes a new array.
         comm: any intracommunicator of mpi4py; None is COMM_WORLD.
         stream: as in `allreduce`.
@@ -222,7 +222,7 @@ def bcast(
         `out`, or a new array of the kind of `x`.
 
     Raises:
-        gradred.UsageError: the arguments do not fit each other, or the ranks' calls differ.
+        gradred.UsageError: the arguments are inconsistent, or the ranks' calls differ.
 
     Example:
         >>> import numpy, gradred

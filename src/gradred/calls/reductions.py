@@ -1,4 +1,4 @@
-"""What an allreduce of arrays is made of, blocking or not: its arguments as calls of the core."""
+"""Allreduces of arrays, blocking or not: from their arguments to calls of the core."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Asked(NamedTuple):
-    """What every such call is asked, beside its arrays."""
+    """The arguments of such a call, except its arrays."""
 
     name: str
     op: OpLike
@@ -30,15 +30,15 @@ class Asked(NamedTuple):
     blocking: bool = True
 
     def refusing(self) -> refusing:
-        """Around all that looks at the arguments."""
+        """Return the context for all code that checks the arguments."""
         return refusing(self.comm, blocking=self.blocking)
 
     def resolve_stream(self) -> int | None:
-        """The driver's handle of the stream, if there is one."""
+        """Return the driver's handle of the stream, or None without a stream."""
         return None if self.stream is None else streams.handle_of(self.stream, self.name)
 
     def resolve_plan(self) -> plans.Plan:
-        """The plan by name or schedule, checked."""
+        """Return the plan, checked."""
         return plans.resolve(self.plan, "allreduce", self.comm.Get_rank(), self.comm.Get_size())
 
 
@@ -50,11 +50,11 @@ class One(NamedTuple):
     in_place: bool
     stream: int | None
     call: _core.Call | None
-    """None for an operation that the MPI alone knows."""
+    """None for an operation that only the MPI knows."""
 
 
 def one(asked: Asked, x: Any, out: Any) -> One:
-    """Check the arguments of an allreduce of `x`; only a blocking one leaves it to the MPI."""
+    """Check the arguments of an allreduce of `x`; only a blocking one may leave it to the MPI."""
     with asked.refusing():
         stream = asked.resolve_stream()
         given = arrays.describe(x, f"{asked.name} of x")
@@ -81,13 +81,13 @@ def one(asked: Asked, x: Any, out: Any) -> One:
 
 
 class Many(NamedTuple):
-    """An allreduce of several arrays: small ones of a type packed, large ones where they lie."""
+    """An allreduce of several arrays: small ones of a type are packed, large ones are not."""
 
     buckets: list[_core.Bucket]
     finish: Callable[[], list[Any]]
-    """Gives the results, once all buckets are unpacked."""
+    """Returns the results, once all buckets are unpacked."""
     held: Any
-    """What must live as long as the buckets are used."""
+    """The objects to keep alive as long as the buckets are used."""
 
 
 def many(asked: Asked, arrays_in: Sequence[Any], out: Sequence[Any] | None) -> Many:
@@ -106,7 +106,7 @@ def many(asked: Asked, arrays_in: Sequence[Any], out: Sequence[Any] | None) -> M
             pieces, results = plain
             finish, held = lambda: results, (arrays_in, results)
         chosen = asked.resolve_plan()
-        # A list without arrays announces itself too, or ranks with another list would wait for it.
+        # A call without arrays announces itself too. Otherwise ranks with arrays would wait for it.
         operations = {
             dtype: arguments.own_operation(asked.op, dtype, name, on_device=on_device)
             for dtype in pieces.dtypes or ["uint8"]
@@ -126,7 +126,7 @@ def many(asked: Asked, arrays_in: Sequence[Any], out: Sequence[Any] | None) -> M
 def _described(
     asked: Asked, arrays_in: Sequence[Any], out: Sequence[Any] | None, stream: int | None
 ) -> tuple[_core.Pieces, Callable[[], list[Any]], Any]:
-    """Pieces of arrays of any kind, how to get the results, and what must live."""
+    """Return the pieces of arrays of any kind, how to get the results, and what to keep alive."""
     name = asked.name
     arguments.require_list(arrays_in, f"{name} of arrays_in")
     given = [arrays.describe(x, f"{name} of array {i}") for i, x in enumerate(arrays_in)]
@@ -135,7 +135,7 @@ def _described(
         arguments.result(x, each, target, f"{name}, array {i}")
         for i, (x, each, target) in enumerate(zip(arrays_in, given, outs, strict=True))
     ]
-    if out is not None:  # new arrays share no memory with any other
+    if out is not None:  # new arrays overlap no other array
         arguments.require_apart(given, [result.array for result in results], name)
     cuda_interface.finish_stream([*given, *(result.array for result in results)], stream)
     pieces = _core.Pieces(
