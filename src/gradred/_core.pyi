@@ -312,7 +312,7 @@ class _CommInfo(TypedDict):
     hosts_share_memory: bool
     host_reason: str
     device_path: str
-    device_plans: list[str]  # what was measured, a length after the other
+    device_plans: list[str]  # the plans that were measured, one text for each length
 
 class Call(metaclass=_Pybind11Type):
     def __init__(
@@ -476,7 +476,7 @@ def comm_info(comm: MPI.Comm) -> _CommInfo: ...
 def one_way_latency(comm: MPI.Comm, turns: int = 2000) -> float: ...
 def describe_call(what: int) -> str: ...
 
-STATUS_PAGE: tuple[int, int]  # where it lies in a status file, and its length
+STATUS_PAGE: tuple[int, int]  # the page's offset in a status file, and its length
 
 def take_clock_steps_from(path: str) -> None: ...
 def now_ns() -> int: ...

@@ -1,4 +1,4 @@
-"""This process as a rank: what the extension must know of it, from its beginning to its end."""
+"""Connect the extension to this process as a rank, from its import to its exit."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def begin(
     closer_looks: Mapping[str, Callable[..., object]],
     with_passed: Callable[[str, object], str],
 ) -> None:
-    """Once, at import: give the class its methods and see to the end of this process.
+    """Install the extension's methods and the exit handling of this process; once, at import.
 
     Args:
-        comm_class: gets the extension's methods.
-        closer_looks: functions by the names of these methods, for arguments that take a closer
-            look.
-        with_passed: makes the text of a disagreement say what this rank has passed.
+        comm_class: the class that gets the extension's methods.
+        closer_looks: functions by the names of these methods, for arguments that the methods' fast
+            path does not take.
+        with_passed: adds this rank's arguments to the text of a disagreement.
     """
     global _holds_finalize
     library = sys.modules["mpi4py.MPI"]
@@ -59,22 +59,22 @@ _holds_finalize = False
 
 
 def spare_workers() -> None:
-    """Processes that this one starts do not begin MPI when they import mpi4py.
+    """Keep processes that this one starts from initialising MPI when they import mpi4py.
 
-    The MPI would take a data loader's worker for this rank. Who sets MPI4PY_RC_INITIALIZE knows
-    better.
+    The MPI would take a data loader's worker for this rank. A MPI4PY_RC_INITIALIZE that is set
+    already is not changed.
     """
     os.environ.setdefault("MPI4PY_RC_INITIALIZE", "0")
 
 
 def configure() -> None:
-    """Read the knobs, which hold for communicators that are used for the first time from now on."""
+    """Read the settings; they apply to communicators that are first used from now on."""
     _core.begin_communicator()
     status.answer_with_stacks()
 
 
 def shown() -> None:
-    """The process has shown itself, and may be asked for its stacks."""
+    """Answer requests for stacks, now that other processes can see this rank."""
     status.answer_with_stacks()
 
 
@@ -92,7 +92,7 @@ def end_mpi() -> None:
 
 
 def _leave() -> None:
-    """At exit, before mpi4py's own MPI_Finalize; a forked child has nothing of ours to end."""
+    """End gradred before mpi4py calls MPI_Finalize; a forked child has nothing to end."""
     if os.getpid() != _process:
         return
     try:
@@ -103,17 +103,17 @@ def _leave() -> None:
 
 
 def _hear_of_uncaught(previous: ExceptHook) -> ExceptHook:
-    """A hook that tells the peers what ends this program, and then does what `previous` does."""
+    """Make an excepthook that reports the error to the peers and then calls `previous`."""
 
     def hook(
         kind: type[BaseException], error: BaseException, trace: types.TracebackType | None
     ) -> None:
-        if not hasattr(sys, "ps1"):  # an interactive program goes on
+        if not hasattr(sys, "ps1"):  # an interactive program continues after an error
             lines = traceback.format_exception_only(kind, error)
             text = lines[-1] if isinstance(error, SyntaxError) else lines[0]
             _core.set_exit_reason(text.splitlines()[0], _tells_of_loss(error))
             if threading.current_thread() is threading.main_thread() and _others_go_on():
-                with contextlib.suppress(RuntimeError):  # it is late for that
+                with contextlib.suppress(RuntimeError):  # raised if Python is ending already
                     threading._register_atexit(_leave_before_threads)  # type: ignore[attr-defined]
         previous(kind, error, trace)
 
@@ -121,7 +121,7 @@ def _hear_of_uncaught(previous: ExceptHook) -> ExceptHook:
 
 
 def _others_go_on() -> bool:
-    """Whether threads keep this rank going when its main thread has ended."""
+    """Return whether threads keep this rank running after its main thread has ended."""
     main = threading.main_thread()
     return os.getpid() == _process and any(
         not one.daemon and one is not main for one in threading.enumerate()
@@ -129,23 +129,23 @@ def _others_go_on() -> bool:
 
 
 def _leave_before_threads() -> None:
-    """Else peers wait for operations that the main thread of this rank would have begun.
+    """End this rank's part before Python waits for threads, those of executors included.
 
-    Python calls it before it waits for threads, those of executors, too.
+    Otherwise peers would wait for operations that the main thread of this rank would have begun.
     """
     if _others_go_on():
         _core.leave_before_threads()
 
 
 def _tells_of_loss(error: BaseException | None) -> bool:
-    """Whether another rank's end is behind it. PyTorch's C++ keeps the text alone."""
-    seen: set[int] = set()  # a chain may lead back to itself
+    """Return whether another rank's end has caused the error. PyTorch's C++ keeps only the text."""
+    seen: set[int] = set()  # a chain of errors may contain a cycle
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         try:
             if isinstance(error, PeerLost) or "PeerLost: " in str(error):
                 return True
-        except Exception:  # what a program's own class has to say may be an error itself
+        except Exception:  # __str__ of a program's own class may raise
             return False
         error = error.__cause__ or error.__context__
     return False

@@ -1,16 +1,17 @@
 """Algorithms as data: make, read, write, verify, cost and draw schedules.
 
-A schedule says what one rank does in one collective operation: rounds of steps, each of which
-sends, receives, reduces or copies a span of chunks. The vector is cut into `chunks` chunks of equal
-length (the first ones one element longer). A span is a run of chunks, at its place in the vector
-(`work`) or in the slots of a scratch buffer (`scratch`). The messages of a round are in flight
-together; when all have completed, its reduce and copy steps run in order.
+A schedule defines what one rank does in one collective operation. It consists of rounds of steps;
+each step sends, receives, reduces or copies a span of chunks. The vector is cut into `chunks`
+chunks of equal length, except that the first ones may have one element more. A span is a run of
+chunks, in the vector (`work`) or in a slot of the scratch buffer (`scratch`). The messages of a
+round are in flight together. When all have completed, the round's reduce and copy steps run in
+order.
 
-The input lies in `work` before, the result after. Where a call's output is another array than its
-input, gradred runs what `from_input` makes of the schedule: the input is read where the caller has
-it (`input_`), and never copied first.
+`work` contains the input before the operation and the result after it. If a call's output is
+another array than its input, gradred runs the schedule that `from_input` makes from this one. It
+reads the input from the caller's array (`input_`), so that no copy of the input is needed.
 
-A generator is a function of rank and size, and `verify` proves that what it makes is right:
+A generator is a function of rank and size, and `verify` proves that its schedules are correct:
 
     >>> from gradred.schedules import Schedule, recv, reduce, scratch, send, verify, work
     >>> def exchange(rank, size):
@@ -79,7 +80,7 @@ __all__ = [
 
 
 class Algorithm(TypedDict):
-    """What the table of algorithms says about one of them."""
+    """A row of the table of algorithms."""
 
     name: str
     collective: str
@@ -89,17 +90,17 @@ class Algorithm(TypedDict):
     cost: str
     paper: str
     one_order: bool
-    """Whether it adds up each element in one order of ranks, wherever that stands in however long a
-    vector: in the order of all others of its collective of which this is said."""
+    """Whether it sums each element in one order of ranks, which depends neither on the element's
+    position nor on the vector's length. All such algorithms of a collective use the same order."""
 
 
 def algorithms() -> list[Algorithm]:
-    """The table of all algorithms, in its own order."""
+    """Return the table of all algorithms, in its own order."""
     return cast("list[Algorithm]", _core.schedule_table())
 
 
 def names(collective: str = "allreduce") -> list[str]:
-    """The names of the algorithms for a collective.
+    """Return the names of the algorithms for a collective.
 
     Args:
         collective: "allreduce", "reduce_scatter", "allgather" or "bcast".
@@ -123,20 +124,20 @@ def names(collective: str = "allreduce") -> list[str]:
 def make(
     name: str, rank: int, size: int, *, collective: str = "allreduce", **parameters: Parameter
 ) -> Schedule:
-    """One rank's schedule of a built-in algorithm.
+    """Make one rank's schedule of a built-in algorithm.
 
     Args:
         name: one of `names(collective)`.
         rank: from 0 to size - 1.
         size: the number of ranks.
         collective: see `names`.
-        **parameters: what `algorithms()` lists: `root` for broadcasts; `k`, ranks that exchange at
-            once; `local`, ranks of each group, or `groups`, the group of each rank; `leaders=1`,
-            where one rank of a group exchanges with others; `inside` and `across`, names of the
-            algorithms for the two levels.
+        **parameters: those that `algorithms()` lists. `root` for broadcasts; `k`, the number of
+            ranks that exchange at once; `local`, the number of ranks of each group, or `groups`,
+            the group of each rank; `leaders=1`, if one rank of a group exchanges with others;
+            `inside` and `across`, the names of the algorithms for the two levels.
 
     Raises:
-        UsageError: an unknown name or parameter, or a size that the algorithm does not serve.
+        UsageError: unknown name or parameter, or a size that the algorithm does not support.
 
     Example:
         >>> make("ring", 0, 4)
@@ -148,16 +149,16 @@ def make(
 def make_all(
     name: str, size: int, *, collective: str = "allreduce", **parameters: Parameter
 ) -> list[Schedule]:
-    """The schedules of all ranks, in order; the arguments are those of `make`."""
+    """Make the schedules of all ranks, in order; the arguments are those of `make`."""
     return [make(name, rank, size, collective=collective, **parameters) for rank in range(size)]
 
 
 def from_input(schedule: Schedule) -> Schedule:
-    """The same schedule for a call whose output is another array than its input.
+    """Convert a schedule for calls whose output is another array than their input.
 
-    What `work` does not hold yet is read from the input buffer, so that no pass over memory goes
-    into copying the input first; a reduction then is `target = operand + source`. Messages and sums
-    are the same, hence the result is, bit for bit.
+    Data that is not in `work` yet is read from the input buffer, so no pass over memory copies the
+    input first. A reduction then is `target = operand + source`. Messages and sums are the same, so
+    the result is the same bit for bit.
 
     Example:
         >>> from_input(make("recursive_doubling", 0, 2)).rounds[0][2]
@@ -167,7 +168,7 @@ def from_input(schedule: Schedule) -> Schedule:
 
 
 def validate(schedule: Schedule) -> None:
-    """Check one rank's schedule by itself: a validated one never leaves its buffers.
+    """Check one rank's schedule by itself: after this it never leaves its buffers.
 
     Raises:
         UsageError: names rank, round, step and reason: a span outside the vector or the scratch
@@ -178,19 +179,22 @@ def validate(schedule: Schedule) -> None:
 
 
 def verify(schedules: Iterable[Schedule]) -> ScheduleReport:
-    """Prove that the schedules of all ranks together do what their collective promises.
+    """Prove that the schedules of all ranks together carry out their collective correctly.
 
-    Runs them on symbolic values, without MPI: every message is met by one of the same chunks,
-    nothing deadlocks even when a send completes only once its receive is posted, nothing in flight
-    overlaps, every rank is counted exactly once, and all ranks build the same tree of sums (up to
-    a+b = b+a).
+    Runs them on symbolic values, without MPI. It proves that:
+
+    - every send has a receive of the same chunks;
+    - nothing deadlocks, even if a send completes only after its receive is posted;
+    - messages in flight do not overlap;
+    - every rank is counted exactly once;
+    - all ranks build the same tree of sums (up to a+b = b+a).
 
     Args:
         schedules: one per rank, in order of rank.
 
     Returns:
         A report with the numbers of rounds, messages and different sums, and a digest of the final
-        state: equal for schedules that build the same sums.
+        state. Schedules that build the same sums have the same digest.
 
     Raises:
         UsageError: names rank, round, step and reason of the first fault.
@@ -208,7 +212,7 @@ def verify(schedules: Iterable[Schedule]) -> ScheduleReport:
 
 
 def traffic(schedule: Schedule, nbytes: int) -> Traffic:
-    """What one rank moves for a vector of `nbytes` bytes: messages sent; bytes by kind."""
+    """Return one rank's traffic for a vector of `nbytes` bytes: messages sent, bytes by kind."""
     return _core.schedule_traffic(schedule, nbytes)
 
 
@@ -228,22 +232,22 @@ def cost(
 ) -> float:
     """Estimate the seconds that an operation takes, by the model from which gradred chooses plans.
 
-    The sum over the rounds of what the busiest rank needs. Rounds are taken to run in step; the
-    messages of a round share the port of their rank, and the ranks of a host share its link.
-    Chunks of unequal length are taken for equal.
+    The estimate is a sum over the rounds of the time of the busiest rank. The model assumes that
+    all ranks begin a round together and that all chunks are equally long. The messages of a round
+    share their rank's port, and the ranks of a host share its link.
 
     Args:
-        schedules: of all ranks, or of one to look at that rank alone.
+        schedules: those of all ranks, or of one rank to estimate that rank alone.
         nbytes: the length of the vector.
         alpha: seconds per round with messages.
-        beta: seconds per byte sent or received, whichever is more.
+        beta: seconds per byte sent or received, whichever number is larger.
         gamma: seconds per byte reduced.
         gap: seconds per further message that a rank sends, or receives, in a round.
         delta: seconds per byte copied.
-        alpha_inside: alpha of rounds that stay inside hosts; None: as `alpha`.
+        alpha_inside: alpha of rounds whose messages stay inside hosts; None: as `alpha`.
         beta_inside: beta between ranks of one host; None: as `beta`.
-        far: by which share a byte costs more to a rank that is no neighbour.
-        host_of: the number of each rank's host; empty: all are on one.
+        far: the share by which a byte to a rank that is no neighbour costs more.
+        host_of: the number of each rank's host; empty if all ranks are on one host.
 
     Example:
         >>> cost(make_all("ring", 4), 4000, alpha=1.0, beta=0.001)
@@ -276,10 +280,10 @@ def coefficients(
     host_of: Sequence[int] = (),
     **parameters: Parameter,
 ) -> Cost:
-    """What a built-in algorithm costs on `size` ranks, for vectors of every length.
+    """Return the cost of a built-in algorithm on `size` ranks, for vectors of every length.
 
-    As `cost` of all ranks, but found from two of them and those of one host, so that thousands of
-    ranks take milliseconds. The other arguments are those of `make` and `cost`.
+    The result is that of `cost` for all ranks. It is computed from two ranks and those of one host,
+    so thousands of ranks take milliseconds. The other arguments are those of `make` and `cost`.
 
     Example:
         >>> coefficients("ring", 1000)
@@ -294,18 +298,18 @@ def draw(
     schedules: Schedule | Iterable[Schedule],
     format: Literal["text", "svg"] = "text",  # noqa: A002
 ) -> str:
-    """A picture: ranks as rows, rounds as columns, messages labelled with their chunks.
+    """Draw schedules: ranks as rows, rounds as columns, messages labelled with their chunks.
 
     In text, `→1[3]` sends chunk 3 to rank 1, `←1[3]` receives it, `+[3]` reduces into it and `=[3]`
-    copies it; `in:3` is chunk 3 of the input buffer (see `from_input`), which the step reads. Equal
-    schedules give equal pictures.
+    copies it. `in:3` is chunk 3 of the input buffer (see `from_input`), from which the step reads.
+    Equal schedules give equal pictures.
 
     Args:
-        schedules: of all ranks or of some of them; they may be wrong, a picture helps to see why.
+        schedules: those of all ranks or of some; wrong schedules can be drawn too.
         format: "text", or "svg" for a whole SVG document.
 
     Raises:
-        UsageError: nothing to draw, or another format.
+        UsageError: there is no schedule, or the format is unknown.
 
     Example:
         >>> print(draw(make_all("recursive_doubling", 2)))
@@ -332,7 +336,7 @@ def _title(first: Schedule) -> str:
 
 
 def _run(step: Step) -> str:
-    """The chunks of a step: `3`, or `3-5` for a run; `in:3` where it reads the input buffer."""
+    """Return the chunks of a step: `3`, `3-5` for a run, `in:3` if it reads the input buffer."""
     span = step.target or step.source
     assert span is not None
     reads = [end for end in (step.source, step.operand) if end and end.buffer == "input"]
@@ -356,12 +360,12 @@ def _text(schedules: Sequence[Schedule]) -> str:
     return "\n".join([_title(schedules[0]), *lines])
 
 
-# The measures of an SVG picture, in pixels: margins, a row, a character, the reach of an arrow.
+# The dimensions of an SVG picture in pixels: margins, a row, a character, an arrow's width.
 _LEFT, _TOP, _ROW, _CHARACTER, _REACH = 64, 64, 44, 6, 70
 
 
 class _Columns:
-    """Where a round lies from left to right: what is sent, the arrows, what is done on arrival."""
+    """The horizontal layout of a round: sends on the left, then arrows, then reduces and copies."""
 
     def __init__(self, schedules: Sequence[Schedule]) -> None:
         rounds = [steps for schedule in schedules for steps in schedule.rounds]
@@ -408,7 +412,7 @@ def _arrow(x: int, source: int, target: int, what: str, size: int) -> str:
 
 
 def _cell(rank: int, steps: Sequence[Step], x: int, columns: _Columns) -> list[str]:
-    """What one rank does in one round, written on its line on both sides of the arrows."""
+    """Write one rank's steps of one round on its line, on both sides of the arrows."""
     y = _TOP + rank * _ROW - 4
     sides = [(x + 4, _sends(steps)), (x + columns.head + 4, _locals(steps))]
     return [f'<text x="{left}" y="{y}" class="steps">{text}</text>' for left, text in sides if text]

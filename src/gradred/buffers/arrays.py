@@ -170,7 +170,8 @@ def exported(x: Any, asked: str) -> dlpack.Exported | None:
         return dlpack.Exported(address, dtype, shape, None, itemsize, writable, x, memory, stream)
     if hasattr(x, "__cuda_array_interface__"):
         found = cuda_interface.read(x, asked)
-        if found.memory is not None and not _is_jax(x):  # the core does not know that JAX's are read-only
+        # The core does not know that JAX's arrays are read-only.
+        if found.memory is not None and not _is_jax(x):
             _core.know_device_arrays(type(x))
         return found
     if hasattr(x, "__dlpack_device__"):

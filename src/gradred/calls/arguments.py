@@ -157,7 +157,7 @@ def call(
     root: int = 0,
     stream: int | None = None,
 ) -> _core.Call:
-    """Make a call on an array. If `given` and `result` differ in length, the shorter is one block."""
+    """Make a call on an array; if `given` and `result` differ in length, the shorter is a block."""
     cuda_interface.finish_stream([None if in_place else given, result], stream)
     return _core.Call(
         kind,

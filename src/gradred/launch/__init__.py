@@ -1,7 +1,7 @@
-"""Starting ranks: the MPI and its launcher, and what becomes of a job's ranks.
+"""Start the ranks of a job: find the MPI and its launcher, and follow the ranks to their end.
 
-The public names are those of `mpi`. They are loaded when they are first used: a rank imports some
-modules of this package too, and needs none of the launcher.
+The public names are those of `mpi`, loaded on first use. A rank imports some modules of this
+package too, and needs nothing of the launcher.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The hosts that an elastic job may use now: a fixed list, or what a script prints each second."""
+"""The hosts that an elastic job may use: a fixed list, or a script's output, read each second."""
 
 from __future__ import annotations
 
@@ -13,49 +13,49 @@ from gradred.errors import UsageError, explain
 from gradred.launch import hosts
 
 _EVERY = 1.0  # seconds between two runs of the script
-_LONGEST = 60.0  # seconds that it may take
+_LONGEST = 60.0  # seconds that one run of the script may take
 
 
 class Discovery(Protocol):
-    """Where hosts are found."""
+    """A source of hosts."""
 
     def first(self) -> Sequence[hosts.Host]:
-        """The hosts at the beginning. May block."""
+        """Return the hosts at the beginning. May block."""
 
     def now(self) -> Sequence[hosts.Host]:
-        """The hosts as last heard. Does not block."""
+        """Return the hosts found last. Does not block."""
 
     def close(self) -> None:
-        """End what still runs."""
+        """End a process that still runs."""
 
 
 class FixedHosts:
-    """The same hosts at all times."""
+    """A fixed list of hosts."""
 
     def __init__(self, found: Sequence[hosts.Host]) -> None:
         self._found = found
 
     def first(self) -> Sequence[hosts.Host]:
-        """The hosts."""
+        """Return the hosts."""
         return self._found
 
     def now(self) -> Sequence[hosts.Host]:
-        """The hosts."""
+        """Return the hosts."""
         return self._found
 
     def close(self) -> None:
-        """Nothing runs."""
+        """Do nothing: there is no process."""
 
 
 class DiscoveryScript:
-    """What an executable prints: a line per host, `h1`, `h1:2` or `h1 slots=2`.
+    """The hosts that an executable prints, one per line: `h1`, `h1:2` or `h1 slots=2`.
 
-    It runs once a second. Where it fails, takes more than a minute, or prints what is no list of
-    hosts, the last list counts; the first time that is an error.
+    It runs once a second. If it fails, takes more than a minute, or prints no list of hosts, the
+    last list applies; in the first run this is an error.
 
     Args:
-        path: of the executable.
-        slots: of a host for which the script prints none.
+        path: the path of the executable.
+        slots: the slots of a host for which the script prints none.
     """
 
     def __init__(self, path: str, slots: int) -> None:
@@ -66,7 +66,7 @@ class DiscoveryScript:
         self._began = 0.0
 
     def first(self) -> Sequence[hosts.Host]:
-        """What it prints at the beginning.
+        """Return the hosts that it prints in the first run.
 
         Raises:
             UsageError: it cannot be run, fails, or prints no list of hosts.
@@ -82,19 +82,19 @@ class DiscoveryScript:
         return self._found
 
     def now(self) -> Sequence[hosts.Host]:
-        """What it has printed last."""
+        """Return the hosts that it has printed last."""
         if self._running is None:
             if clock.now() > self._began + _EVERY:
                 self._start()
         elif self._running.poll() is not None:
-            with contextlib.suppress(UsageError):  # then as before
+            with contextlib.suppress(UsageError):  # after an error the last list applies
                 self._found = self._read()
         elif clock.now() > self._began + _LONGEST:
             self.close()
         return self._found
 
     def close(self) -> None:
-        """End it where it runs."""
+        """End the script if it runs."""
         if self._running is not None:
             self._running.kill()
             self._running.wait()
@@ -105,7 +105,7 @@ class DiscoveryScript:
 
     def _start(self) -> None:
         self._began = clock.now()
-        self._printed = tempfile.TemporaryFile()  # noqa: SIM115 (open until it has ended)
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115 (open until the script has ended)
         try:
             self._running = subprocess.Popen(
                 [self._path], stdin=subprocess.DEVNULL, stdout=self._printed

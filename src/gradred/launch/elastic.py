@@ -1,8 +1,8 @@
-"""A job that is started again: without ranks and hosts that were lost, with those that came.
+"""An elastic job, which is started again without lost ranks and hosts, and with new ones.
 
-Where ranks of one host die, the others go on by themselves (`Comm.shrink`). The job starts again,
-from its newest state, if it cannot go on so, or once there is room for more ranks than live: then
-all ranks are told, and end at their next commit.
+If ranks of one host fail, the others may continue by themselves (`Comm.shrink`). Otherwise the job
+starts again from its newest state. It also starts again when the hosts have room for more ranks
+than still run. Then all ranks are notified, and end at their next commit.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from gradred.launch.discovery import Discovery, FixedHosts
 from gradred.launch.hosts import Host
 from gradred.launch.job import Failure, Job, Order
 
-_FAILURES = 2  # after so many a host gets no ranks any more
-_LOOK = 0.2  # seconds between looks for hosts while there are too few
+_FAILURES = 2  # after so many failures a host gets no more ranks
+_LOOK = 0.2  # seconds between checks for hosts while there are too few
 
 Make = Callable[[Sequence[Host], float], tuple[Order, foreground.Look]]
-"""What to start on these hosts, and how it appears, so many seconds after the first start."""
+"""Makes the order and look of a start on these hosts, so many seconds after the first start."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Of an elastic job.
+    """The limits of an elastic job.
 
     Attributes:
-        start: ranks that there has to be room for at the first start.
-        least: ranks that there have to be later.
-        most: ranks that there are at most; None for one per slot.
-        resets: how often it is started again at most; None for no limit.
-        wait_limit: seconds that it waits for hosts.
+        start: ranks that the hosts must have room for at the first start.
+        least: ranks that the hosts must have room for later.
+        most: the largest number of ranks; None for one per slot.
+        resets: the largest number of restarts; None for no limit.
+        wait_limit: seconds that the job waits for hosts.
     """
 
     start: int
@@ -49,10 +49,10 @@ def run(limits: Limits, discovery: Discovery, folder: str, make: Make) -> int:
     """Run the job to its end; returns the status to exit with.
 
     Args:
-        limits: of the job.
-        discovery: where the hosts are found.
-        folder: of the states, which are removed after success.
-        make: says what to start.
+        limits: the limits of the job.
+        discovery: the source of the hosts.
+        folder: the folder of the states, which are removed after success.
+        make: makes the order of each start.
     """
     try:
         status = _Elastic(limits, discovery, make).run()
@@ -64,7 +64,7 @@ def run(limits: Limits, discovery: Discovery, folder: str, make: Make) -> int:
 
 
 def plan(limits: Limits, usable: Sequence[Host]) -> list[Host]:
-    """These hosts with the ranks that each gets: slots are filled host by host."""
+    """Return the hosts with the number of ranks of each: slots are filled host by host."""
     left = sys.maxsize if limits.most is None else limits.most
     planned = []
     for host in usable:
@@ -82,7 +82,7 @@ class _Elastic:
         self._make = make
         self._listed: Sequence[Host] = ()
         self._failures: Counter[str] = Counter()  # by host
-        self._order: list[str] = []  # hosts that have had ranks, the first ones first
+        self._order: list[str] = []  # hosts that have had ranks, in the order of their first use
         self._begun = clock.now()
         self._placed: Sequence[Host] = ()
         self._host_of: list[str] = []  # by rank
@@ -119,7 +119,7 @@ class _Elastic:
         return foreground.carry_out(order, look, self._watch)
 
     def _plan(self) -> list[Host]:
-        """Hosts with the ranks that each would get now; those that have had some come first."""
+        """Return the hosts with their ranks if started now; hosts used before come first."""
         usable = [one for one in self._listed if self._failures[one.name] < _FAILURES]
         usable.sort(
             key=lambda one: self._order.index(one.name) if one.name in self._order else sys.maxsize
@@ -127,7 +127,7 @@ class _Elastic:
         return plan(self._limits, usable)
 
     def _wait_for(self, ranks: int) -> bool:
-        """Whether there is room for so many ranks, after a while at most."""
+        """Wait until there is room for so many ranks; False after the time limit."""
         deadline = clock.now() + self._limits.wait_limit
         said = False
         while True:
@@ -164,7 +164,7 @@ class _Elastic:
             job.tell_hosts()
 
     def _note(self, job: Job, failure: Failure) -> None:
-        """Count it, unless it may come of one that the others have not survived."""
+        """Count a failure, unless it may follow from another that the ranks have not survived."""
         comes_of_another = any(one.rank in self._seen for one in job.fatal)
         self._seen.add(failure.rank)
         if not (failure.follows or comes_of_another):
@@ -172,7 +172,7 @@ class _Elastic:
             self._failed_with = failure.status
 
     def _blame_new_hosts(self) -> bool:
-        """Where the job did not start, hosts that have had no ranks before may be why."""
+        """Count a failure of each host without earlier ranks, if the job did not start."""
         new = [one.name for one in self._placed if one.name not in self._order]
         if len(new) == len(self._placed):
             return False

@@ -1,10 +1,12 @@
-"""The failure board of a rank: failed ranks, in a page of memory that its supervisor writes.
+"""The failure board of a rank: a page of memory in which its supervisor lists failed ranks.
 
-The supervisor writes what the launcher has told it about any rank on any host; the extension reads
-it (csrc/liveness/failure_board.h) wherever it waits. The page has no name: it ends with its
-processes. It holds text: a first line by which the rank knows it, then one for each failed rank,
-which counts once it ends: its number, how it failed, what gradred had told it, between tabs. The
-last byte says whether other hosts are there than those of an elastic job.
+The supervisor writes what the launcher reports about any rank on any host. The extension reads the
+page (csrc/liveness/failure_board.h) whenever it waits. The page has no name, so it is freed with
+its processes.
+
+The page holds text. The first line identifies it for the rank. Then each failed rank has a line,
+which is valid once it ends with a newline: its number, how it failed, and what gradred had reported
+to it before, separated by tabs. The last byte is 1 if the hosts of an elastic job have changed.
 """
 
 from __future__ import annotations
@@ -12,17 +14,17 @@ from __future__ import annotations
 import mmap
 import os
 
-# How a rank finds its page (csrc/runtime/launched.cc): the supervisor's process, its descriptor,
-# and the page's first line.
+# The variable by which a rank finds its page (csrc/runtime/launched.cc): the supervisor's process,
+# its descriptor, and the page's first line.
 VARIABLE = "_GRADRED_FAILURE_BOARD"
 
-ENTRIES = 16  # who reads them has heard enough
+ENTRIES = 16  # enough for any reader
 _WORDS = 256  # bytes
 _BYTES = 16384
 
 
 class FailureBoard:
-    """The supervisor's end."""
+    """The supervisor's side of the page."""
 
     def __init__(self) -> None:
         self._file = os.memfd_create("gradred-failures")
@@ -38,9 +40,9 @@ class FailureBoard:
         return f"{os.getpid()} {self._file} {self._token}"
 
     def add(self, rank: int, text: str, report: str) -> None:
-        """Tell that a rank has failed, how, and what gradred had told it before, if anything.
+        """Add a failed rank, how it failed, and what gradred had reported to it before, if any.
 
-        More than `ENTRIES` say nothing new.
+        Ignores failures after the first `ENTRIES`.
         """
         if self._count == ENTRIES:
             return
@@ -48,18 +50,18 @@ class FailureBoard:
         self._write(b"\t".join([str(rank).encode(), _words(text), _words(report)]))
 
     def note_hosts(self) -> None:
-        """Tell that other hosts are there than those of the job."""
+        """Record that the available hosts are not those of the job."""
         self._memory[_BYTES - 1] = 1
 
     def _write(self, line: bytes) -> None:
         end = self._end + len(line)
         self._memory[self._end : end] = line
-        self._memory[end : end + 1] = b"\n"  # from here on it counts
+        self._memory[end : end + 1] = b"\n"  # makes the line valid
         self._end = end + 1
 
 
 def hosts_have_changed(where: str) -> bool:
-    """What `note_hosts` has told, for a rank.
+    """Return, on a rank, whether `note_hosts` has recorded other hosts.
 
     Args:
         where: the value of `VARIABLE`.
@@ -71,5 +73,5 @@ def hosts_have_changed(where: str) -> bool:
 
 
 def _words(text: str) -> bytes:
-    """In one line without tabs, and cut where it is too long."""
+    """Return the text as one line without tabs, cut at the longest length."""
     return " ".join(text.split()).encode(errors="replace")[: _WORDS - 1]

@@ -1,4 +1,4 @@
-"""A job in the foreground of a shell: its signals, its terminal, its input and its last words."""
+"""A job in the foreground of a shell: its signals, terminal, input and final messages."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gradred.launch import exit_summary, output
 from gradred.launch.job import TERM_TO_KILL, Job, Order
 from gradred.launch.processes import signal_name
 
-UNWRITABLE = 1  # the status where what ranks print cannot be written
-TIMED_OUT = 124  # the status of a job that took too long, as of timeout(1)
+UNWRITABLE = 1  # the exit status if the ranks' output cannot be written
+TIMED_OUT = 124  # the exit status of a job that took too long, as of timeout(1)
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
-_START_NOTICE = 30.0  # seconds until ranks that have not started are named
-_BACKGROUND = 0.5  # seconds between looks whether the terminal's input is for this job
+_START_NOTICE = 30.0  # seconds before a message names the ranks that have not started
+_BACKGROUND = 0.5  # seconds between checks whether the terminal's input is for this job
 _PIECE = 32768
 
 _COLOURS = (36, 33, 32, 35, 34, 31)
@@ -30,14 +30,15 @@ _COLOURS = (36, 33, 32, 35, 34, 31)
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """How a job appears.
+    """How a job's output appears.
 
     Attributes:
-        prefix: `[rank]` before each line; None for only where several ranks share a terminal.
-        folder: for a file per rank; None for none.
+        prefix: whether `[rank]` precedes each line; None if only several ranks on a terminal have
+            it.
+        folder: the folder for a file per rank; None for no files.
         timeout: seconds for the whole job; None for no limit.
-        verbose: show also what mpiexec says about failures that are known better.
-        goes_on: the files of `folder` have the output of a start before.
+        verbose: also show mpiexec's messages about failures that gradred explains better.
+        goes_on: append to the files of `folder`, which an earlier start of the job has written.
     """
 
     prefix: bool | None = None
@@ -52,9 +53,9 @@ class Outcome:
     """How a job has ended.
 
     Attributes:
-        status: to exit with.
-        stopped: from outside: by a signal, the time limit, or the output's end.
-        wants_again: a rank has said that the job is to start again.
+        status: the status to exit with.
+        stopped: whether a signal, the time limit, or unwritable output has stopped it.
+        wants_again: whether a rank has requested a restart of the job.
     """
 
     status: int
@@ -70,7 +71,7 @@ def run(order: Order, look: Look) -> int:
 def carry_out(
     order: Order, look: Look, watch: Callable[[Job], object] = lambda job: None
 ) -> Outcome:
-    """As `run`; `watch` is called with the job again and again, at least every 0.2 s."""
+    """Do as `run`, and call `watch` with the job repeatedly, at least every 0.2 s."""
     with selectors.PollSelector() as selector:
         foreground = _Foreground(order, look, selector)
         try:
@@ -80,7 +81,7 @@ def carry_out(
 
 
 def has_input() -> bool:
-    """Whether this process has a stdin other than /dev/null."""
+    """Return whether this process has a stdin other than /dev/null."""
     try:
         return os.fstat(0).st_rdev != os.stat(os.devnull).st_rdev
     except OSError:
@@ -118,14 +119,14 @@ class _Foreground:
                 except output.Lost as error:
                     self._give_up(error)
         self._finish(self._say_last_words)
-        if self._unwritable is not None:  # perhaps only now: what was printed last
+        if self._unwritable is not None:  # writing the last output may have failed only now
             self._finish(lambda: self._say(str(self._unwritable)))
         outside = self._interrupted_by is not None or self._unwritable is not None
         stopped = outside or self._timed_out
         return Outcome(self._status(), stopped, bool(self._job.want_again))
 
     def _finish(self, say: Callable[[], None]) -> None:
-        """Say something, and wait until all output is written."""
+        """Print something, and block until all output is written."""
         for step in (say, *(writer.flush for writer in self._writers.values())):
             try:
                 step()
@@ -138,7 +139,7 @@ class _Foreground:
             self._files.close()
 
     def _make_screens(self) -> dict[str, output.Screen]:
-        """One screen per stream, or one for both where they are the same terminal or file."""
+        """Make one screen per stream, or one for both if they are the same terminal or file."""
         stdout = self._make_screen(1, "stdout")
         stderr = stdout if _identity(1) == _identity(2) else self._make_screen(2, "stderr")
         return {"stdout": stdout, "stderr": stderr}
@@ -159,11 +160,11 @@ class _Foreground:
             self._screens[stream].feed(-1 if rank is None else rank, stream, data)
 
     def _congested(self) -> bool:
-        """Whether ranks have to wait for a slow reader; what becomes of them is heard at once."""
+        """Return whether ranks must wait for a slow reader; reports on ranks are not delayed."""
         return any(writer.congested() for writer in self._writers.values())
 
     def _give_up(self, error: output.Lost) -> None:
-        """End the job because what it prints finds no place any more."""
+        """End the job because its output cannot be written any more."""
         if isinstance(error, output.Unwritable):
             self._unwritable = self._unwritable or error
         elif isinstance(error, output.ReaderLeft) and not (
@@ -175,7 +176,7 @@ class _Foreground:
             self._job.end(signal.SIGTERM, TERM_TO_KILL)
 
     def _lose_place(self, error: output.Lost) -> None:
-        """What has another place is still shown."""
+        """Stop output to the lost place; output to other places continues."""
         if error.place in self._writers:
             self._writers[error.place].abandon()
             lost = self._screens[error.place]
@@ -195,7 +196,7 @@ class _Foreground:
         elif number in _ENDING and self._interrupted_by is None:
             self._interrupted_by = number
             self._job.end(number, self._order.grace)
-        elif number in _ENDING:  # they mean it
+        elif number in _ENDING:  # a second signal ends the ranks without grace
             self._job.end(signal.SIGKILL, 0.0)
 
     def _look_at_clock(self) -> None:
@@ -220,7 +221,7 @@ class _Foreground:
         return TIMED_OUT if self._timed_out and not self._job.fatal else self._job.status
 
     def _say_last_words(self) -> None:
-        """Show what is left of the output, and what went wrong, the first cause last."""
+        """Show the rest of the output, and the errors; the first cause comes last."""
         job = self._job
         for screen in set(self._screens.values()):
             screen.finish()
@@ -231,7 +232,7 @@ class _Foreground:
             self._say(line)
 
     def _last_words(self) -> list[str]:
-        """What went wrong, the first cause last."""
+        """Return the errors; the first cause comes last."""
         job, lines = self._job, []
         if job.left_hanging:
             lines.append("mpiexec did not end after its ranks, and was ended")
@@ -240,7 +241,7 @@ class _Foreground:
         others_failed_of_it = job.fatal and not lost_hosts and self._interrupted_by is None
         lines += [] if others_failed_of_it else silent
         reader_left = self._interrupted_by == signal.SIGPIPE
-        if reader_left and not job.fatal:  # nobody is told that it has left
+        if reader_left and not job.fatal:  # a reader that has left needs no message
             return lines
         if self._interrupted_by is not None and not reader_left:
             return [*lines, f"interrupted by {signal_name(self._interrupted_by)}"]
@@ -266,7 +267,7 @@ class _Foreground:
 
 
 class _Input:
-    """Passes this process's stdin on, a piece whenever rank 0 has taken the one before."""
+    """Passes this process's stdin on; each piece follows after rank 0 has taken the last one."""
 
     def __init__(self, send: Callable[[bytes], None], selector: selectors.BaseSelector) -> None:
         self._send = send
@@ -275,18 +276,18 @@ class _Input:
         self._look_at = float("inf")
 
     def ask(self) -> None:
-        """Rank 0 is ready for more."""
+        """Note that rank 0 is ready for more input."""
         if not self._asked and not self._stopped:
             self._asked = True
             self._selector.register(0, selectors.EVENT_READ, self._read)
 
     def stop(self) -> None:
-        """Rank 0 takes no more."""
+        """Note that rank 0 takes no more input."""
         self._forget()
         self._stopped = True
 
     def look_again(self) -> None:
-        """Look whether this job has come to the foreground of its terminal."""
+        """Check whether this job has come to the foreground of its terminal."""
         if clock.now() >= self._look_at:
             self._look_at = float("inf")
             self.ask()
@@ -303,23 +304,23 @@ class _Input:
             return
         try:
             data = os.read(0, _PIECE)
-        except OSError:  # the terminal has been closed
+        except OSError:  # the terminal was closed
             data = b""
         self._stopped = not data
         self._send(data)
 
 
 def _is_for_another() -> bool:
-    """Whether what is typed at the terminal is for another job of its shell."""
+    """Return whether the terminal's input is for another job of its shell."""
     try:
         return os.tcgetpgrp(0) != os.getpgrp()
-    except OSError:  # no terminal, or one without a shell's jobs
+    except OSError:  # no terminal, or a terminal without job control
         return False
 
 
 @contextlib.contextmanager
 def _signals(selector: selectors.BaseSelector, handle: Callable[[int], None]) -> Iterator[None]:
-    """Have signals handled between two turns of the loop; those ignored so far (nohup) stay so."""
+    """Handle signals between two turns of the loop; signals that are ignored (nohup) stay so."""
     heard, waker = os.pipe()
     for end in (heard, waker):
         os.set_blocking(end, False)
@@ -349,7 +350,7 @@ def _signals(selector: selectors.BaseSelector, handle: Callable[[int], None]) ->
 
 
 def _labels(prefix: bool | None, ranks: int, terminal: bool) -> Callable[[int], bytes]:
-    """The text before each line of a rank; nothing before mpiexec's own, whose number is -1."""
+    """Return the prefix of each rank's lines; mpiexec's own, with the number -1, have none."""
     if not (ranks > 1 and terminal if prefix is None else prefix):
         return lambda rank: b""
     if not (terminal and output.colours_wanted()):
@@ -372,7 +373,7 @@ def _identity(fd: int) -> tuple[int, int]:
 
 
 def _raise_file_limit() -> None:
-    """A connection per rank, and perhaps a file. mpiexec has started with the limit as it was."""
+    """Raise the limit for a connection, and perhaps a file, per rank; mpiexec got the old limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,4 +1,4 @@
-"""The hosts of a job: as listed by the user or granted by a batch system, and the ranks on each."""
+"""The hosts of a job, from the user's list or a batch system, and the ranks on each host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """A host and the ranks it has room for; None if nobody has said."""
+    """A host and the number of ranks that it has room for; None if unknown."""
 
     name: str
     slots: int | None = None
@@ -31,20 +31,20 @@ class Host:
 
 @dataclasses.dataclass(frozen=True)
 class Hosts:
-    """Hosts with where they were found, for messages."""
+    """Hosts, and the place where they were found, for messages."""
 
     source: str
     hosts: tuple[Host, ...]
-    granted: bool = False  # by a batch system: a larger number of ranks is spread over them
+    granted: bool = False  # by a batch system: more ranks than slots are spread over the hosts
 
     @property
     def slots(self) -> int:
-        """Ranks for which there is room."""
+        """The number of ranks that the hosts have room for."""
         return sum(host.slots or 1 for host in self.hosts)
 
 
 def parse_list(text: str) -> Hosts:
-    """Hosts in `h1:2,h2:2` or `h1,h2`; each mention without a number is one more slot.
+    """Parse `h1:2,h2:2` or `h1,h2`; each mention without a number is one more slot.
 
     Raises:
         UsageError: a part is no host.
@@ -56,12 +56,12 @@ def parse_list(text: str) -> Hosts:
 
 
 def parse_file(path: str) -> Hosts:
-    """Hosts in a file with one per line: `h1`, `h1:2` (MPICH) or `h1 slots=2` (Open MPI).
+    """Parse a file with one host per line: `h1`, `h1:2` (MPICH) or `h1 slots=2` (Open MPI).
 
-    Empty lines and what follows a `#` count for nothing, nor do settings other than `slots`.
+    Empty lines, text after a `#`, and settings other than `slots` are ignored.
 
     Raises:
-        UsageError: there is no such file, or a line is no host.
+        UsageError: the file cannot be read, or a line is no host.
     """
     try:
         text = pathlib.Path(path).read_text()
@@ -75,11 +75,11 @@ def parse_file(path: str) -> Hosts:
 
 
 def parse_lines(text: str, where: str) -> tuple[Host, ...]:
-    """Hosts in lines as of `parse_file`; perhaps none.
+    """Parse lines in the form of `parse_file`; may return no hosts.
 
     Args:
         text: the lines.
-        where: they are, for messages.
+        where: the place of the lines, for messages.
 
     Raises:
         UsageError: a line is no host.
@@ -93,7 +93,7 @@ def parse_lines(text: str, where: str) -> tuple[Host, ...]:
 
 
 def allocation(environment: Mapping[str, str]) -> Hosts | None:
-    """The hosts that a batch system granted to this process: Slurm, PBS or LSF; None outside.
+    """Return the hosts that Slurm, PBS or LSF granted to this process; None outside of a job.
 
     Raises:
         UsageError: the batch system's variables cannot be understood.
@@ -106,18 +106,17 @@ def allocation(environment: Mapping[str, str]) -> Hosts | None:
 
 
 def place(found: Hosts, ranks: int | None) -> list[Host]:
-    """The hosts that get ranks, in order, with how many each.
+    """Return the hosts that get ranks, in order, with the number of ranks of each.
 
-    Slots are filled host by host. Hosts of which nobody said how many slots they have share the
-    ranks evenly, and so do the hosts that a batch system granted if there are more ranks than
-    slots.
+    Slots are filled host by host. Hosts without a known number of slots share the ranks evenly. So
+    do the hosts that a batch system granted, if there are more ranks than slots.
 
     Args:
         found: the hosts.
-        ranks: how many; None for one per slot.
+        ranks: the number of ranks; None for one per slot.
 
     Raises:
-        UsageError: more ranks than the user gave slots for.
+        UsageError: there are more ranks than the user gave slots for.
     """
     open_ended = found.granted or all(host.slots is None for host in found.hosts)
     ranks = found.slots if ranks is None else ranks
@@ -140,13 +139,13 @@ def place(found: Hosts, ranks: int | None) -> list[Host]:
 
 
 def is_this(name: str) -> bool:
-    """Whether a name stands for the host of this process."""
+    """Return whether a name stands for the host of this process."""
     own = socket.gethostname()
     return name in (*_LOCAL, own, own.partition(".")[0])
 
 
 def expand(text: str) -> list[str]:
-    """The names in Slurm's short form: `n[1-3,07],login` is n1 n2 n3 n07 login."""
+    """Expand Slurm's short form: `n[1-3,07],login` is n1 n2 n3 n07 login."""
     names: list[str] = []
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
         pieces = re.split(r"\[([^\]]*)\]", part.strip())
@@ -185,7 +184,7 @@ def _line(text: str, where: str) -> Host:
 
 
 def _merged(hosts: Iterable[Host]) -> tuple[Host, ...]:
-    """Each host once, with the sum of its slots."""
+    """Return each host once, with the sum of its slots."""
     found: dict[str, Host] = {}
     for host in hosts:
         before = found.get(host.name)
@@ -196,7 +195,7 @@ def _merged(hosts: Iterable[Host]) -> tuple[Host, ...]:
 
 
 def _slurm(environment: Mapping[str, str]) -> Hosts | None:
-    """`SLURM_TASKS_PER_NODE` is `2(x3),1`; without tasks asked for, a task per host."""
+    """Read Slurm's hosts; `SLURM_TASKS_PER_NODE` is `2(x3),1`, and without it a host has 1 task."""
     nodes = environment.get("SLURM_JOB_NODELIST") or environment.get("SLURM_NODELIST")
     if not environment.get("SLURM_JOB_ID") or not nodes:
         return None
@@ -217,7 +216,7 @@ def _slurm(environment: Mapping[str, str]) -> Hosts | None:
 
 
 def _pbs(environment: Mapping[str, str]) -> Hosts | None:
-    """`PBS_NODEFILE` has one line per slot."""
+    """Read PBS's hosts; `PBS_NODEFILE` has one line per slot."""
     path = environment.get("PBS_NODEFILE")
     if not environment.get("PBS_JOBID") or not path:
         return None
@@ -225,7 +224,7 @@ def _pbs(environment: Mapping[str, str]) -> Hosts | None:
 
 
 def _lsf(environment: Mapping[str, str]) -> Hosts | None:
-    """`LSB_MCPU_HOSTS` is `h1 4 h2 4`; where it is too long, a file has one line per slot."""
+    """Read LSF's hosts; `LSB_MCPU_HOSTS` is `h1 4 h2 4`, a long list is in a file of slots."""
     if not environment.get("LSB_JOBID"):
         return None
     source = f"LSF job {environment['LSB_JOBID']}"

@@ -1,6 +1,6 @@
-"""Shared memory that MPIs leave behind when a rank of theirs is killed.
+"""Shared memory that an MPI leaves behind when one of its ranks is killed.
 
-MPICH gives its segments random names, so what belongs to a rank can only be told while it lives.
+MPICH gives its segments random names, so a rank's segments can be found only while it runs.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import os
 from gradred.launch import proc
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # see protocol
+if TYPE_CHECKING:  # protocol.py says why `typing` is not imported
     from collections.abc import Iterable
 
-# As MPICH and Open MPI name them. Both are attached to while MPI is initialised, and not later.
+# The names of MPICH and Open MPI. Processes attach to these segments only while MPI initialises.
 _NAMES = ("/dev/shm/mpich_shm_", "/dev/shm/sm_segment.", "/dev/shm/vader_segment.")
-_LITTLE = 5 << 20  # bytes of /dev/shm that MPICH 5 takes for one rank
+_LITTLE = 5 << 20  # bytes of /dev/shm that MPICH 5 needs for one rank
 
 
 def mapped_by(pids: Iterable[int]) -> set[str]:
-    """The segments of an MPI that processes have mapped and that still have a name."""
+    """Return the MPI segments that processes have mapped and that still have a name."""
     found: set[str] = set()
     for pid in pids:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/maps") as maps:
@@ -29,9 +29,9 @@ def mapped_by(pids: Iterable[int]) -> set[str]:
 
 
 def abandoned(since: float) -> set[str]:
-    """The segments of an MPI that this user has made since a moment and that no process holds.
+    """Return this user's MPI segments made after `since` that no process has mapped or opened.
 
-    A rank that dies while MPI starts leaves some that nobody has seen it map.
+    A rank that ends while MPI starts leaves segments that nobody has seen mapped.
     """
     mine: set[str] = set()
     with contextlib.suppress(OSError):
@@ -58,12 +58,12 @@ def _opened_by(pids: Iterable[int]) -> set[str]:
 
 
 def is_missing() -> bool:
-    """Whether there is no /dev/shm at all."""
+    """Return whether /dev/shm does not exist."""
     return not os.path.isdir("/dev/shm")
 
 
 def lack() -> str:
-    """What /dev/shm lacks and how to mend it, to go on a sentence; empty if it lacks nothing."""
+    """Return what /dev/shm lacks and a remedy, as the end of a sentence; empty if it is fine."""
     fix = "with memory there MPI starts (docker run --shm-size=1g)"
     try:
         found = os.statvfs("/dev/shm")
@@ -76,7 +76,7 @@ def lack() -> str:
 
 
 def remove(names: Iterable[str]) -> None:
-    """Remove those that are still there."""
+    """Remove the segments that still exist."""
     for name in names:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)

@@ -1,4 +1,4 @@
-"""What the ranks print, on its way out: whole lines of one rank after the other, or a file each."""
+"""The ranks' output: complete lines of each rank to a common place, or a file for each rank."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from gradred.errors import UsageError, explain
 Stream = Literal["stdout", "stderr"]
 Write = Callable[[bytes], None]
 
-_LONGEST = 1 << 20  # bytes of a line that are kept until it is whole
+_LONGEST = 1 << 20  # bytes of an unfinished line that are buffered
 _SHOWN_AFTER = 0.2  # seconds until a terminal shows an unfinished line: a prompt, a progress bar
-_PIECE = 4096  # a pipe that is writable takes this much at once
-_ENOUGH = 1 << 20  # bytes that wait for a slow reader, from which on the ranks have to wait
+_PIECE = 4096  # a pipe that is writable accepts this many bytes at once
+_ENOUGH = 1 << 20  # bytes buffered for a slow reader, from which on the ranks have to wait
 
 
 def colours_wanted() -> bool:
-    """Whether a terminal is to show colours, by the rule of no-color.org."""
+    """Return whether a terminal should show colours, by the rule of no-color.org."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 class Lost(Exception):  # noqa: N818
-    """A place takes no more output."""
+    """A place accepts no more output."""
 
     def __init__(self, place: str, error: OSError) -> None:
         super().__init__(f"{place} cannot be written: {error.strerror}")
@@ -36,11 +36,11 @@ class Lost(Exception):  # noqa: N818
 
 
 class Unwritable(Lost):
-    """Though nobody has closed its other end: a disk is full."""
+    """The output cannot be written although its reader is there, for example on a full disk."""
 
 
 class ReaderLeft(Lost):
-    """As `head` does, or a terminal that is closed."""
+    """The reader has closed its end, as `head` does, or the terminal was closed."""
 
     def __init__(self, place: str, error: OSError) -> None:
         super().__init__(place, error)
@@ -51,10 +51,10 @@ class Screen:
     """One place that several ranks print to.
 
     Args:
-        write: takes what is to appear there.
-        label: the text before each line of a rank; empty for none.
-        eager: show a line that is not finished after a moment, as a terminal's user expects; if
-            another rank's line comes in between it starts on a new line.
+        write: called with the text that is to appear there.
+        label: returns the text before each line of a rank; empty for none.
+        eager: whether to show an unfinished line after a moment, as a terminal's user expects. If
+            another rank's line comes in between, the rest starts on a new line.
     """
 
     def __init__(self, write: Write, label: Callable[[int], bytes], *, eager: bool = False) -> None:
@@ -63,21 +63,21 @@ class Screen:
         self._eager = eager
         self._rest: dict[tuple[int, Stream], bytearray] = {}
         self._since: dict[tuple[int, Stream], float] = {}
-        self._unfinished: tuple[int, Stream] | None = None  # whose line stands there
+        self._unfinished: tuple[int, Stream] | None = None  # whose unfinished line is shown
 
     def feed(self, rank: int, stream: Stream, data: bytes) -> None:
-        """Take a piece of a rank's output."""
+        """Add a piece of a rank's output."""
         key = rank, stream
         rest = self._rest.setdefault(key, bytearray())
         rest += data
-        # A carriage return ends a line too, for progress bars; the last may belong to a "\r\n".
+        # A carriage return ends a line too, for progress bars. The last may be part of a "\r\n".
         end = max(rest.rfind(b"\n"), rest.rfind(b"\r", 0, max(len(rest) - 1, 0))) + 1
         if end == 0 and len(rest) > _LONGEST:
             end = len(rest)
         self._show(key, end)
 
     def show_unfinished(self) -> None:
-        """Show lines that have waited for their end for a moment; to be called now and then."""
+        """Show lines that have been unfinished for a moment; to be called repeatedly."""
         if self._eager:
             now = clock.now()
             for key in [key for key, since in self._since.items() if now - since >= _SHOWN_AFTER]:
@@ -89,7 +89,7 @@ class Screen:
         self._write(f"{line}\n".encode(errors="surrogateescape"))
 
     def finish(self) -> None:
-        """Show what is left; unfinished lines of different ranks do not run together."""
+        """Show the rest; unfinished lines of different ranks stay on separate lines."""
         for key in list(self._rest):
             self._show(key, len(self._rest[key]))
 
@@ -118,9 +118,9 @@ class Screen:
 
 
 class Writer:
-    """Writes to a descriptor as fast as its reader reads, without making this process wait.
+    """Writes to a descriptor as fast as its reader reads, without blocking this process.
 
-    What it does in the background, and `flush`, raises ReaderLeft or Unwritable.
+    Its calls in the background, and `flush`, raise ReaderLeft or Unwritable.
     """
 
     def __init__(self, fd: int, stream: Stream, selector: selectors.BaseSelector) -> None:
@@ -130,23 +130,23 @@ class Writer:
         self._pending = bytearray()
 
     def congested(self) -> bool:
-        """Whether so much is waiting that no more should be made."""
+        """Return whether so much is buffered that the ranks should wait."""
         return len(self._pending) > _ENOUGH
 
     def write(self, data: bytes) -> None:
-        """Take data; it appears as soon as the reader allows."""
+        """Buffer data; it is written when the reader allows it."""
         if data and not self._pending:
             self._selector.register(self._fd, selectors.EVENT_WRITE, self._go_on)
         self._pending += data
 
     def flush(self) -> None:
-        """Wait until all is written."""
+        """Block until all data is written."""
         while self._pending:
             select.select([], [self._fd], [])
             self._go_on(selectors.EVENT_WRITE)
 
     def abandon(self) -> None:
-        """Forget what is waiting."""
+        """Drop the buffered data."""
         if self._pending:
             self._pending.clear()
             self._selector.unregister(self._fd)
@@ -154,7 +154,7 @@ class Writer:
     def _go_on(self, _: int) -> None:
         try:
             del self._pending[: os.write(self._fd, self._pending[:_PIECE])]
-        except BlockingIOError:  # somebody has made this terminal so
+        except BlockingIOError:  # another process has made this terminal non-blocking
             return
         except OSError as error:
             left = error.errno in (errno.EPIPE, errno.EIO)
@@ -164,10 +164,10 @@ class Writer:
 
 
 class Files:
-    """One file per rank with all that it prints, in a folder on the launching host.
+    """One file per rank with all its output, in a folder on the launching host.
 
-    All are made, empty, at once; each is opened when its rank prints: by then the job has raised
-    the limit of open files.
+    All files are created empty at once. Each is opened when its rank prints: by then the job has
+    raised the limit of open files.
 
     Raises:
         UsageError: the folder or a file cannot be made.
@@ -190,7 +190,7 @@ class Files:
         """Append to a rank's file.
 
         Raises:
-            Unwritable: it takes no more.
+            Unwritable: it cannot be written any more.
         """
         try:
             if rank not in self._opened:
@@ -201,6 +201,6 @@ class Files:
             raise Unwritable(str(self._paths[rank]), error) from None
 
     def close(self) -> None:
-        """Close them all."""
+        """Close all files."""
         while self._opened:
             os.close(self._opened.popitem()[1])

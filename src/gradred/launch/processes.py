@@ -1,4 +1,4 @@
-"""Processes of a job: find a whole tree of them, and end it for certain."""
+"""Processes of a job: find a whole tree of them and end it reliably."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from gradred.launch import proc
 
 @dataclasses.dataclass(frozen=True)
 class Process:
-    """A process, told apart by its start time from a later one with the same number."""
+    """A process; its start time distinguishes it from a later process with the same number."""
 
     pid: int
     started: int  # clock ticks since boot
 
     def alive(self) -> bool:
-        """Whether it still runs; one that has ended but was not waited for does not."""
+        """Return whether it still runs; a zombie does not."""
         found = proc.stat(self.pid)
         return found is not None and found.state not in "ZX" and found.started == self.started
 
 
 def tree(pid: int) -> list[Process]:
-    """A process and its descendants at this moment, parents first."""
+    """Return a process and its current descendants, parents first."""
     return [Process(one, found.started) for one, found in proc.tree(pid).items()]
 
 
 def end_tree(process: subprocess.Popen[bytes], grace: float) -> None:
-    """End a launcher and everything it started: SIGTERM, then after `grace` seconds SIGKILL.
+    """End a launcher and all its descendants: SIGTERM, then after `grace` seconds SIGKILL.
 
-    Ranks that have left the launcher's process group, or outlive it, are ended too. Returns when
-    all of them are gone.
+    This includes ranks that have left the launcher's process group or outlive it. Returns when all
+    of them have ended.
     """
     members = tree(process.pid) if process.poll() is None else []
     if members:
@@ -51,17 +51,17 @@ def end_tree(process: subprocess.Popen[bytes], grace: float) -> None:
 
 
 def kill_all(members: Iterable[Process]) -> None:
-    """SIGKILL to each that is still alive."""
+    """Send SIGKILL to each process that still runs."""
     for member in members:
         if member.alive():
             try:
                 os.kill(member.pid, signal.SIGKILL)
             except ProcessLookupError:
-                continue  # it ended by itself between the two lines
+                continue  # it ended between the two statements
 
 
 def signal_name(number: int) -> str:
-    """`SIGKILL` for 9."""
+    """Return a signal's name: `SIGKILL` for 9."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -1,7 +1,7 @@
 """The control channel: messages between `gradred run` and the supervisors of its ranks.
 
-This module and the others that a launch proxy and a supervisor consist of import only each other
-and what little they need of the standard library: they are loaded once per rank.
+This module, the other modules of launch proxies and supervisors, and what they import are loaded
+once per rank. So they import only each other and a few small modules of the standard library.
 """
 
 from __future__ import annotations
@@ -11,28 +11,34 @@ import socket
 import struct
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # `typing` costs as much time as the rest together
+if TYPE_CHECKING:  # importing `typing` takes as much time as all other imports together
     from collections.abc import Iterable, Mapping
     from typing import Any
 
-# The variable that tells a launch proxy where to connect: a secret, then addresses, separated by
-# spaces.
+# The variable by which a launch proxy knows where to connect: a secret, then addresses, separated
+# by spaces.
 JOB = "_GRADRED_JOB"
 
-# Kinds of message. From a supervisor: who it is, output, how the rank ended, that nothing of it is
-# left, that more input is welcome, that none is, that the rank goes on although others have ended,
-# that it "enters" MPI_Finalize, "returns" from it or "skips" it.
-# To a supervisor: what to run, a signal to pass on, one that is to end the rank, input (empty for
-# its end), that so many bytes of output were taken, that a rank has failed and how, that there are
-# other hosts than those of the job, leave to end.
+# Kinds of messages. From a supervisor:
+#   HELLO: its rank and host                ENDED: how the rank has ended
+#   STDOUT, STDERR: output                  GONE: no process of the rank is left
+#   READY: the rank takes more input        CLOSED: the rank takes no more input
+#   SURVIVED: the rank continues although others have ended
+#   FINALIZE: the rank "enters" MPI_Finalize, "returns" from it or "skips" it
+# To a supervisor:
+#   START: the program to run               SIGNAL: a signal to pass on
+#   END: a signal that is to end the rank   STDIN: input, empty at its end
+#   TAKEN: bytes of output received         FAILED: another rank has failed, and how
+#   HOSTS: the available hosts are not those of the job
+#   RELEASE: the supervisor may end
 HELLO, STDOUT, STDERR, ENDED, GONE, READY, CLOSED = b"h", b"o", b"e", b"x", b"g", b"r", b"c"
 SURVIVED, FINALIZE = b"v", b"n"
 START, SIGNAL, END, STDIN, TAKEN, FAILED, RELEASE = b"s", b"k", b"q", b"i", b"t", b"f", b"z"
 HOSTS = b"u"
 
-# Bytes of output that a supervisor sends before it hears that they were taken. A reader that pauses
-# so never fills a connection: what else there is to tell comes through, and no kernel takes the
-# other end for lost (TCP_USER_TIMEOUT).
+# The bytes of output that a supervisor sends before they are confirmed by TAKEN. So a reader that
+# pauses never fills a connection: other messages get through, and no kernel considers the other end
+# lost (TCP_USER_TIMEOUT).
 WINDOW = 1 << 16
 
 NOT_A_MESSAGE = "it sent what is no message of this job"
@@ -40,10 +46,10 @@ NOT_A_MESSAGE = "it sent what is no message of this job"
 Message = tuple[bytes, bytes]
 
 _HEADER = struct.Struct("!cI")
-LARGEST = 1 << 24  # bytes of a message: an environment may have a few MiB
+LARGEST = 1 << 24  # bytes of the largest message: an environment may have a few MiB
 _READ = 1 << 18
 
-# A host that does not answer for about 20 s is lost; the kernels find that out, no process wakes.
+# A host that does not answer for about 20 s is lost. The kernels detect it; no process polls.
 _KEEP_ALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
@@ -57,7 +63,7 @@ _KEEP_ALIVE = (
 class ControlChannel:
     """A connection that carries messages and never blocks; `lost` says why it has ended.
 
-    `largest` is the number of bytes that a message of the other end may have.
+    `largest` limits the bytes of a message from the other end.
     """
 
     def __init__(self, connection: socket.socket, largest: int = LARGEST) -> None:
@@ -66,30 +72,30 @@ class ControlChannel:
         self._incoming = bytearray()
         self._outgoing = bytearray()
         self.lost: str | None = None
-        self.ended_by_peer = False  # whether the other process has ended it, and not its host
-        self._mute = False  # nothing can be sent; what the other end said before is still to hear
-        self._why: OSError | None = None  # it cannot, if the other end has not just closed
+        self.ended_by_peer = False  # whether the other process, not its host, has closed it
+        self._mute = False  # nothing can be sent; earlier messages can still be received
+        self._why: OSError | None = None  # why nothing can be sent, unless the peer just closed
         connection.setblocking(False)
         for option in _KEEP_ALIVE:
             connection.setsockopt(*option)
 
     def fileno(self) -> int:
-        """For `select`."""
+        """Return the descriptor, for `select`."""
         return self._socket.fileno()
 
     @property
     def pending(self) -> int:
-        """Bytes that the connection has not taken yet."""
+        """The bytes that the connection has not accepted yet."""
         return len(self._outgoing)
 
     def send(self, kind: bytes, payload: bytes = b"") -> None:
-        """Queue a message and send what can be sent."""
+        """Queue a message, and send as much as possible without blocking."""
         if not self._mute:
             self._outgoing += _HEADER.pack(kind, len(payload)) + payload
             self.flush()
 
     def flush(self) -> None:
-        """Send what can be sent."""
+        """Send as much as possible without blocking."""
         try:
             while self._outgoing and self.lost is None:
                 del self._outgoing[: self._socket.send(self._outgoing)]
@@ -102,7 +108,7 @@ class ControlChannel:
                 self._why = error
 
     def receive(self) -> list[Message]:
-        """The messages that have arrived whole."""
+        """Return the messages that have arrived completely."""
         try:
             data = self._socket.recv(min(_READ, self.largest))
             self._incoming += data
@@ -115,14 +121,14 @@ class ControlChannel:
         return list(self._take())
 
     def _lose(self, why: OSError | None) -> None:
-        """The other end sends nothing any more; without an error it has closed the connection."""
+        """Note that nothing more can be received; without an error the peer has closed."""
         if self.lost is None:
             self.ended_by_peer = why is None or isinstance(why, ConnectionResetError)
             found = "it was closed" if why is None else why.strerror
             self.lost = found or type(why).__name__
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self.lost = self.lost or "closed here"
         self._socket.close()
 
@@ -141,27 +147,27 @@ class ControlChannel:
 
 
 def weight(payload: bytes) -> int:
-    """Bytes that a message takes of a connection."""
+    """Return the bytes that a message takes on a connection."""
     return _HEADER.size + len(payload)
 
 
 def count(size: int) -> bytes:
-    """A number of bytes, as `TAKEN` carries it."""
+    """Encode a number of bytes for `TAKEN`."""
     return size.to_bytes(4, "big")
 
 
 def counted(payload: bytes) -> int:
-    """What `count` was given."""
+    """Decode the number that `count` has encoded."""
     return int.from_bytes(payload, "big")
 
 
 def encode(values: Mapping[str, Any]) -> bytes:
-    """A message's values; names that are not UTF-8 survive."""
+    """Encode a message's values; names that are not UTF-8 are preserved."""
     return json.dumps(values).encode()
 
 
 def decode(payload: bytes) -> dict[str, Any]:
-    """What `encode` was given; ValueError if that is not what it was."""
+    """Decode the values that `encode` has encoded; ValueError for any other payload."""
     try:
         values = json.loads(payload)
     except RecursionError as error:

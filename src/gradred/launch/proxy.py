@@ -1,11 +1,13 @@
-"""The launch proxy: what mpiexec starts for each rank, as `python -I -S -c` with `BOOTSTRAP`.
+"""The launch proxy, which mpiexec starts for each rank as `python -I -S -c` with `BOOTSTRAP`.
 
-The *proxy* is the process that mpiexec knows: it keeps mpiexec's descriptors, hands mpiexec's
-signals on and ends when the supervisor does, so that mpiexec sees no rank end before all have. It
-forks the *supervisor*, which has a session of its own, starts the rank in another session, and is
-connected to `gradred run`: it sends the rank's output and its end, and carries out orders. If the
-proxy or the connection is lost, the supervisor ends the rank; if the supervisor is killed, the
-kernel does.
+The *proxy* is the process that mpiexec knows. It keeps mpiexec's descriptors open and passes
+mpiexec's signals on. It ends when the supervisor ends, so mpiexec sees no rank end before all have
+ended.
+
+The proxy forks the *supervisor*, which has a session of its own and starts the rank in another
+session. The supervisor is connected to `gradred run`: it sends the rank's output and its end, and
+carries out orders. If the proxy or the connection is lost, the supervisor ends the rank. If the
+supervisor is killed, the kernel ends the rank.
 """
 
 from __future__ import annotations
@@ -22,12 +24,12 @@ from gradred._util import clock
 from gradred.launch import authentication, protocol, supervisor, variables
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # see protocol
+if TYPE_CHECKING:  # protocol.py says why `typing` is not imported
     from collections.abc import Iterable
     from typing import Any
 
 # Imports this module without the `__init__` of gradred and of this package, which would load more
-# than a rank's start needs. On one line, for `gradred run --dry-run` shows it.
+# than a rank's start needs. It is one line because `gradred run --dry-run` prints it.
 BOOTSTRAP = (
     'import sys; package = type(sys); whole = sys.modules["gradred"] = package("gradred"); '
     'launch = sys.modules["gradred.launch"] = package("gradred.launch"); '
@@ -36,15 +38,15 @@ BOOTSTRAP = (
 )
 
 _CONNECT = 20.0  # seconds to reach the launcher
-_PROVE = 5.0  # seconds for who answers at one of its addresses to prove that it is the launcher
-_AGAIN = 0.1  # seconds until a launcher that was too busy with other callers is asked again
+_PROVE = 5.0  # seconds for the peer at an address to prove that it is the launcher
+_AGAIN = 0.1  # seconds before the next attempt after the launcher had too many callers
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 def _connect(secret: bytes, addresses: Iterable[str]) -> socket.socket:
-    """A connection to the launcher at the first of its addresses where it proves to be it.
+    """Connect to the launcher, at the first of its addresses where the peer authenticates itself.
 
-    Who has not proved that is told nothing of this job.
+    A peer that has not done so learns nothing about this job.
     """
     deadline = clock.now() + _CONNECT
     while True:
@@ -54,7 +56,7 @@ def _connect(secret: bytes, addresses: Iterable[str]) -> socket.socket:
                 return _convinced(secret, address, deadline)
             except authentication.AuthenticationError as error:
                 reasons.append(f"{address}: {error}")
-            except ConnectionResetError as error:  # it lets only so many callers wait
+            except ConnectionResetError as error:  # the launcher limits the number of callers
                 reasons.append(f"{address}: {error.strerror or error}")
                 again = True
             except OSError as error:
@@ -105,7 +107,7 @@ def main() -> None:
     os.close(from_proxy)
 
     def pass_on(number: int, frame: object) -> None:
-        with contextlib.suppress(OSError):  # the supervisor has ended: so does this process
+        with contextlib.suppress(OSError):  # the supervisor has ended, so this process ends too
             os.write(to_supervisor, bytes([number]))
 
     for number in supervisor.SIGNALS:

@@ -1,4 +1,4 @@
-"""The rendezvous server of a job: supervisors connect to it, and prove that they are of the job."""
+"""The rendezvous server of a job, to which supervisors connect and authenticate themselves."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from gradred._util import clock
 from gradred.errors import Error, explain
 from gradred.launch import authentication, protocol
 
-_TO_PROVE = 5.0  # seconds for a caller to prove that it is a supervisor of this job, and whose
-_MORE_CALLERS = 64  # than there are ranks; one more, and the first of them has to go
-_BACKLOG = 128  # callers that the kernel keeps waiting; it makes more come again a second later
+_TO_PROVE = 5.0  # seconds for a caller to prove that it is a supervisor, and to name its rank
+_MORE_CALLERS = 64  # unproved callers allowed beyond the number of ranks; then the first is closed
+_BACKLOG = 128  # callers that the kernel queues; further ones try again a second later
 _LARGEST_HELLO = 4096  # bytes
 
 
 @dataclasses.dataclass(eq=False)
 class _Caller:
-    """One who has not said yet, or not proved, who it is."""
+    """A caller that has not authenticated itself yet, or not named its rank."""
 
     connection: socket.socket
     until: float
     heard: bytes = b""
     expected: bytes | None = None
-    """The proof, once its challenge was answered."""
+    """The proof expected from it, once the server has answered its challenge."""
     channel: protocol.ControlChannel | None = None
-    """Once it has proved to know the secret."""
+    """The channel, once it has proved that it knows the secret."""
 
     def fileno(self) -> int:
         return self.connection.fileno()
 
 
 class RendezvousServer:
-    """Admits callers that know the secret; all others are turned away, and learn nothing of it.
+    """Admits callers that know the secret; closes other connections without revealing anything.
 
     Args:
-        remote: hosts that have to reach this one; none if all ranks are here.
-        ranks: of the job.
-        selector: where the sockets are registered.
-        admit: takes the channel to a supervisor, the number of its rank and the name of its host.
+        remote: the other hosts, which have to reach this one; empty if all ranks are here.
+        ranks: the number of ranks of the job.
+        selector: the selector in which the sockets are registered.
+        admit: takes a supervisor's channel, the number of its rank and the name of its host.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class RendezvousServer:
 
     @property
     def key(self) -> str:
-        """What a launch proxy has to know, as the variable `protocol.JOB` holds it."""
+        """The value of the variable `protocol.JOB`, which a launch proxy needs to connect."""
         return " ".join([self._secret, *self._addresses])
 
     def turn_away_late(self) -> None:
-        """Close the connections of those who take too long."""
+        """Close the connections of callers that take too long."""
         now = clock.now()
         for caller in list(self._callers):
             if caller.until > now:
@@ -78,7 +78,7 @@ class RendezvousServer:
             self._turn_away(caller)
 
     def close(self) -> None:
-        """Admit nobody any more."""
+        """Stop admitting callers."""
         self._stop_listening()
         self._server.close()
         for caller in list(self._callers):
@@ -91,22 +91,22 @@ class RendezvousServer:
             os.close(self._spare)
 
     def _accept(self, _: int) -> None:
-        for _one in range(_MORE_CALLERS):  # and then others' turn
+        for _one in range(_MORE_CALLERS):  # then other events get their turn
             if not self._open or not self._accept_one():
                 return
 
     def _accept_one(self) -> bool:
-        """False if nobody waits."""
+        """Accept a caller; False if none waits."""
         try:
             connection = self._server.accept()[0]
         except BlockingIOError:
             return False
         except ConnectionError:
             return True
-        except OSError as error:  # most often: no descriptor is left
-            # Else the next look at it, while the job is being ended, fails alike. Callers that
-            # wait until then: turned away, each would complain.
-            self._stop_listening()  # to end the job takes one descriptor
+        except OSError as error:  # most often no descriptor is left
+            # Stop listening: the next accept, while the job is being ended, would fail as well.
+            # Callers in the queue stay there: if they were closed, each would print a complaint.
+            self._stop_listening()  # frees a descriptor, which ending the job needs
             found = f"the connection of a rank cannot be accepted ({error.strerror})"
             remedy = "Allow more open files (ulimit -n)"
             raise Error(explain(f"starting {self._ranks} ranks", found, remedy)) from error
@@ -115,7 +115,7 @@ class RendezvousServer:
         self._callers[caller] = None
         self._selector.register(caller, selectors.EVENT_READ, functools.partial(self._hear, caller))
         if len(self._callers) > self._ranks + _MORE_CALLERS:
-            self._turn_away(next(iter(self._callers)))  # a supervisor of this job comes again
+            self._turn_away(next(iter(self._callers)))  # a supervisor of this job connects again
         return True
 
     def _turn_away(self, caller: _Caller) -> None:
@@ -127,7 +127,7 @@ class RendezvousServer:
         self._selector.unregister(caller)
 
     def _hear(self, caller: _Caller, _: int) -> None:
-        if caller not in self._callers:  # turned away since the event
+        if caller not in self._callers:  # closed since the event
             return
         try:
             going_on = self._hear_hello(caller) if caller.channel else self._hear_proof(caller)
@@ -137,7 +137,7 @@ class RendezvousServer:
             self._turn_away(caller)
 
     def _hear_proof(self, caller: _Caller) -> bool:
-        """Read what is of a fixed length, and no byte more; False to turn the caller away."""
+        """Read a caller's challenge or proof, no byte more; False to close the connection."""
         wanted = authentication.CHALLENGE if caller.expected is None else authentication.PROOF
         try:
             data = caller.connection.recv(wanted - len(caller.heard))
@@ -149,7 +149,7 @@ class RendezvousServer:
         heard, caller.heard = caller.heard, b""
         if caller.expected is None:
             words, caller.expected = authentication.answer(self._secret.encode(), heard)
-            return caller.connection.send(words) == len(words)  # into a buffer that is empty
+            return caller.connection.send(words) == len(words)  # the buffer is empty, so it fits
         if not authentication.is_expected(heard, caller.expected):
             return False
         caller.channel = protocol.ControlChannel(caller.connection, _LARGEST_HELLO)
@@ -162,7 +162,7 @@ class RendezvousServer:
         if not messages:
             return channel.lost is None
         caller_is = self._introduced(messages[0])
-        if caller_is is None or len(messages) > 1:  # a supervisor waits for its orders
+        if caller_is is None or len(messages) > 1:  # a supervisor sends no more before its START
             return False
         channel.largest = protocol.LARGEST
         self._forget(caller)
@@ -170,7 +170,7 @@ class RendezvousServer:
         return True
 
     def _introduced(self, message: protocol.Message) -> tuple[int, str] | None:
-        """The rank and host of a supervisor of this job; None for what says neither."""
+        """Return the rank and host in a supervisor's HELLO; None for any other message."""
         kind, payload = message
         if kind != protocol.HELLO:
             return None
@@ -183,7 +183,7 @@ class RendezvousServer:
 
 
 def _listen(remote: Sequence[str], ranks: int) -> tuple[socket.socket, list[str]]:
-    """A listening socket, and the addresses by which the ranks' hosts may reach it."""
+    """Open a listening socket; also return its addresses for the ranks' hosts."""
     backlog = max(ranks, _BACKLOG)
     if not remote:
         server = socket.create_server(("127.0.0.1", 0), backlog=backlog)
@@ -194,14 +194,14 @@ def _listen(remote: Sequence[str], ranks: int) -> tuple[socket.socket, list[str]
         server = socket.create_server(("", 0), family=family, dualstack_ipv6=dual, backlog=backlog)
         names = [*filter(None, map(_address_towards, remote)), socket.gethostname()]
     server.setblocking(False)
-    # What a supervisor may send has room although nobody reads for a while, as after Ctrl-Z.
+    # Room for all that a supervisor may send while this process reads nothing, as after Ctrl-Z.
     server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * protocol.WINDOW)
     port = server.getsockname()[1]
     return server, [f"{name}:{port}" for name in dict.fromkeys(names)]
 
 
 def _address_towards(name: str) -> str | None:
-    """This host's address on the way to another; nothing is sent. None if the name says nothing."""
+    """Return this host's address on the route to another host; None if there is no route."""
     with contextlib.suppress(OSError):
         for family, _, _, _, address in socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM):
             with socket.socket(family, socket.SOCK_DGRAM) as probe:

@@ -32,7 +32,7 @@ from gradred.launch.mpi import (
 R = TypeVar("R")
 
 _LOOK_EVERY = 0.02  # seconds between looks into the job's folder
-_FOR_OTHERS = 0.3  # seconds that other ranks have to report the same failure
+_FOR_OTHERS = 0.3  # seconds in which other ranks may report the same failure
 
 
 def run(
@@ -45,27 +45,28 @@ def run(
 ) -> list[R]:
     """Call `fn(*args, **kwargs)` on `np` new ranks of this host and return their results.
 
-    Works from a script, a notebook, a REPL or a test, with the MPI that mpi4py loads in this
-    interpreter. What the ranks print appears in this process's `sys.stdout` and `sys.stderr`. The
+    It works from a script, a notebook, a REPL or a test, with the MPI that mpi4py loads in this
+    interpreter. The ranks' output appears in this process's `sys.stdout` and `sys.stderr`. The
     call blocks until all ranks have ended; Ctrl-C ends them.
 
     Args:
-        fn: sent to the ranks by name if a module can be imported there that has it; otherwise
-            (a lambda, a function of `__main__` or a notebook) by value, which takes cloudpickle.
+        fn: the function. It is sent by name if the ranks can import a module that has it.
+            Otherwise (a lambda, a function of `__main__` or a notebook) it is sent by value, which
+            needs cloudpickle.
         args: positional arguments, the same for every rank; must be picklable, as `kwargs`.
-        np: number of ranks; may exceed the cores.
+        np: number of ranks; may exceed the number of cores.
         kwargs: keyword arguments.
-        timeout: seconds for everything, start included; None for no limit.
+        timeout: seconds for everything, including the start; None for no limit.
 
     Returns:
-        The ranks' results, rank 0's first. They travel through files: pass back what is needed,
-        not the model.
+        The ranks' results, rank 0's first. They travel through files, so return only what the
+        caller needs, not a whole model.
 
     Raises:
-        UsageError: in a rank, with a function that cannot be sent, or without an MPI.
-        TimeoutError: the ranks had not finished; tells where each one was.
-        Error: a rank raised, exited or died. The message holds the traceback of the first; its
-            exception is the `__cause__` where that can be unpickled.
+        UsageError: the caller is a rank, the function cannot be sent, or there is no MPI.
+        TimeoutError: the ranks have not finished; the message says where each rank was.
+        Error: a rank raised an exception, exited or was killed. The message holds the traceback of
+            the first such rank. Its exception is the `__cause__` if it can be unpickled.
 
     Example:
         >>> import gradred, operator
@@ -82,7 +83,7 @@ def run(
         try:
             job.start(mpi, payload, deadline)
             in_time = job.wait(deadline)
-            deaths = job.deaths()  # before ending the others makes more of them
+            deaths = job.deaths()  # read before `end`, which makes other ranks fail too
         finally:
             job.end()
         if timeout is not None and not in_time:
@@ -117,13 +118,13 @@ def _payload(asked: str, fn: Callable[..., Any], args: Sequence[Any], kwargs: An
             raise UsageError(explain(asked, found, remedy))
     try:
         payload: bytes = pickler.dumps((fn, tuple(args), kwargs))
-    except Exception as error:  # pickling runs code of the objects: it can raise anything
+    except Exception as error:  # pickling runs code of the objects, which can raise anything
         raise UsageError(explain(asked, f"it cannot be sent ({error})", remedy)) from error
     return payload
 
 
 class _Relay:
-    """Passes one of the job's streams on to this process's stream of the same name, in lines."""
+    """Copies one of the job's streams to this process's stream of the same name, line by line."""
 
     def __init__(self, name: str, last_lines: collections.deque[str]) -> None:
         self._name = name
@@ -134,13 +135,13 @@ class _Relay:
     def _write(self, data: bytes) -> None:
         text = self._decoder.decode(data)
         self._last_lines.extend(line for line in text.splitlines() if line.strip(" ="))
-        stream = getattr(sys, self._name)  # looked up now: notebooks and tests replace it
+        stream = getattr(sys, self._name)  # not cached, since notebooks and tests replace it
         stream.write(text)
         stream.flush()
 
 
 class _Job:
-    """The ranks of one call: their launcher, their folder, and what became of them."""
+    """The ranks of one call: their launcher, their folder, and how they have ended."""
 
     def __init__(self, asked: str, ranks: int, folder: pathlib.Path) -> None:
         self._asked = asked
@@ -167,7 +168,7 @@ class _Job:
         self._job = Job(order, self._pass_on, self._selector)
 
     def wait(self, deadline: float | None) -> bool:
-        """Pass output on until the job has ended or failed; False if time was over before.
+        """Pass output on until the job has ended or failed; False if the deadline came first.
 
         After a failure or the deadline the ranks have a moment to report the same.
         """
@@ -186,7 +187,7 @@ class _Job:
         return in_time
 
     def end(self) -> None:
-        """End whatever is left of the job."""
+        """End all processes of the job that still run."""
         if self._job is not None:
             self._job.close()
         self._selector.close()
@@ -194,14 +195,14 @@ class _Job:
             relay.screen.finish()
 
     def deaths(self) -> list[Failure]:
-        """The ranks that failed by themselves, first one first."""
+        """Return the ranks that failed by themselves, in the order of their failures."""
         return [] if self._job is None else list(self._job.failures)
 
     def results(self, deaths: Sequence[Failure]) -> list[Any]:
-        """All ranks' results, or the error that says what went wrong first."""
+        """Return all ranks' results, or raise the error that came first."""
         raised = [pickle.loads(path.read_bytes()) for path in self._folder.glob("failure.*")]
         raised.sort(key=lambda failure: failure.at)
-        if deaths:  # what other ranks raised then is the consequence
+        if deaths:  # exceptions of other ranks are then consequences
             raise Error(self._death(deaths[0], [failure.rank for failure in raised]))
         if raised:
             raise Error(self._exception(raised)) from _unpickled(raised[0].exception)
@@ -211,7 +212,7 @@ class _Job:
         return [pickle.loads(self._result(rank).read_bytes()) for rank in range(self._ranks)]
 
     def too_late(self, timeout: float) -> str:
-        """The message of a timeout, with the Python stack of each rank that was still busy."""
+        """Return the message of a timeout, with the Python stack of each rank without a result."""
         busy = [rank for rank in range(self._ranks) if not self._result(rank).exists()]
         ranks = ", ".join(map(str, busy)) or "none, but their processes had not ended"
         found = f"not finished after {timeout:g} s (ranks: {ranks})"
@@ -259,11 +260,11 @@ class _Job:
 
 
 def _unpickled(exception: bytes | None) -> BaseException | None:
-    """A rank's exception, if this process can make one of it."""
+    """Return a rank's exception; None if this process cannot unpickle it."""
     if exception is None:
         return None
     try:
         error = pickle.loads(exception)
-    except Exception:  # its class may want other arguments, or be known to the rank alone
+    except Exception:  # its class may need other arguments, or exist on the rank only
         return None
     return error if isinstance(error, BaseException) else None

@@ -1,4 +1,4 @@
-"""The states that an elastic job can go on from: numbered files in a folder of their owner's."""
+"""The saved states of an elastic job: numbered files in a folder that only its owner can write."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import BinaryIO
 
 from gradred.errors import UsageError, explain
 
-# How a rank of an elastic job is told of it: the least number of ranks, a space, the folder.
+# The variable of ranks in an elastic job: the least number of ranks, a space, the folder.
 VARIABLE = "_GRADRED_ELASTIC"
 
-# The status by which a rank asks for the job to be started again (EX_TEMPFAIL of sysexits.h).
+# The exit status by which a rank requests a restart of the job (EX_TEMPFAIL of sysexits.h).
 AGAIN = 75
 
 _KEPT = 2
@@ -24,10 +24,10 @@ _PART = re.compile(r"state-\d{10}\.pt\.\d+\.part")
 
 
 def require(folder: str) -> None:
-    """Make the folder, unless it is there.
+    """Make the folder if it does not exist.
 
     Raises:
-        UsageError: it cannot be made, or others could put a file there, which ranks would run.
+        UsageError: it cannot be made, or other users could write files there that ranks would run.
     """
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -39,15 +39,15 @@ def require(folder: str) -> None:
 
 
 def newest(folder: str) -> tuple[int, pathlib.Path] | None:
-    """The number and the file of the newest state; None where there is none."""
+    """Return the number and the file of the newest state; None if there is none."""
     return max(_numbered(folder), default=None)
 
 
 def write(folder: str, number: int, write_to: Callable[[BinaryIO], object]) -> None:
-    """Write a state, which is there as a whole or not at all, and remove all but the last two.
+    """Write a state atomically, and remove all but the last two states.
 
     Raises:
-        OSError: it cannot be written; then the states before it stay.
+        OSError: it cannot be written; the earlier states stay.
     """
     path = pathlib.Path(folder, f"state-{number:010}.pt")
     part = pathlib.Path(f"{path}.{os.getpid()}.part")
@@ -68,7 +68,7 @@ def write(folder: str, number: int, write_to: Callable[[BinaryIO], object]) -> N
 
 
 def clear(folder: str) -> None:
-    """Remove all states: the job has come to its end."""
+    """Remove all states, after the job has succeeded."""
     for _, path in _numbered(folder):
         _remove(path)
     _remove_parts(folder)
@@ -80,7 +80,7 @@ def _numbered(folder: str) -> list[tuple[int, pathlib.Path]]:
 
 
 def _remove_parts(folder: str) -> None:
-    """Of ranks that were killed while they wrote; one rank writes at a time."""
+    """Remove files of ranks that were killed while writing; only one rank writes at a time."""
     for name in os.listdir(folder):
         if _PART.fullmatch(name):
             _remove(pathlib.Path(folder, name))

@@ -1,4 +1,7 @@
-"""The supervisor of one rank: starts it, reports it to `gradred run`, and ends it; see `proxy`."""
+"""The supervisor of one rank, which starts it, reports on it to `gradred run`, and ends it.
+
+`proxy` describes the processes around it.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,19 @@ from gradred._util import clock
 from gradred.launch import failure_board, mpi_segments, proc, protocol, rank_pipe, variables
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # see protocol
+if TYPE_CHECKING:  # protocol.py says why `typing` is not imported
     from collections.abc import Mapping
     from typing import Any
 
-# What the proxy passes on; a rank begins with these as a shell would leave them.
+# The signals that the proxy passes on. The rank starts with their default handlers.
 SIGNALS = tuple(
     getattr(signal, name)
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT")
 )
 
 _READ = 1 << 16
-_PIECES_OF_PIPE = 32  # a pipe holds 64 KiB unless it was enlarged, to 1 MiB at most
-_ASIDE = 1.0  # seconds from SIGTERM to SIGKILL, and for what a rank leaves behind to end by itself
+_PIECES_OF_PIPE = 32  # reads that empty a pipe: it holds 64 KiB, or 1 MiB at most if enlarged
+_ASIDE = 1.0  # seconds from SIGTERM to SIGKILL, and for a rank's child processes to end
 _LOOK_EVERY = 0.5  # seconds between looks at the rank's shared memory until some is found
 _AGAIN = 0.02  # seconds between two rounds of SIGKILL
 
@@ -35,21 +38,21 @@ _NOT_EXECUTABLE = (errno.EACCES, errno.EPERM, errno.ENOEXEC)
 
 
 class Supervisor:
-    """Starts the rank, reports it to the launcher and ends it; `run` returns when all is done."""
+    """Starts the rank, reports on it to the launcher and ends it; `run` returns at the end."""
 
     def __init__(self, channel: protocol.ControlChannel, from_proxy: int, prctl: Any) -> None:
         self._channel = channel
-        self._from_proxy: int | None = from_proxy  # readable: signals from the proxy, its end
+        self._from_proxy: int | None = from_proxy  # readable on a signal, or if the proxy ends
         self._prctl = prctl
-        self._rank = 0  # its process, 0 before and after
+        self._rank = 0  # the rank's process; 0 before its start and after its end
         self._ended_by: str | None = None
-        self._ending = False  # without orders
+        self._ending = False  # ends the rank without an order of the launcher
         self._outputs: dict[int, bytes] = {}  # descriptor -> kind of message
-        self._on_its_way = 0  # bytes of output that nobody has taken yet
+        self._on_its_way = 0  # bytes of output that the launcher has not confirmed yet
         self._stdin: int | None = None
-        self._rank_pipe: int | None = None  # what the rank says of itself
+        self._rank_pipe: int | None = None  # carries the rank's own reports
         self._heard = b""
-        self._left: tuple[float, bool, str] | None = None  # what it said when it came to its end
+        self._left: tuple[float, bool, str] | None = None  # the rank's report on its end
         self._input = b""
         self._started = self._released = self._gone = False
         self._started_at = 0.0
@@ -64,7 +67,7 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def run(self) -> int:
-        """The status to exit with: 1 where the launcher has not let this process go."""
+        """Run until the rank has ended; returns 1 if the launcher has not released this process."""
         while not self._over():
             ready = self._wait()
             if self._woken in ready:
@@ -85,7 +88,7 @@ class Supervisor:
                 self._end("launcher")
             if clock.now() >= self._kill_at:
                 self._kill()
-        mpi_segments.remove(self._segments)  # nobody attaches to them any more
+        mpi_segments.remove(self._segments)  # no process attaches to them any more
         return 0 if self._released else 1
 
     def _over(self) -> bool:
@@ -138,7 +141,7 @@ class Supervisor:
             if not payload or self._stdin is None:
                 self._close_input()
         elif kind == protocol.FAILED:
-            self._look_at_segments()  # this rank, too, may soon be no more
+            self._look_at_segments()  # this rank may end soon as well
             failure = protocol.decode(payload)
             if self._failures is not None:
                 self._failures.add(failure["rank"], failure["text"], failure["report"])
@@ -179,14 +182,14 @@ class Supervisor:
     def _become_rank(
         self, order: Mapping[str, Any], environment: dict[str, str], streams: tuple[int, int, int]
     ) -> None:
-        """Never returns. The descriptors that mpiexec left open for the rank stay open."""
+        """Run the program. Never returns. Descriptors that mpiexec left open stay open."""
         program = order["program"]
         try:
             supervisor = os.getppid()
             os.setsid()
             self._prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != supervisor:
-                os._exit(1)  # it died before that
+                os._exit(1)  # the supervisor ended before prctl took effect
             for wanted, stream in enumerate(streams):
                 os.dup2(stream, wanted)
             for number in (*SIGNALS, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):
@@ -200,7 +203,7 @@ class Supervisor:
             os._exit(126 if error.errno in _NOT_EXECUTABLE else 127)
 
     def _pass_on(self, output: int) -> None:
-        """Send a piece of what one of the rank's streams holds."""
+        """Send one piece of a stream of the rank."""
         if not self._segments and clock.now() > self._look_again:
             self._look_at_segments()
         data = os.read(output, _READ)
@@ -212,7 +215,7 @@ class Supervisor:
             del self._outputs[output]
 
     def _hear_rank(self) -> None:
-        """Pass on what the rank says of itself."""
+        """Pass on the rank's own reports."""
         assert self._rank_pipe is not None
         try:
             data = os.read(self._rank_pipe, _READ)
@@ -227,7 +230,7 @@ class Supervisor:
                 self._channel.send(protocol.SURVIVED, protocol.encode({"ended": ended}))
             elif word := rank_pipe.finalize_word(line):
                 self._channel.send(protocol.FINALIZE, word)
-            else:  # the last counts: after MPI.Finalize() a program may go on
+            else:  # the last report counts: a program may continue after MPI.Finalize()
                 self._left = rank_pipe.leaving(line) or self._left
 
     def _write_input(self) -> None:
@@ -249,7 +252,7 @@ class Supervisor:
         self._channel.send(protocol.CLOSED)
 
     def _reap(self) -> None:
-        """Wait for the rank, and for what it left behind: that has become this process's child."""
+        """Wait for the rank and its orphaned children, which are children of this process now."""
         if not self._started or self._gone:
             return
         try:
@@ -270,7 +273,7 @@ class Supervisor:
         self._drain()
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         code = 128 + number if number else os.WEXITSTATUS(status)
-        # What a peer has missed is when a rank began to leave, which takes a while.
+        # Peers need the time at which a rank began to leave; the exit itself takes a while.
         unsaid = (time.time(), False, "")
         at, follows, report = unsaid if number or self._left is None else self._left
         values = {
@@ -282,7 +285,7 @@ class Supervisor:
             "by": self._ended_by,
             "why": "",
         }
-        # MPICH dies so where it starts with little memory to share, and gives up without any.
+        # MPICH ends in this way if /dev/shm has little memory left, and fails if there is none.
         if number == signal.SIGBUS or (code and mpi_segments.is_missing()):
             values["why"] = mpi_segments.lack()
             self._segments |= mpi_segments.abandoned(self._started_at)
@@ -290,7 +293,7 @@ class Supervisor:
         self._kill_at = min(self._kill_at, clock.now() + _ASIDE)
 
     def _drain(self) -> None:
-        """Send what the pipes hold now, so that a rank's last words come before its end."""
+        """Send what the pipes hold now, so that a rank's last output comes before its end."""
         if self._rank_pipe is not None:
             self._hear_rank()
         for output in list(self._outputs):
@@ -306,7 +309,7 @@ class Supervisor:
         self._kill_at = min(self._kill_at, clock.now() + _ASIDE)
 
     def _look_at_segments(self) -> None:
-        """Learn what the rank would leave in shared memory, now and then and before it is ended."""
+        """Find the rank's segments in shared memory, now and then and before the rank is ended."""
         self._look_again = clock.now() + _LOOK_EVERY
         if self._rank:
             self._segments |= mpi_segments.mapped_by(proc.tree(self._rank))
@@ -318,11 +321,11 @@ class Supervisor:
         elif self._rank:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._rank, number)
-                if number == signal.SIGTERM:  # a stopped one would take no notice
+                if number == signal.SIGTERM:  # a stopped process would not handle SIGTERM
                     os.killpg(self._rank, signal.SIGCONT)
 
     def _kill(self) -> None:
-        """SIGKILL to all below this process; again soon, they may have made others meanwhile."""
+        """Send SIGKILL to all descendants; repeated, since they may have forked meanwhile."""
         below = proc.tree(os.getpid()) if self._started and not self._gone else {}
         for pid in below.keys() - {os.getpid()}:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -331,13 +334,13 @@ class Supervisor:
 
 
 def _execute(program: list[str], environment: Mapping[str, str]) -> None:
-    """Become the program; a text that names no interpreter runs as shells run it, with /bin/sh."""
+    """Execute the program; a script without an interpreter line runs with /bin/sh, as in shells."""
     try:
         os.execvpe(program[0], program, environment)
     except OSError as error:
         if error.errno != errno.ENOEXEC:
             raise
         with open(error.filename, "rb") as file:
-            if b"\0" in file.read(_READ):  # of another machine, or broken
+            if b"\0" in file.read(_READ):  # a binary of another machine, or a broken one
                 raise
         os.execve("/bin/sh", ["sh", error.filename, *program[1:]], environment)

@@ -1,15 +1,15 @@
-"""What a rank inherits: the launching shell's variables, mpiexec's, and its host's own."""
+"""The environment of a rank: the launching shell's variables, mpiexec's, and its host's."""
 
 from __future__ import annotations
 
 import os
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # see protocol
+if TYPE_CHECKING:  # protocol.py says why `typing` is not imported
     from collections.abc import Mapping
     from typing import Any
 
-# What a rank's launcher says about it: (rank, size), per kind of launcher.
+# The variables by which each kind of launcher announces (rank, size) to a process.
 OPEN_MPI_RANK = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
 PMI_RANK = ("PMI_RANK", "PMI_SIZE")
 RANK_VARIABLES = (OPEN_MPI_RANK, PMI_RANK)
@@ -18,21 +18,21 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 
 _RANK_ON_HOST = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK")
 _RANKS_OF_HOST = ("OMPI_COMM_WORLD_LOCAL_SIZE", HYDRA_RANKS, "PMI_LOCAL_SIZE")
-# Set by mpiexec for each rank: what the launching shell had under these names does not replace it.
+# mpiexec sets these for each rank, so the launching shell's values must not replace them.
 _OF_MPIEXEC = ("PMI", "OMPI_", "PRTE_", "OPAL_", "HYD", "MPI_LOCAL", "I_MPI_")
-# True of one host only.
+# Variables that are valid on one host only.
 _OF_HOST = ("HOSTNAME", "HOST", "SLURMD_NODENAME", "SHLVL", "_", "OLDPWD", "XDG_RUNTIME_DIR")
 _OF_LOGIN = ("SSH_", "DBUS_", "XDG_SESSION_")
 
 
 def told(names: tuple[str, str], environment: Mapping[str, str]) -> tuple[int, int] | None:
-    """Rank and size that a kind of launcher has told a process; None if it started it as no rank.
+    """Return rank and size that a kind of launcher has set for a process; None if it is no rank.
 
-    A shell that `srun` has started may be told over PMI that it is the only rank: it is none.
+    A shell that `srun` has started may get size 1 over PMI; it is no rank.
 
     Args:
         names: the variables of rank and size.
-        environment: the process's.
+        environment: the variables of the process.
     """
     rank, size = (environment.get(name, "") for name in names)
     if not (rank.isdecimal() and size.isdecimal()):
@@ -42,10 +42,10 @@ def told(names: tuple[str, str], environment: Mapping[str, str]) -> tuple[int, i
 
 
 def rank_environment(order: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, str]:
-    """A rank's variables: those of the launching shell, and what mpiexec set for this rank.
+    """Return a rank's variables: the launching shell's, and those that mpiexec set for this rank.
 
     Args:
-        order: START's values.
+        order: the values of the START message.
         own: this process's variables.
     """
     here = order["host"] == os.uname().nodename
@@ -57,14 +57,14 @@ def rank_environment(order: Mapping[str, Any], own: Mapping[str, str]) -> dict[s
             environment[name] = value
     environment.update(order["set"])
     if "TMPDIR" in environment and not os.path.isdir(environment["TMPDIR"]):
-        del environment["TMPDIR"]  # the launching host's
+        del environment["TMPDIR"]  # it exists on the launching host only
     for name in THREAD_VARIABLES:
         environment.setdefault(name, str(_share(order, own, here)))
     return environment | _for_torch(own)
 
 
 def _for_torch(own: Mapping[str, str]) -> dict[str, str]:
-    """By what torch.distributed knows a rank: its place in the job and on its host.
+    """Return the variables of torch.distributed: a rank's number in the job and on its host.
 
     Args:
         own: the rank's variables.
@@ -80,7 +80,7 @@ def _for_torch(own: Mapping[str, str]) -> dict[str, str]:
 
 
 def ranks_on_host(own: Mapping[str, str]) -> int:
-    """The number of ranks that mpiexec has put on this host; 0 where it does not say.
+    """Return the number of ranks that mpiexec has started on this host; 0 if unknown.
 
     Args:
         own: a rank's variables.
@@ -89,10 +89,10 @@ def ranks_on_host(own: Mapping[str, str]) -> int:
 
 
 def _share(order: Mapping[str, Any], own: Mapping[str, str], here: bool) -> int:
-    """Cores for each thread pool of this rank."""
+    """Return the number of cores for each thread pool of this rank."""
     cores = len(os.sched_getaffinity(0))
     on_host = cores
-    if order["bound"]:  # this rank sees its own cores only, perhaps together with others
+    if order["bound"]:  # this rank sees only its own cores, which other ranks may share
         on_host = os.cpu_count() or cores
     if here:
         on_host = min(on_host, order["cores"])

@@ -1,10 +1,10 @@
-"""Ranks that each believe to be alone, because their launcher is not that of their MPI.
+"""Detect ranks that each run alone because their launcher does not belong to their MPI.
 
-It belongs to another MPI, or to none, as torchrun does.
+The launcher belongs to another MPI, or to none, as torchrun does.
 
-What tells them from a program that is alone for good: the launcher has said in the environment
-that it started several, and no ancestor of this process is the rank it said that to (a rank's
-children inherit its environment).
+Such a rank differs from a program that is meant to run alone in two ways. The launcher's variables
+say that it started several ranks. No ancestor of this process is the rank for which they were set,
+since a rank's children inherit its environment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LONGEST_PROGRAM = 400
 
 @dataclasses.dataclass(frozen=True)
 class Launcher:
-    """A kind of launcher, and how a rank finds out that it was started by one."""
+    """A kind of launcher, and the variables by which a rank recognises it."""
 
     name: str
     rank: str
@@ -35,9 +35,9 @@ class Launcher:
     size: str
     """The variable with the number of ranks."""
     family: str | None
-    """The MPI that it belongs to, in gradred's words; None if it starts several, or none."""
+    """The MPI that it belongs to, by gradred's name; None if it starts several MPIs or none."""
     also: tuple[str, ...] = ()
-    """Variables that it sets as well, without which the others may be anybody's."""
+    """Other variables that it sets; without them, `rank` and `size` may be another program's."""
 
 
 OPEN_MPI = Launcher("the mpiexec of Open MPI", *variables.OPEN_MPI_RANK, "Open MPI")
@@ -46,7 +46,7 @@ SLURM = Launcher("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", None)
 
 _ENV = ("RANK", "WORLD_SIZE")
 
-# Those that no MPI listens to, the more telling ones first.
+# Launchers whose variables no MPI reads, the most specific first.
 WITHOUT_MPI = (
     Launcher("torchrun", *_ENV, None, also=("TORCHELASTIC_RUN_ID",)),
     Launcher(
@@ -58,7 +58,7 @@ WITHOUT_MPI = (
     Launcher("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", None, also=("HOROVOD_LOCAL_RANK",)),
 )
 
-# The steps of a Slurm job in which no srun has started ranks: batch, extern, interactive, pending.
+# The steps of a Slurm job in which srun has started no ranks: batch, extern, interactive, pending.
 _SLURM_SHELLS = {
     *("batch", "extern", "interactive", "pending"),
     *(str(2**32 - back) for back in (3, 4, 5, 6)),
@@ -67,21 +67,21 @@ _SLURM_SHELLS = {
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """What a launcher told one rank."""
+    """The rank and size that a launcher has set for one process."""
 
     launcher: Launcher
     rank: int
     size: int
 
     def told(self, environment: Mapping[str, str]) -> bool:
-        """Whether a process with this environment was told the same."""
+        """Return whether a process with this environment has the same launcher, rank and size."""
         return _told(self.launcher, environment) == self
 
 
 def starts(environment: Mapping[str, str]) -> list[Start]:
-    """What launchers have told a process; Slurm only where no mpiexec did.
+    """Return the starts in a process's environment; Slurm's only if no mpiexec has one.
 
-    An mpiexec may use srun to start its own helpers, one per host, and the ranks inherit that.
+    An mpiexec may use srun to start its own helpers, one per host; the ranks inherit its variables.
     """
     by_mpiexec = [_told(launcher, environment) for launcher in (OPEN_MPI, MPICH)]
     found = [start for start in by_mpiexec if start is not None]
@@ -90,13 +90,13 @@ def starts(environment: Mapping[str, str]) -> list[Start]:
 
 
 def start_without_mpi(environment: Mapping[str, str]) -> Start | None:
-    """What a launcher that no MPI listens to has told a process; None if there was none."""
+    """Return the start by a launcher that no MPI reads the variables of; None if there is none."""
     told = (_told(launcher, environment) for launcher in WITHOUT_MPI)
     return next((start for start in told if start is not None), None)
 
 
 def is_rank_of_mpi() -> bool:
-    """Whether a launcher of an MPI, and none that it has started since, started this process."""
+    """Return whether an MPI's launcher started this process, and not a launcher inside of it."""
     own = [start for start in starts(os.environ) if not inherited(start, os.getppid())]
     if not own or rank_pipe.VARIABLE in os.environ:
         return bool(own)
@@ -107,7 +107,7 @@ def is_rank_of_mpi() -> bool:
 def refuse_wrong_launcher() -> None:
     """Raise UsageError if this process, alone in its COMM_WORLD, should be one of several ranks.
 
-    Looks once per process; `GRADRED_ALLOW_SINGLETON=1` silences it.
+    Checks once per process; `GRADRED_ALLOW_SINGLETON=1` turns the check off.
     """
     mistake = _mistake()
     if mistake is not None and not config.get("allow_singleton"):
@@ -116,8 +116,8 @@ def refuse_wrong_launcher() -> None:
 
 @functools.cache
 def _mistake() -> str | None:
-    """What to tell the user; None where nothing is wrong."""
-    from mpi4py import MPI  # loaded by whoever communicates
+    """Return the error for the user; None if nothing is wrong."""
+    from mpi4py import MPI  # a program that communicates has loaded it already
 
     told = starts(os.environ)
     beside = start_without_mpi(os.environ)
@@ -127,34 +127,34 @@ def _mistake() -> str | None:
         alone = beside.size == 1 or _is_of_ancestor(beside)
         return None if alone else _message(beside)
     if any(start.size == 1 and start.launcher.family == _core.mpi_family() for start in told):
-        return None  # this MPI's own launcher was asked for one rank, inside another job
+        return None  # the program requested one rank of this MPI's own launcher in another job
     several = [start for start in told if start.size > 1]
     mistaken = [start for start in several if not inherited(start, os.getppid())]
     return _message(mistaken[0]) if mistaken else None
 
 
 def _is_innermost(start: Start, others: list[Start]) -> bool:
-    """Whether the launcher was started by the others, as in `srun torchrun`, and not they by it."""
+    """Return whether the others started this launcher, as in `srun torchrun`, not the reverse."""
     parent = os.getppid()
     depth = len(_told_ancestors(start, parent))
     return all(depth < len(_told_ancestors(other, parent)) for other in others)
 
 
 def _is_of_ancestor(start: Start) -> bool:
-    """Whether an ancestor is the rank that was told this; such a rank need not use any MPI.
+    """Return whether an ancestor is the rank of this start; such a rank need not use any MPI.
 
-    What runs Python is a rank, what does not (a shell, numactl) may stand between it and the
-    launcher.
+    An ancestor that runs Python counts as a rank. Others (a shell, numactl) may be between the rank
+    and the launcher.
     """
     return any(_is_python(pid) for pid in _told_ancestors(start, os.getppid()))
 
 
 def refuse_child() -> None:
-    """Raise UsageError in a child process of a rank, which must not start MPI.
+    """Raise UsageError in a child process of a rank, which must not initialise MPI.
 
-    There that never returns, or takes the rank's job with it.
+    There MPI_Init never returns, or ends the rank's job.
     """
-    if not mpi4py.rc.initialize:  # the program will, or not
+    if not mpi4py.rc.initialize:  # the program initialises MPI itself, or does not use it
         return
     of = [start for start in starts(os.environ) if inherited(start, os.getppid())]
     if of and not config.get("allow_singleton"):
@@ -168,9 +168,9 @@ def refuse_child() -> None:
 
 
 def inherited(start: Start, parent: int) -> bool:
-    """Whether an ancestor is the rank that was told this: one with an MPI library loaded.
+    """Return whether an ancestor is the rank of this start: one with an MPI library loaded.
 
-    A process between the launcher and the rank (a shell, numactl) has none.
+    A process between the launcher and the rank (a shell, numactl) has no such library.
     """
     return any(_has_mpi(pid) for pid in _told_ancestors(start, parent))
 
@@ -185,7 +185,7 @@ def _told(launcher: Launcher, environment: Mapping[str, str]) -> Start | None:
 
 
 def _told_ancestors(start: Start, pid: int) -> list[int]:
-    """The process `pid` and its ancestors, as far as they were told the same."""
+    """Return the process `pid` and its ancestors, up to the first without this start."""
     found: list[int] = []
     while pid > 0 and start.told(_environment_of(pid)):
         found.append(pid)
@@ -194,7 +194,7 @@ def _told_ancestors(start: Start, pid: int) -> list[int]:
 
 
 def _message(start: Start) -> str:
-    import shlex  # here, since most programs never come here
+    import shlex  # imported here because most programs do not need it
 
     from gradred.launch.mpi import find_mpi
 
@@ -206,11 +206,11 @@ def _message(start: Start) -> str:
         uses = str(mpi)
         remedy = f"Start them with: gradred run -np {start.size} {program}"
         remedy += f" (or {shlex.quote(str(mpi.launcher))} -n {start.size} {program})"
-    except UsageError as error:  # this MPI has no launcher here
+    except UsageError as error:  # this MPI has no launcher on this host
         uses = _core.mpi_version().splitlines()[0]
         remedy = str(error).removesuffix(".")
     executable = "" if start.launcher in WITHOUT_MPI else _launcher_of(start)
-    by_srun = start.launcher is SLURM or "slurmstepd" in executable  # which may speak PMI too
+    by_srun = start.launcher is SLURM or "slurmstepd" in executable  # srun may use PMI too
     if by_srun:
         remedy = f"Use an MPI that srun can start (see srun --mpi=list). {remedy}"
     by = SLURM.name if by_srun else start.launcher.name
@@ -224,18 +224,18 @@ def _message(start: Start) -> str:
 
 
 def _launcher_of(start: Start) -> str:
-    """The launcher's program: the nearest ancestor that it told nothing; empty if out of sight."""
+    """Return the launcher's program, the nearest ancestor without the start; empty if unknown."""
     parent = os.getppid()
     ranks = _told_ancestors(start, parent)
     pid = _parent_of(ranks[-1]) if ranks else parent
     try:
         return os.readlink(f"/proc/{pid}/exe")
-    except OSError:  # in another container, or another user's
+    except OSError:  # the launcher is in another container, or another user's
         return ""
 
 
 def _environment_of(pid: int) -> dict[str, str]:
-    """The environment with which a process started; empty where it may not be read."""
+    """Return the initial environment of a process; empty if it cannot be read."""
     try:
         with open(f"/proc/{pid}/environ", errors="surrogateescape", newline="") as file:
             lines = file.read().split("\0")
@@ -260,6 +260,6 @@ def _is_python(pid: int) -> bool:
 
 
 def _parent_of(pid: int) -> int:
-    """0 where there is none, or none in sight."""
+    """Return the parent process; 0 if there is none, or it is not visible."""
     found = proc.stat(pid)
     return 0 if found is None else found.parent
