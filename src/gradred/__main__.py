@@ -1,4 +1,4 @@
-"""`python -m gradred` is the command `gradred`."""
+"""Run the command `gradred` by `python -m gradred`."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""Programs that say `import horovod`: where that name leads to gradred.
+"""Make `import horovod` find gradred, for programs written for Horovod.
 
-`gradred run --horovod -np 4 python train.py` does it for a job; `install()` for this process.
+`gradred run --horovod -np 4 python train.py` does so for a job; `install()` for this process.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any, NoReturn
 from gradred.errors import UsageError, explain
 
 VERSION = "0.28.1"
-"""The version of Horovod whose functions these are."""
+"""The version of Horovod whose functions gradred provides."""
 
 
 def path() -> str:
-    """The folder that `import horovod` has to find first."""
+    """Return the folder in which `import horovod` has to look first."""
     return str(Path(__file__).with_name("horovod_path"))
 
 
 def install() -> None:
-    """Let `import horovod` find gradred in this process, also where a Horovod is installed.
+    """Make `import horovod` find gradred in this process, even if Horovod is installed.
 
     Raises:
         gradred.UsageError: another horovod has been imported already.
@@ -48,11 +48,11 @@ _ABSENT = {
     "horovod.spark": "Start ranks by gradred run or gradred.run",
     "horovod.ray": "Start ranks by gradred run or gradred.run",
 }
-"""Modules of Horovod that are not here, and what to do in their place."""
+"""Modules of Horovod that gradred does not provide, and what to use instead."""
 
 
 def refuse(name: str) -> NoReturn:
-    """Say at the import of such a module what there is.
+    """Raise an error at the import of a module that gradred does not provide.
 
     Raises:
         ModuleNotFoundError: always.
@@ -72,7 +72,7 @@ _REFUSED = (
     *("min_num_proc", "max_num_proc", "min_np", "max_np", "host_discovery_script"),
     *("hosts", "hostfile", "output_filename", "executable"),
 )
-"""Arguments of `run` without which the job would be another one."""
+"""Arguments of `run` that would change the job in a way that gradred does not support."""
 
 
 def run(
@@ -104,44 +104,44 @@ def run(
     min_np: int | None = None,
     max_np: int | None = None,
 ) -> list[Any]:
-    """Start ranks on this host that each call `func(*args, **kwargs)`; results by rank.
+    """Start ranks on this host that each call `func(*args, **kwargs)`; returns results by rank.
 
-    Blocks. The arguments are Horovod's, in its order. One warning names those given that have no
-    effect.
+    Blocks. The arguments are Horovod's, in its order. One warning names the arguments given that
+    have no effect.
 
     Args:
-        func: pickled with cloudpickle.
-        args: its arguments.
-        kwargs: likewise.
-        num_proc: how many ranks.
+        func: the function, pickled with cloudpickle.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        num_proc: the number of ranks.
         min_num_proc: refused; `gradred run --min-np` starts elastic jobs.
-        max_num_proc: refused likewise.
+        max_num_proc: refused, for the same reason.
         slots: no effect.
         reset_limit: no effect.
         cooldown_range: no effect.
-        hosts: this host alone, `localhost:4`; others are refused.
+        hosts: this host alone, `localhost:4`; other hosts are refused.
         hostfile: refused.
         host_discovery_script: refused.
         start_timeout: no effect.
         ssh_port: no effect.
         ssh_identity_file: no effect.
         disable_cache: no effect.
-        output_filename: refused; what ranks print appears in this process's output.
+        output_filename: refused; the ranks' output appears in this process's output.
         verbose: no effect.
         use_gloo: no effect.
         use_mpi: no effect.
         mpi_args: no effect.
         network_interface: no effect.
         network_interfaces: no effect.
-        executable: refused; ranks run this interpreter.
+        executable: refused; the ranks run this interpreter.
         np: Horovod's older name for `num_proc`.
-        min_np: for `min_num_proc`.
-        max_np: for `max_num_proc`.
+        min_np: Horovod's older name for `min_num_proc`.
+        max_np: Horovod's older name for `max_num_proc`.
 
     Raises:
         ValueError: `hosts` and `hostfile`, or `use_gloo` and `use_mpi`, are both given.
-        gradred.UsageError: the job would be another one without an argument: several hosts, an
-            elastic job, files for the output, another interpreter.
+        gradred.UsageError: an argument asks for a job that this function cannot start: several
+            hosts, an elastic job, files for the output, another interpreter.
     """
     asked = locals()
     known = (*_WITHOUT_EFFECT, *_REFUSED)

@@ -1,7 +1,8 @@
-"""Tells torch.distributed that there is a backend "gradred", and no more.
+"""Register the backend "gradred" with torch.distributed.
 
-An entry point calls `register` at the end of each `import torch`, so it imports next to nothing,
-and leaves a PyTorch alone that it does not know: an exception here would break the import.
+An entry point calls `register` at the end of each `import torch`. So this module imports very
+little, and does nothing with a PyTorch that it does not know: an exception here would make
+`import torch` fail.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 
 def register() -> None:
-    """Make the name known; again does nothing."""
+    """Register the backend; a second call does nothing."""
     dist = sys.modules.get("torch.distributed")
     backend = getattr(dist, "Backend", None)
     add = getattr(backend, "register_backend", None)
@@ -23,8 +24,8 @@ def register() -> None:
 
 
 def _create(options: Any, backend_options: Any = None) -> Any:
-    """What `init_process_group` and `new_group` call."""
+    """Make a process group; called by `init_process_group` and `new_group`."""
     importlib.import_module("gradred.without_mpi").leave_mpi_alone()
     importlib.import_module("gradred")._import_mpi('init_process_group("gradred")')
-    made_by = importlib.import_module("gradred.torch.rendezvous")  # which needs all of torch
+    made_by = importlib.import_module("gradred.torch.rendezvous")  # needs all of torch
     return made_by.create(options, backend_options)

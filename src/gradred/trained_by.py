@@ -1,7 +1,8 @@
-"""Says at the end of a job which backend of torch.distributed trained, where that was not gradred.
+"""Report at the end of a job which backend of torch.distributed the training used, if not gradred.
 
-In ranks of `gradred run` alone: who starts a program so may think that gradred trains. What has
-happened torch's own records tell; nothing of torch is imported here.
+Only ranks of `gradred run` report it, since a user who starts a program in this way may assume that
+gradred carries out the training's communication. The facts come from torch's own records; this
+module imports nothing of torch.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from typing import Any
 
 from gradred.launch import rank_pipe
 
-_REPLACEABLE = {"gloo", "mpi"}  # gradred does what they do
+_REPLACEABLE = {"gloo", "mpi"}  # backends that gradred can replace
 
-_used: set[str] = set()  # backends that have carried out something, as far as noted
+_used: set[str] = set()  # backends that have carried out operations, as noted so far
 
 
 def watch() -> None:
-    """Have this process, a rank, say it at its end. Once, after torch.distributed was imported."""
+    """Register the report at exit of this rank. Call once, after torch.distributed was imported."""
     core = sys.modules.get("torch.distributed.distributed_c10d")
     dist = sys.modules.get("torch.distributed")
     destroys = getattr(core, "destroy_process_group", None)
@@ -30,7 +31,7 @@ def watch() -> None:
 
     @functools.wraps(destroys)
     def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
-        _note(core)  # torch forgets it
+        _note(core)  # destroying the group removes torch's records
         return destroys(*args, **kwargs)
 
     for module in (core, dist):
@@ -39,8 +40,8 @@ def watch() -> None:
 
 
 def _note(core: Any) -> None:
-    """Add the backends that torch's present groups have used, on rank 0 of several."""
-    with contextlib.suppress(RuntimeError, AttributeError, ValueError):  # of a torch unknown here
+    """Add the backends that torch's current groups have used, on rank 0 of several ranks."""
+    with contextlib.suppress(RuntimeError, AttributeError, ValueError):  # an unknown torch
         if core.get_rank() or core.get_world_size() == 1:
             return
         for group in core._world.pg_map:
@@ -58,7 +59,7 @@ def _has_worked(backend: Any) -> bool:
 
 
 def _say(core: Any, process: int) -> None:
-    """At exit; nothing after an error, which is what the user has to see."""
+    """Print the report at exit; prints nothing after an error, so that the user sees the error."""
     if os.getpid() != process or hasattr(sys, "last_value") or _gradred_serves():
         return
     _note(core)
@@ -73,15 +74,15 @@ def _say(core: Any, process: int) -> None:
 
 
 def _gradred_serves() -> bool:
-    """Whether this process has had communicators of gradred."""
+    """Return whether this process has used communicators of gradred."""
     core = sys.modules.get("gradred._core")
     return core is not None and bool(core.shows_rank())
 
 
 def _optimizer_was_made() -> bool:
-    """Whether the program trains: torch's optimizers mark their class when one is made."""
+    """Return whether the program trains: torch's optimizers mark their class when one is made."""
     waiting = [getattr(sys.modules.get("torch.optim"), "Optimizer", object())]
-    for kind in waiting:  # grows while it is walked
+    for kind in waiting:  # the loop extends the list
         if getattr(getattr(kind, "step", None), "hooked", False):
             return True
         waiting += getattr(kind, "__subclasses__", list)()

@@ -1,1 +1,1 @@
-"""What commands, jobs and reports share: this machine's cores, files that they make, words."""
+"""Helpers that several packages share: this machine's cores, output files, text, the clock."""

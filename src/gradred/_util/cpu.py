@@ -1,4 +1,4 @@
-"""The processor as this process may use it: cores by affinity and cgroup quota, model, features."""
+"""The processor for this process: usable cores by affinity and cgroup quota, model, features."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CGROUPS = pathlib.Path("/sys/fs/cgroup")
 
 
 def cores() -> int:
-    """Cores this process may use: the affinity mask, cut by the cgroup's quota; at least 1."""
+    """Return the cores this process may use: the affinity mask, limited by the cgroup's quota."""
     allowed = len(os.sched_getaffinity(0))
     quota = cgroup_quota()
     return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
@@ -21,7 +21,7 @@ def cores() -> int:
 def cgroup_quota(
     root: pathlib.Path = _CGROUPS, membership: pathlib.Path = pathlib.Path("/proc/self/cgroup")
 ) -> float | None:
-    """Cores' worth of time that the cgroups grant, the smallest of all levels; None if unlimited.
+    """Return the smallest cgroup quota of all levels in cores; None if unlimited.
 
     Args:
         root: where the cgroup file systems are mounted, version 1 or 2.
@@ -38,19 +38,19 @@ def cgroup_quota(
 
 
 def model() -> str:
-    """The processor's name as the kernel gives it."""
+    """Return the processor's name as the kernel reports it."""
     return _cpuinfo("model name") or _cpuinfo("CPU part") or os.uname().machine
 
 
 def features() -> list[str]:
-    """The vector extensions that matter to reductions, in the kernel's spelling."""
+    """Return the vector extensions that matter to reductions, in the kernel's spelling."""
     flags = set((_cpuinfo("flags") or _cpuinfo("Features")).split())
     interesting = ("avx2", "avx512f", "avx512bw", "avx512_bf16", "avx512_fp16", "asimd", "sve")
     return [name for name in interesting if name in flags]
 
 
 def numa_nodes() -> int:
-    """Memory nodes of this host."""
+    """Return the number of memory nodes of this host."""
     nodes = pathlib.Path("/sys/devices/system/node").glob("node[0-9]*")
     return max(1, sum(1 for _ in nodes))
 
@@ -58,7 +58,7 @@ def numa_nodes() -> int:
 def _quotas(
     root: pathlib.Path, path: str, read: Callable[[pathlib.Path], float | None]
 ) -> list[float]:
-    # Inside a container the path may be the host's and not exist here: then its root is the cgroup.
+    # In a container the path may be the host's and not exist here; then `root` is the cgroup.
     group = root / path.lstrip("/")
     levels = [group, *group.parents] if group.is_dir() else [root]
     found = (read(level) for level in levels if level == root or root in level.parents)
@@ -87,7 +87,7 @@ def _cpuinfo(key: str) -> str:
 
 
 def _lines(path: pathlib.Path) -> list[str]:
-    """A kernel file's lines; none where this kernel does not have it."""
+    """Return a kernel file's lines; empty if this kernel does not have the file."""
     try:
         return path.read_text().splitlines()
     except OSError:
@@ -95,15 +95,16 @@ def _lines(path: pathlib.Path) -> list[str]:
 
 
 def load() -> float:
-    """How many programs want a core: of the last minute's load and those runnable now the larger.
+    """Return the number of programs that want a core: the load or the runnable ones, if more.
 
-    This thread does not count. Ask before starting something, or that counts, too.
+    The load is that of the last minute. The calling thread does not count. Call this before
+    starting anything, or that counts too.
     """
     return max(os.getloadavg()[0], float(_runnable()))
 
 
 def running(samples: int = 7) -> int:
-    """How many programs besides this one want a core just now: the middle one of some looks."""
+    """Return the median number of other programs that want a core right now."""
     found = [_runnable()]
     while len(found) < samples:
         time.sleep(0.01)
@@ -115,12 +116,12 @@ def _runnable() -> int:
     try:
         with open("/proc/loadavg") as file:
             return int(file.read().split()[3].partition("/")[0]) - 1
-    except (OSError, ValueError, IndexError):  # no /proc, or none of Linux
+    except (OSError, ValueError, IndexError):  # no /proc, or one in another format
         return 0
 
 
 def busy(load: float) -> str | None:
-    """What to say of a load that leaves programs waiting for a core; None where it does not."""
+    """Return a text about a load that makes programs wait for a core; None for a lower load."""
     cores = os.cpu_count() or 1
     if load < cores:
         return None
@@ -128,9 +129,9 @@ def busy(load: float) -> str | None:
 
 
 class OtherPrograms:
-    """What other programs take of this process's cores, from now on.
+    """Measures how much time other programs use on this process's cores, from now on.
 
-    Those that this process has started and waited for are its own.
+    Programs that this process has started and waited for do not count as others.
     """
 
     def __init__(self) -> None:
@@ -138,9 +139,9 @@ class OtherPrograms:
         self._since = self._reading()
 
     def beside(self, ranks: int) -> str | None:
-        """What to say of programs that have run on cores which so many ranks needed.
+        """Return a text about other programs on cores that so many ranks needed.
 
-        None where they took less than a tenth of a core, or others than those that the ranks need.
+        None if they used less than a tenth of a core, or if there were enough cores for all.
         """
         now = self._reading()
         both = zip(now, self._since, strict=True)
@@ -153,12 +154,12 @@ class OtherPrograms:
         return f"{some} beside {ranks} rank{'s' * (ranks > 1)}"
 
     def _reading(self) -> tuple[float, float, float]:
-        """The time, how long the cores have worked, and how long for this process; in seconds."""
+        """Return the time, the cores' busy time, and this process's share of it, in seconds."""
         return time.monotonic(), _worked(self._cores), sum(os.times()[:4])
 
 
 def _worked(cores: set[int]) -> float:
-    """Seconds since the machine's start that these cores have worked, for whatever program."""
+    """Return the seconds since boot that these cores have been busy, for any program."""
     ticks = 0
     for line in _lines(pathlib.Path("/proc/stat")):
         name, *fields = line.split()

@@ -1,4 +1,4 @@
-"""Files that a user names, opened for writing: what else lies at the path makes nobody wait."""
+"""Open files that a user names for writing, without blocking on other objects at the path."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ _NOBODY_READS = "it is a pipe that nobody reads, or a socket"
 
 
 def create(path: str | os.PathLike[str], *, append: bool = False, new: bool = False) -> int:
-    """Open a file for writing, made if there is none; blocks for nobody.
+    """Open a file for writing, and create it if it does not exist. Never blocks.
 
-    To open a pipe waits until somebody reads it, and anybody may put one into a folder that others
-    can write. One that is read (`>(jq .)` in a shell) is fine, and so is a device.
+    Opening a pipe would block until another process reads it, and anyone may put a pipe into a
+    folder that others can write. A pipe with a reader (`>(jq .)` in a shell) or a device is fine.
 
     Args:
-        path: as the user named it.
-        append: keep what the file holds.
-        new: there must be nothing at the path, not even a link.
+        path: the path that the user named.
+        append: keep the file's content.
+        new: the path must not exist, not even as a link.
 
     Returns:
-        A descriptor, blocking as usual.
+        A descriptor in blocking mode.
 
     Raises:
-        OSError: with the path; also for a pipe that nobody reads.
+        OSError: with the path; also for a pipe without a reader.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     flags |= os.O_APPEND if append else os.O_TRUNC

@@ -1,4 +1,4 @@
-"""Text for people: `0-2, 5` instead of a list of numbers, and lines as wide as the terminal."""
+"""Format text: `0-2, 5` for a list of numbers, and lines as wide as the terminal."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import sys
 import textwrap
 from collections.abc import Iterable
 
-_LEAST = 40  # columns: a narrower terminal breaks lines itself
+_LEAST = 40  # columns; a narrower terminal breaks lines by itself
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """`0-2, 5, 6` of 0, 1, 2, 5 and 6."""
+    """Return numbers as text: `0-2, 5, 6` for 0, 1, 2, 5 and 6."""
     runs = [
         [number for _, number in run]
         for _, run in itertools.groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])
@@ -22,22 +22,22 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def ranks_text(numbers: Iterable[int]) -> str:
-    """`rank 3`, or `ranks 0-2, 5`."""
+    """Return ranks as text: `rank 3`, or `ranks 0-2, 5`."""
     ordered = sorted(numbers)
     return f"rank{'' if len(ordered) == 1 else 's'} {ranges(ordered)}"
 
 
 def width() -> int | None:
-    """Columns of the terminal that stdout is; None where it is none, and lines are not broken."""
+    """Return the columns of the terminal at stdout; None if it is none and lines stay whole."""
     if not sys.stdout.isatty():
         return None
-    import shutil  # here, since ranks load this module too and never ask
+    import shutil  # imported here because ranks load this module and do not need it
 
     return max(_LEAST, shutil.get_terminal_size().columns)
 
 
 def wrapped(line: str, columns: int | None) -> list[str]:
-    """A line broken between words; what follows the first part is indented further."""
+    """Break a line between words; all parts after the first are indented further."""
     if columns is None or len(line) <= columns:
         return [line]
     indent = " " * (len(line) - len(line.lstrip()))

@@ -20,16 +20,16 @@ _REMEDY = "Pass 'cuda', 'cuda:0' or another number, or a device of CuPy or PyTor
 
 
 class DeviceArray:
-    """An array in C order in GPU memory; `gradred.empty(..., device="cuda")` makes it.
+    """An array in C order in GPU memory; made by `gradred.empty(..., device="cuda")`.
 
-    It has the CUDA Array Interface, by which CuPy (`cupy.asarray(x)`), PyTorch
-    (`torch.as_tensor(x, device="cuda")`; without `device` PyTorch before 2.5 copies it to the host)
-    and Numba (`numba.cuda.as_cuda_array(x)`) make an array of theirs of it, without a copy, that
-    keeps it alive. Every call of gradred takes it, and those arrays.
+    It has the CUDA Array Interface. Through it, CuPy (`cupy.asarray(x)`), PyTorch
+    (`torch.as_tensor(x, device="cuda")`; PyTorch before 2.5 copies to the host without `device`)
+    and Numba (`numba.cuda.as_cuda_array(x)`) make arrays of their own without a copy. Such an array
+    keeps this one alive. Every call of gradred accepts this array and those.
 
-    It is of the legacy default stream, which waits for all streams but those made non-blocking:
-    work that the program gives to one of these it has to wait for itself before it passes this
-    array, or pass `stream=`.
+    Its stream is the legacy default stream, which synchronises with all streams except non-blocking
+    ones. If the program has given work to a non-blocking stream, it must wait for that work before
+    it passes this array, or pass `stream=`.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int) -> None:
@@ -39,12 +39,12 @@ class DeviceArray:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements."""
+        """The bytes of all elements."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def device(self) -> str:
-        """Where it lies, as PyTorch writes it."""
+        """The device, in PyTorch's notation."""
         return f"cuda:{self._memory.device}"
 
     @property
@@ -59,7 +59,7 @@ class DeviceArray:
         }
 
     def __array_namespace__(self, *, api_version: str | None = None) -> SimpleNamespace:
-        """What makes arrays like this one, of the array API: `empty` and `empty_like`."""
+        """Return the array API's namespace for arrays like this one: `empty` and `empty_like`."""
         del api_version
         number = self._memory.device
         return SimpleNamespace(
@@ -72,10 +72,10 @@ class DeviceArray:
 
 
 def number_of(device: Any, asked: str) -> int:
-    """The number of a CUDA device, as the process sees them; `CURRENT`: the current one.
+    """Return the number of a CUDA device as this process sees it; `CURRENT` for the current one.
 
     Raises:
-        gradred.UsageError: it is none.
+        gradred.UsageError: it is no CUDA device.
     """
     given = getattr(device, "id", device)  # CuPy's
     if getattr(device, "type", None) is not None:  # PyTorch's
@@ -93,11 +93,11 @@ def number_of(device: Any, asked: str) -> int:
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: int, asked: str) -> DeviceArray:
-    """A new one.
+    """Make a new array.
 
     Raises:
         gradred.UsageError: the CUDA Array Interface has no name for the type.
-        gradred.DeviceError: there is no memory, or nobody has initialised the device.
+        gradred.DeviceError: there is no memory, or the program has not initialised the device.
     """
     if dtype.isbuiltin != 1:
         found = f"the CUDA Array Interface has no name for {dtype}"
@@ -107,10 +107,10 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: int, asked: str)
 
 
 def empty_like(x: Any, given: arrays.Array, asked: str) -> Any:
-    """An array of the library that `x` is of, in memory of gradred's own.
+    """Make an array of the library of `x`, in memory that gradred allocates.
 
     Raises:
-        gradred.UsageError: it is of a library that cannot take such memory.
+        gradred.UsageError: the library cannot use such memory.
     """
     order = given.layout.order
     shape = tuple(given.shape[axis] for axis in order)

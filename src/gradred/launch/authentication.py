@@ -1,16 +1,16 @@
 """How `gradred run` and a supervisor prove to each other that they know their job's secret.
 
-Neither says the secret, and what both read before that is of a fixed length and has no form:
+Neither sends the secret. What both read before the proof has a fixed length and no structure:
 
     supervisor -> server     32 random bytes
-    server -> supervisor     32 random bytes, and a proof that is made of both
-    supervisor -> server     another proof of both
+    server -> supervisor     32 random bytes, and a proof made from both
+    supervisor -> server     another proof made from both
 
 The server is the job's rendezvous server.
 
-A proof is an HMAC-SHA256 under the secret, of who proves and the bytes of both sides, so that it
-serves nobody else, no other time and not in the other direction. What follows is neither encrypted
-nor signed: whoever can read or change what hosts send to each other is not kept out by this.
+A proof is an HMAC-SHA256 under the secret, of the sender's role and the random bytes of both sides.
+So nobody can reuse it, in another connection or in the other direction. Later messages are neither
+encrypted nor signed: this does not stop an attacker who can read or change the hosts' traffic.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import os
 from gradred._util import clock
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # see protocol
+if TYPE_CHECKING:  # protocol.py says why `typing` is not imported
     import socket
 
 CHALLENGE = 32  # bytes
@@ -30,11 +30,11 @@ _SERVER, _SUPERVISOR = b"gradred server", b"gradred supervisor"
 
 
 class AuthenticationError(Exception):
-    """The other end does not know the secret, or does not say so in time."""
+    """The other end does not know the secret, or has not proved it in time."""
 
 
 def answer(secret: bytes, challenge: bytes) -> tuple[bytes, bytes]:
-    """The server's part: what it sends, and the proof that it expects then."""
+    """Answer as the server; returns the bytes to send, and the proof that it then expects."""
     own = os.urandom(CHALLENGE)
     return own + _proof(secret, _SERVER, challenge + own), _proof(
         secret, _SUPERVISOR, challenge + own
@@ -42,12 +42,12 @@ def answer(secret: bytes, challenge: bytes) -> tuple[bytes, bytes]:
 
 
 def is_expected(proof: bytes, expected: bytes) -> bool:
-    """Whether two proofs are the same; takes as long where they are not."""
+    """Return whether two proofs are the same, in a time that does not depend on the answer."""
     return hmac.compare_digest(proof, expected)
 
 
 def convince(connection: socket.socket, secret: bytes, deadline: float) -> None:
-    """The supervisor's part; blocks until `deadline` at most.
+    """Authenticate as the supervisor; blocks until `deadline` at most.
 
     Raises:
         AuthenticationError: the other end is not this job's server.

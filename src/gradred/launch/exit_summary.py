@@ -1,4 +1,4 @@
-"""The last lines of a job: what went wrong, the first cause last."""
+"""The final messages of a job: the errors, with the first cause last."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gradred.launch.job import Cause, Failure
 
 
 def failure_lines(failures: Sequence[Failure]) -> list[str]:
-    """A line per host and cause; the first failure has its own, the last one."""
+    """Return a line per host and cause; the first failure has a line of its own, the last one."""
     later: dict[tuple[str, Cause], list[int]] = {}
     for failure in failures[1:]:
         later.setdefault((failure.host, failure.cause), []).append(failure.rank)
@@ -21,7 +21,7 @@ def failure_lines(failures: Sequence[Failure]) -> list[str]:
 
 
 def survived_lines(failures: Sequence[Failure]) -> list[str]:
-    """A line for each rank that the others have gone on without."""
+    """Return a line for each failed rank that the others have continued without."""
     return [
         f"rank {one.rank} on {one.host} {one.cause}; the others went on without it"
         for one in failures
@@ -29,7 +29,7 @@ def survived_lines(failures: Sequence[Failure]) -> list[str]:
 
 
 def silent_lines(silent: Mapping[str, Sequence[int]], known: Sequence[Failure]) -> list[str]:
-    """A line for each host whose ranks could not be ended, but for those named as failures."""
+    """Return a line for each host whose ranks could not be ended, except those in `known`."""
     named = {failure.rank for failure in known}
     left = {host: [rank for rank in ranks if rank not in named] for host, ranks in silent.items()}
     return [

@@ -1,7 +1,7 @@
-"""A job: mpiexec, the supervisors of its ranks, and the order in which everything ends.
+"""A job: mpiexec, the supervisors of its ranks, and the order in which they end.
 
-What became of a rank is known from its supervisor alone, never from mpiexec, which kills
-survivors, hangs, or reports success after a host was lost. `supervisor` is the channels' other end.
+The state of a rank is known only from its supervisor, never from mpiexec: mpiexec kills survivors,
+hangs, or reports success after a host was lost. `supervisor` is the other end of the channels.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from gradred.launch import failure_board, processes, protocol
 from gradred.launch.output import Stream
 from gradred.launch.rendezvous import RendezvousServer
 
-TERM_TO_KILL = 2.0  # seconds that SIGTERM gives a rank
-_UNREACHABLE = 5.0  # seconds after SIGKILL without a word
-_LAST_WORDS = 2.0  # seconds for supervisors to report once mpiexec has ended
-_LINGER = 5.0  # seconds for mpiexec to end after its ranks,
-_LINGER_FOR_LOST = 1.0  # and after it has lost some: then it often never does
-_MOMENT = 1.0  # seconds for which clocks, and not the order of arrival, tell what failed first
-_TICK = 0.2  # seconds between looks at the clock and at mpiexec
+TERM_TO_KILL = 2.0  # seconds from SIGTERM to SIGKILL
+_UNREACHABLE = 5.0  # seconds without a message after SIGKILL until a rank counts as unreachable
+_LAST_WORDS = 2.0  # seconds for supervisors to report after mpiexec has ended
+_LINGER = 5.0  # seconds for mpiexec to end after its ranks
+_LINGER_FOR_LOST = 1.0  # the same after a host was lost: then mpiexec often never ends
+_MOMENT = 1.0  # failures that arrive within so many seconds are ordered by their hosts' clocks
+_TICK = 0.2  # seconds between checks of the clock and of mpiexec
 
 _STREAMS: dict[bytes, Stream] = {protocol.STDOUT: "stdout", protocol.STDERR: "stderr"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """What to start, where, and with what.
+    """What to start, where, and with which settings.
 
     Attributes:
         launcher: mpiexec and its options.
-        program: what each rank runs.
-        ranks: how many.
-        remote: hosts of which this one has to be reached; none if all ranks run here.
+        program: the command of each rank.
+        ranks: the number of ranks.
+        remote: the hosts that have to reach this one; empty if all ranks run here.
         environment: mpiexec's variables.
         carried: variables that every rank gets, unless mpiexec has set them for it.
         set: variables that every rank gets in any case.
         stdin: whether rank 0 gets input.
-        cores: of this host, for the ranks to share.
+        cores: the cores of this host, which its ranks share.
         bound: whether mpiexec binds each rank to its share.
-        grace: seconds that the others have after the first rank failed.
-        again: the status by which a rank says that the job is to start again, which is no failure.
+        grace: seconds that the other ranks have after the first rank failed.
+        again: the status by which a rank requests a restart of the job; it counts as no failure.
     """
 
     launcher: Sequence[str]
@@ -73,7 +73,7 @@ class Cause:
     passive: bool = False  # whether a sentence needs "was" before it
 
     def of(self, ranks: int) -> str:
-        """The end of a sentence that begins with so many ranks."""
+        """Return the end of a sentence whose subject is so many ranks."""
         return (("was " if ranks == 1 else "were ") if self.passive else "") + self.text
 
     def __str__(self) -> str:
@@ -82,15 +82,15 @@ class Cause:
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """A rank that failed by itself: the status for it is 128 + signal if a signal ended it."""
+    """A rank that failed by itself; its status is 128 + signal if a signal ended it."""
 
     rank: int
     host: str
     status: int
     cause: Cause
     at: float  # seconds since 1970, by its host's clock
-    follows: bool = False  # the rank had lost others, whose failures are to come
-    report: str = ""  # how its communicator had failed, for csrc/liveness/failure_board.h alone
+    follows: bool = False  # the rank failed after it had lost others, whose failures follow
+    report: str = ""  # how its communicator failed, for csrc/liveness/failure_board.h only
 
 
 @dataclasses.dataclass
@@ -99,10 +99,10 @@ class _Rank:
     host: str = ""
     channel: protocol.ControlChannel | None = None
     ended: bool = False
-    gone: bool = False  # with all that it left behind, or out of reach
+    gone: bool = False  # no process of it is left, or it cannot be reached
     asked_to_end: bool = False
-    goes_on_without: set[int] = dataclasses.field(default_factory=set)  # as it has said
-    finalize: bytes = b""  # the last that it has said of MPI_Finalize, see protocol
+    goes_on_without: set[int] = dataclasses.field(default_factory=set)  # as it has reported
+    finalize: bytes = b""  # its last report on MPI_Finalize, see protocol
 
 
 class Job:
@@ -110,10 +110,10 @@ class Job:
 
     Args:
         order: what to start.
-        output: called with each piece of output and the rank it is of; None for mpiexec's own.
-        selector: where the job registers its descriptors. The caller may add others; the data of
-            each is a function of the event mask.
-        congested: whether the ranks are to wait with their output.
+        output: called with each piece of output and its rank; None for mpiexec's own output.
+        selector: the selector in which the job registers its descriptors. The caller may add
+            others; the data of each is a function of the event mask.
+        congested: returns whether the ranks must wait with their output.
     """
 
     def __init__(
@@ -129,27 +129,27 @@ class Job:
         self._congested = congested
         self._ranks = [_Rank(number) for number in range(order.ranks)]
         self._rendezvous = RendezvousServer(order.remote, order.ranks, selector, self._admit)
-        self._taken: dict[int, int] = {}  # bytes of output by rank, not acknowledged yet
-        self._plan: list[tuple[float, int]] = []  # what to send to the ranks, and when
+        self._taken: dict[int, int] = {}  # bytes of output by rank, not confirmed yet
+        self._plan: list[tuple[float, int]] = []  # signals to send to the ranks, and when
         self.ending = False  # whether ranks have been told to end
         self._unsorted: list[Failure] = []
         self._moment_since = 0.0  # when the first of the latest failures was noticed
-        self._before = 0  # how many had been before
-        self._grace: list[tuple[float, int]] = []  # what of the plan is for the last failure
-        self._survived: set[int] = set()  # ranks that the others go on without
+        self._before = 0  # the number of earlier failures
+        self._grace: list[tuple[float, int]] = []  # the entries of the plan for the last failure
+        self._survived: set[int] = set()  # failed ranks that the others continue without
         self._any_skipped = False
         self._stuck_since: float | None = None
         self._released_at: float | None = None
         self._mpiexec_ended_at: float | None = None
         self.failures: list[Failure] = []
         self.ended_by_mpiexec: list[int] = []
-        self.want_again: list[int] = []  # ranks that say that the job is to start again
-        self.silent: dict[str, list[int]] = {}  # ranks that could not even be killed, by host
+        self.want_again: list[int] = []  # ranks that have requested a restart of the job
+        self.silent: dict[str, list[int]] = {}  # ranks without a report after SIGKILL, by host
         self._linger = _LINGER
         self.left_hanging = False
         self.withheld: list[tuple[Stream, bytes]] = []
         self.on_ready: Callable[[], None] = lambda: None  # rank 0 takes input
-        self.on_closed: Callable[[], None] = lambda: None  # it takes none any more
+        self.on_closed: Callable[[], None] = lambda: None  # rank 0 takes no more input
         self._mpiexec = self._start()
 
     @property
@@ -164,28 +164,28 @@ class Job:
 
     @property
     def ended_late(self) -> list[int]:
-        """Ranks that ended because they were told to."""
+        """Ranks that ended because the job had asked them to."""
         return [rank.number for rank in self._ranks if rank.asked_to_end and rank.ended]
 
     @property
     def mpiexec_status(self) -> int:
-        """Of mpiexec once it has ended, 128 + signal if one ended it."""
+        """The exit status of mpiexec once it has ended; 128 + signal if a signal ended it."""
         code = self._mpiexec.returncode or 0
         return code if code >= 0 else 128 - code
 
     @property
     def fatal(self) -> list[Failure]:
-        """The failures without which the job would have gone on."""
+        """The failures that have ended the job."""
         return [one for one in self.failures if one.rank not in self._survived]
 
     @property
     def survived(self) -> list[Failure]:
-        """The others: the ranks that live have shrunk their communicator."""
+        """The other failures: the ranks that still run have shrunk their communicator."""
         return [one for one in self.failures if one.rank in self._survived]
 
     @property
     def status(self) -> int:
-        """The first failed rank's; what mpiexec says only counts where no rank can tell."""
+        """The first failed rank's status; mpiexec's only if no rank has reported a failure."""
         if self.fatal:
             return self.fatal[0].status
         if self.ended_by_mpiexec or not all(rank.ended for rank in self._ranks):
@@ -193,7 +193,7 @@ class Job:
         return 0
 
     def turn(self, seconds: float = _TICK) -> None:
-        """Wait for events for at most so many seconds and handle them."""
+        """Wait for events for at most so many seconds, and handle them."""
         for key, mask in self._selector.select(clock.nap(min(seconds, _TICK))):
             key.data(mask)
         self._rendezvous.turn_away_late()
@@ -209,7 +209,7 @@ class Job:
             self._release()
 
     def tell_hosts(self) -> None:
-        """Tell every rank that other hosts are there than those of the job."""
+        """Notify every rank that the available hosts are not those of the job."""
         self._tell(protocol.HOSTS)
 
     def pass_on(self, number: int) -> None:
@@ -221,7 +221,7 @@ class Job:
         self.ending = True
         for rank in self._ranks:
             rank.asked_to_end = rank.asked_to_end or not rank.ended
-            rank.gone = rank.gone or rank.channel is None  # should it still come, it is turned away
+            rank.gone = rank.gone or rank.channel is None  # if it starts later, it is rejected
         self._tell(protocol.END, bytes([number]))
         if number == signal.SIGKILL:
             self._schedule(_UNREACHABLE, 0)
@@ -229,11 +229,11 @@ class Job:
             self._schedule(kill_after, signal.SIGKILL)
 
     def send_input(self, data: bytes) -> None:
-        """Input for rank 0, empty for its end; only after `on_ready`, one piece each time."""
+        """Send input to rank 0, empty at its end; one piece after each `on_ready`."""
         self._send(self._ranks[0], protocol.STDIN, data)
 
     def close(self) -> None:
-        """End what is left of the job, at once, and all connections."""
+        """End all processes of the job and all connections at once."""
         if not self.over:
             self.end(signal.SIGKILL, 0)
             deadline = clock.now() + _UNREACHABLE + _LINGER
@@ -253,12 +253,12 @@ class Job:
     def _start(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             self._order.launcher,
-            # First: MPICH 5.0.2's -genvlist overlooks the last variable of an environment.
+            # JOB comes first: -genvlist of MPICH 5.0.2 misses the last variable of an environment.
             env={protocol.JOB: self._rendezvous.key, **self._order.environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # the terminal's signals are this process's to handle
+            start_new_session=True,  # this process handles the terminal's signals
         )
         streams: tuple[tuple[Any, Stream], ...] = (
             (process.stdout, "stdout"),
@@ -274,15 +274,15 @@ class Job:
         if not data:
             self._forget(pipe)
         elif self.failures or self._unsorted or self._released_at is not None:
-            self.withheld.append((stream, data))  # about what is known better
+            self.withheld.append((stream, data))  # gradred's own message explains the end better
         else:
             self._output(None, stream, data)
 
     def _admit(self, channel: protocol.ControlChannel, number: int, host: str) -> None:
-        """Take the supervisor of a rank, and have it start the rank."""
+        """Accept the supervisor of a rank, and order it to start the rank."""
         rank = self._ranks[number]
         if rank.channel or rank.gone:
-            channel.send(protocol.RELEASE)  # without it, its end would be a failure to mpiexec
+            channel.send(protocol.RELEASE)  # otherwise mpiexec would see a failure
             channel.close()
             return
         rank.channel, rank.host = channel, host
@@ -314,7 +314,7 @@ class Job:
             try:
                 for kind, payload in channel.receive():
                     self._take(rank, kind, payload)
-            except (ValueError, KeyError, TypeError):  # in what its supervisor has said
+            except (ValueError, KeyError, TypeError):  # in the supervisor's message
                 channel.lost = protocol.NOT_A_MESSAGE
         self._watch(rank)
 
@@ -330,7 +330,7 @@ class Job:
             self.on_ready()
         elif kind == protocol.CLOSED:
             self.on_closed()
-        elif kind == protocol.SURVIVED and not self.ending:  # too late: they are being ended
+        elif kind == protocol.SURVIVED and not self.ending:  # too late once the job is ending
             rank.goes_on_without.update(protocol.decode(payload)["ended"])
         elif kind == protocol.FINALIZE:
             rank.finalize = payload
@@ -358,7 +358,7 @@ class Job:
             self._tell_failed(rank.number, "has ended", end["report"])
 
     def _lose(self, rank: _Rank, channel: protocol.ControlChannel) -> None:
-        """The channel to a supervisor has ended; if the supervisor lives, it ends the rank."""
+        """Note that the channel to a supervisor is lost; a running supervisor ends its rank."""
         rank.gone = True
         if rank.ended or rank.asked_to_end:
             return
@@ -387,9 +387,10 @@ class Job:
         self._tell(protocol.FAILED, protocol.encode(values))
 
     def _sort_failures(self) -> None:
-        """Failures heard of within a moment are ordered by their own clocks.
+        """Order failures that arrived within a moment by their hosts' clocks.
 
-        From the first that the others do not survive they have a grace to end, or to shrink.
+        After the first failure that the others do not survive, they have the grace period to end
+        or to shrink.
         """
         new = sorted(self._unsorted, key=lambda failure: failure.at)
         for failure in new[: max(0, failure_board.ENTRIES - len(self.failures))]:
@@ -419,13 +420,13 @@ class Job:
         self.failures[self._before :] = sorted(
             self.failures[self._before :], key=lambda failure: failure.at
         )
-        self.failures.sort(key=lambda failure: failure.follows)  # whenever it was heard of
+        self.failures.sort(key=lambda failure: failure.follows)  # consequences come last
 
     def _gone_on_without(self) -> set[int]:
-        """The failed ranks without which every rank that still runs has said that it goes on.
+        """Return the failed ranks without which every running rank has reported to continue.
 
-        One that has said nothing may wait for them for ever. One that others take for ended is on
-        its way out of the program.
+        A rank that has reported nothing may wait for them forever. A running rank that others
+        consider ended is about to leave the program.
         """
         named = set[int]().union(*(rank.goes_on_without for rank in self._ranks))
         running = [
@@ -443,7 +444,7 @@ class Job:
         if number:
             self.end(number, TERM_TO_KILL)
             return
-        for rank in self._ranks:  # nothing has been heard of them since SIGKILL
+        for rank in self._ranks:  # they have not reported anything since SIGKILL
             if not rank.gone and not rank.ended:
                 self.silent.setdefault(rank.host, []).append(rank.number)
             rank.gone = True
@@ -468,7 +469,7 @@ class Job:
                 self.end(signal.SIGTERM, TERM_TO_KILL)
 
     def _watch_finalize(self) -> None:
-        """MPI_Finalize waits for all ranks, and so for ever once one has ended without it."""
+        """End ranks stuck in MPI_Finalize: it waits for all ranks, also for those that skip it."""
         if not self._any_skipped or self.ending:
             return
         running = [rank for rank in self._ranks if not (rank.ended or rank.gone)]
@@ -500,7 +501,7 @@ class Job:
         return [rank for rank in self._ranks if rank.channel is not None and not rank.gone]
 
     def _watch(self, rank: _Rank) -> None:
-        """Look at a rank's connection for what it may have, in either direction."""
+        """Watch a rank's connection for the events that it needs, in either direction."""
         assert rank.channel is not None
         if rank.channel.lost is not None:
             self._forget(rank.channel)

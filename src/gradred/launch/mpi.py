@@ -1,7 +1,7 @@
-"""The MPI that mpi4py loads in this interpreter, its launcher, and the command that starts ranks.
+"""The MPI that mpi4py loads in this interpreter, its launcher, and the commands that start ranks.
 
-Nothing here imports `mpi4py.MPI`: that would be MPI_Init in the launcher. A child process is asked
-instead, with initialisation switched off.
+This module never imports `mpi4py.MPI`: that would call MPI_Init in the launcher. Instead a child
+process imports it, with initialisation switched off.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ _LAUNCHER_NAMES: dict[Family, tuple[str, ...]] = {
     "MPICH": ("mpiexec.mpich", "mpiexec.hydra", "mpiexec"),
     "Intel MPI": ("mpiexec.hydra", "mpiexec"),
 }
-# Options of any mpiexec that say where ranks run; both MPIs take most of them with one dash or two.
+# Options of any mpiexec that place ranks; both MPIs accept most of them with one dash or two.
 _PLACEMENT = {
     *("map-by", "rankmap", "rankfile", "rf", "ppn", "perhost", "npernode", "N"),
     *("H", "host", "hosts", "hostlist", "f", "hostfile", "machinefile"),
 }
-# What Python may need before the job reaches a rank, and the clock that tests step.
+# Variables that Python may need before the job's own reach a rank, and the clock of tests.
 _TO_START = ("PATH", "LD_LIBRARY_PATH", clock.VARIABLE)
-# What a batch system tells a job: an mpiexec that sees it goes to the hosts granted, and by the
-# batch system's own way, whatever hosts its options name.
+# Variables of batch systems. An mpiexec that sees them starts ranks on the granted hosts, by the
+# batch system's own method, whatever hosts its options name.
 _OF_BATCH = (
     *("SLURM_", "PBS_", "LSB_", "LSF_", "SGE_", "PE_HOSTFILE", "COBALT_", "LOADL_"),
-    # And what a site may tell mpiexec of that way.
+    # Variables by which a cluster may configure the same in mpiexec.
     *("HYDRA_BOOTSTRAP", "HYDRA_LAUNCHER", "HYDRA_RMK", "HYDRA_HOST_FILE", "I_MPI_HYDRA_"),
     *("PRTE_MCA_plm", "PRTE_MCA_ras", "OMPI_MCA_plm", "OMPI_MCA_ras"),
 )
 
-# Run in a child: mpi4py finds its libmpi here exactly as it would in a rank.
+# Runs in a child process, where mpi4py finds the same libmpi as in a rank.
 _PROBE = """
 import json
 import mpi4py
@@ -62,7 +62,7 @@ print(json.dumps([MPI.Get_library_version(), sorted(files)]))
 
 @dataclasses.dataclass(frozen=True)
 class Mpi:
-    """An MPI installation: its library as mpi4py loads it, and the launcher that belongs to it."""
+    """An MPI installation: the library that mpi4py loads, and its launcher."""
 
     family: Family
     version: str
@@ -75,12 +75,12 @@ class Mpi:
 
 @functools.cache
 def find_mpi() -> Mpi:
-    """The MPI that mpi4py loads in this interpreter, and its launcher; asked once per process.
+    """Return the MPI that mpi4py loads in this interpreter, and its launcher. Cached.
 
     Blocks for about 0.1 s, the time of a child process.
 
     Raises:
-        UsageError: no mpi4py, no MPI, or no launcher of the same MPI; with the line that helps.
+        UsageError: no mpi4py, no MPI, or no launcher of the same MPI; the message has a remedy.
     """
     probe = subprocess.run(
         [sys.executable, "-c", _PROBE], capture_output=True, text=True, check=False
@@ -96,14 +96,14 @@ def find_mpi() -> Mpi:
 
 
 def inside_job(environment: Mapping[str, str] | None = None) -> tuple[int, int] | None:
-    """Rank and size if this process, or an ancestor, was started as a rank by mpiexec."""
+    """Return rank and size if mpiexec started this process, or an ancestor, as a rank."""
     environment = os.environ if environment is None else environment
     told = (variables.told(names, environment) for names in variables.RANK_VARIABLES)
     return next((job for job in told if job is not None), None)
 
 
 def refuse_inside_job(asked: str) -> None:
-    """Raise UsageError in a rank: launchers of most MPIs cannot start jobs from there."""
+    """Raise UsageError in a rank: most MPIs' launchers cannot start jobs from there."""
     job = inside_job()
     if job is not None:
         found = f"this process already belongs to a job (rank {job[0]} of {job[1]})"
@@ -111,7 +111,7 @@ def refuse_inside_job(asked: str) -> None:
 
 
 def job_environment(mpi: Mpi, binding: Binding = "none") -> dict[str, str]:
-    """This process's environment as the ranks and mpiexec need it: `python` is this interpreter."""
+    """Return the environment for ranks and mpiexec, in which `python` is this interpreter."""
     environment = dict(os.environ)
     here = os.path.dirname(sys.executable)
     environment["PATH"] = os.pathsep.join([here, *filter(None, [environment.get("PATH")])])
@@ -126,10 +126,10 @@ def job_environment(mpi: Mpi, binding: Binding = "none") -> dict[str, str]:
 
 
 def without_allocation(environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The variables for an mpiexec that is to stay on this host, and the others.
+    """Split the variables into those for an mpiexec that stays on this host, and the others.
 
     Args:
-        environment: of mpiexec. What it is not to see, its ranks are to get from elsewhere.
+        environment: mpiexec's variables. The ranks get those hidden from mpiexec in another way.
     """
     hidden = {name: text for name, text in environment.items() if name.startswith(_OF_BATCH)}
     return {name: text for name, text in environment.items() if name not in hidden}, hidden
@@ -143,18 +143,18 @@ def launcher_command(
     options: Sequence[str] = (),
     binding: Binding = "none",
 ) -> list[str]:
-    """The launcher and its options; the program and its arguments are to follow.
+    """Return the launcher and its options; the caller appends the program and its arguments.
 
     Args:
-        mpi: whose launcher.
-        ranks: how many.
-        hosts: with the ranks that each one gets; none for this host.
-        options: passed to the launcher as they are. With a placement among them (hosts, mapping)
-            gradred adds none of its own.
-        binding: of each rank to a core or memory node.
+        mpi: the MPI of the launcher.
+        ranks: the number of ranks.
+        hosts: the hosts with the number of ranks of each; empty for this host.
+        options: passed to the launcher unchanged. If they place the ranks (hosts, mapping),
+            gradred adds no placement.
+        binding: binds each rank to a core or memory node.
 
-    The launcher takes to other hosts only the variables that a rank's start needs: the rest comes
-    from the job itself, alike under every MPI.
+    The launcher passes to other hosts only the variables that a rank's start needs. The job itself
+    sends the rest, in the same way under every MPI.
     """
     names = [name for name in _TO_START if name in os.environ]
     command = [str(mpi.launcher)]
@@ -164,8 +164,8 @@ def launcher_command(
     command += ["-n", str(ranks)]
     if mpi.family == "Open MPI":
         if not placed:
-            # Its slots are physical cores. With hosts, the qualifier would put every rank on the
-            # first one; there each has exactly the slots that it needs.
+            # Open MPI's slots are physical cores. With hosts, the qualifier would put every rank on
+            # the first host; there each host has exactly the slots that it needs.
             command += ["--map-by", "slot" if hosts else ":OVERSUBSCRIBE"]
         bound = {"core": "core:overload-allowed"}.get(binding, binding)
         command += ["--bind-to", bound]
@@ -191,10 +191,10 @@ def _host_options(family: Family, hosts: Sequence[Host]) -> list[str]:
 
 
 def program_command(program: Sequence[str], path: str) -> list[str]:
-    """A program and its arguments as the ranks run them; a `.py` file runs with this interpreter.
+    """Return the command of the ranks; a `.py` file runs with this interpreter.
 
     Raises:
-        UsageError: there is no such program or file.
+        UsageError: the program or file does not exist.
     """
     name = program[0]
     if name.endswith(".py"):
@@ -208,20 +208,20 @@ def program_command(program: Sequence[str], path: str) -> list[str]:
 
 
 def proxy_command(family: Family | None = None) -> list[str]:
-    """What mpiexec of a family starts for each rank; what that is to run, the job tells it."""
+    """Return the command that mpiexec starts for each rank; the job sends it the program."""
     package = os.path.dirname(os.path.dirname(proxy.__file__))
     carry = ["-x", protocol.JOB] if family == "Open MPI" else []
     return [*carry, sys.executable, "-I", "-S", "-c", proxy.BOOTSTRAP, package]
 
 
 def has_placement(options: Sequence[str]) -> bool:
-    """Whether options of mpiexec say where ranks run."""
+    """Return whether options of mpiexec place the ranks."""
     names = [option.partition("=")[0] for option in options]
     return any(name.startswith("-") and name.lstrip("-") in _PLACEMENT for name in names)
 
 
 def identify(text: str) -> tuple[Family, str]:
-    """Family and version in the text of MPI_Get_library_version or of `mpiexec --version`."""
+    """Find family and version in the text of MPI_Get_library_version or `mpiexec --version`."""
     patterns: tuple[tuple[Family, str], ...] = (
         (
             "Intel MPI",
@@ -240,7 +240,7 @@ def identify(text: str) -> tuple[Family, str]:
 
 
 def _libmpi(files: Sequence[str]) -> pathlib.Path:
-    """The MPI library among the files a process has mapped."""
+    """Return the MPI library among the files that a process has mapped."""
     for file in files:
         if re.fullmatch(r"libmpi(ch)?\.so[.\d]*", os.path.basename(file)):
             return pathlib.Path(file)
@@ -249,7 +249,7 @@ def _libmpi(files: Sequence[str]) -> pathlib.Path:
 
 
 def _find_launcher(family: Family, library: pathlib.Path) -> pathlib.Path:
-    """The family's launcher nearest to the library: same prefix, environment, then PATH."""
+    """Find the family's launcher nearest to the library: in its prefix, environment, or PATH."""
     folders = [parent / "bin" for parent in library.parents]
     folders.append(pathlib.Path(sys.executable).parent)
     folders += [pathlib.Path(folder) for folder in os.get_exec_path() if folder]
@@ -270,5 +270,5 @@ def _belongs(launcher: pathlib.Path, family: Family) -> bool:
 
 
 def quoted(command: Sequence[str]) -> str:
-    """A command as one would type it."""
+    """Return a command as a user would type it."""
     return shlex.join(command)

@@ -1,6 +1,6 @@
-"""What /proc says of processes: launcher, supervisors and ranks read it here.
+"""Read /proc, for the launcher, supervisors and ranks.
 
-Loaded once per rank, see `protocol`.
+Every rank's start loads this module, see `protocol`.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import os
 
 
 class Stat:
-    """A process's line in /proc."""
+    """The fields of /proc/PID/stat."""
 
     __slots__ = ("name", "parent", "started", "state")
 
     def __init__(self, line: str) -> None:
         _, _, rest = line.partition("(")
-        self.name, _, rest = rest.rpartition(")")  # a name may hold spaces and brackets
+        self.name, _, rest = rest.rpartition(")")  # a name may contain spaces and brackets
         fields = rest.split()
         self.state = fields[0]
         self.parent = int(fields[1])
@@ -23,13 +23,13 @@ class Stat:
 
 
 def read_stat(pid: int) -> Stat:
-    """OSError if there is no such process, or none in sight."""
+    """Read the fields of a process; OSError if it does not exist or is not visible."""
     with open(f"/proc/{pid}/stat", errors="surrogateescape") as file:
         return Stat(file.read())
 
 
 def stat(pid: int) -> Stat | None:
-    """None if there is no such process, or none in sight."""
+    """Read the fields of a process; None if it does not exist or is not visible."""
     try:
         return read_stat(pid)
     except OSError:
@@ -37,12 +37,12 @@ def stat(pid: int) -> Stat | None:
 
 
 def pids() -> list[int]:
-    """All processes of this host that are in sight."""
+    """Return all visible processes of this host."""
     return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
 
 
 def tree(pid: int) -> dict[int, Stat]:
-    """A process and its descendants at this moment, parents first."""
+    """Return a process and its current descendants, parents first."""
     stats = {one: found for one in pids() if (found := stat(one)) is not None}
     children: dict[int, list[int]] = {}
     for one, found in stats.items():

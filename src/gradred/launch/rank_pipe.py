@@ -1,28 +1,28 @@
-"""What a rank tells `gradred run`: that the job goes on without some, how it comes to its end.
+"""The reports of a rank to `gradred run`: that it continues without failed ranks, and how it ends.
 
-The supervisor of a rank gives it a pipe, and its number in a variable. The extension
-writes to it (csrc/liveness/supervisor.h), and here the supervisor reads what it has written.
+The supervisor gives its rank a pipe, and the pipe's number in a variable. The extension writes to
+the pipe (csrc/liveness/supervisor.h), and the supervisor parses the lines with this module.
 """
 
 from __future__ import annotations
 
-# The variable that tells a rank by which pipe it reaches its supervisor: a descriptor, its inode.
+# The variable by which a rank finds its supervisor's pipe: a descriptor and its inode.
 VARIABLE = "_GRADRED_SUPERVISOR"
 
 
 def survived_ranks(line: bytes) -> list[int]:
-    """The ranks that a rank says have ended; nothing for other lines."""
+    """Return the ranks that a rank reports as ended; empty for other lines."""
     words = line.split()
     right = words[:1] == [b"ended"] and all(word.isdigit() for word in words[1:])
     return [int(word) for word in words[1:]] if right else []
 
 
 def leaving(line: bytes) -> tuple[float, bool, str] | None:
-    """How a rank comes to its end; None for other lines.
+    """Parse a rank's report on its end; None for other lines.
 
     Returns:
-        When, in seconds since 1970; whether it has lost peers, whose ends come first; and how its
-        communicator failed, for peers that do not know it yet.
+        The time in seconds since 1970; whether the rank has lost peers, which ended before it; and
+        how its communicator failed, for peers that do not know it yet.
     """
     words = line.split(maxsplit=2)
     if len(words) < 2 or words[0] not in (b"follows", b"leaves"):
@@ -35,6 +35,6 @@ def leaving(line: bytes) -> tuple[float, bool, str] | None:
 
 
 def finalize_word(line: bytes) -> bytes:
-    """What a rank says of MPI_Finalize; nothing for other lines."""
+    """Return a rank's report on MPI_Finalize; empty for other lines."""
     words = line.split()
     return words[1] if len(words) == 2 and words[0] == b"finalize" else b""

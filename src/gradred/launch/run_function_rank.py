@@ -1,7 +1,7 @@
-"""One rank of `gradred.run`: calls the function that was sent and leaves its outcome in a file.
+"""One rank of `gradred.run`: calls the function and writes the outcome to a file.
 
-The files of a job's folder: `sys.json` and `call.pickle` from the caller; from rank R either
-`result.R` or `failure.R`, and `stacks.R` with where the rank is when it crashes or time is over.
+The caller writes `sys.json` and `call.pickle` to the job's folder. Rank R writes `result.R` or
+`failure.R`. It also writes its stacks to `stacks.R` when it crashes or the deadline passes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gradred._util import clock
 from gradred.launch import processes
 from gradred.launch.mpi import inside_job
 
-# How a rank starts: the caller's sys.path first, so that whatever it could import is found here.
+# The start of a rank. It takes the caller's sys.path first, so that the same modules are found.
 BOOTSTRAP = """
 import json, sys
 folder = sys.argv[1]
@@ -35,26 +35,26 @@ main(folder)
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """What the ranks are to do."""
+    """The call that the ranks are to make."""
 
     payload: bytes  # (function, args, kwargs), pickled
-    caller: processes.Process  # the ranks end when it does
+    caller: processes.Process  # the ranks end when this process ends
     deadline: float | None  # of clock.now(), the same in all processes of a host
 
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """What a rank raised, as text and, where it could be pickled, as the exception itself."""
+    """A rank's exception, as text and, if it can be pickled, as the object itself."""
 
     rank: int
-    at: int  # nanoseconds, to find the first
+    at: int  # time in nanoseconds, by which the caller finds the first failure
     headline: str
     traceback: str
     exception: bytes | None
 
 
 def pickler() -> Any:
-    """cloudpickle, which sends functions by value, if it is installed; else pickle."""
+    """Return cloudpickle, which sends functions by value, if it is installed; else pickle."""
     try:
         return importlib.import_module("cloudpickle")
     except ImportError:
@@ -62,14 +62,14 @@ def pickler() -> Any:
 
 
 def write_atomically(path: pathlib.Path, content: bytes) -> None:
-    """Write a file that readers see whole or not at all."""
+    """Write a file that readers see either whole or not at all."""
     draft = path.with_name(f".{path.name}")
     draft.write_bytes(content)
     draft.replace(path)
 
 
 def main(folder: str) -> None:
-    """Entry point of a rank."""
+    """Run as a rank."""
     job = inside_job()
     if job is None:
         sys.exit(f"{__name__}: this is a part of gradred.run, not a program of its own")
@@ -86,12 +86,12 @@ def main(folder: str) -> None:
     try:
         function, args, kwargs = pickle.loads(call.payload)
         result = pickler().dumps(function(*args, **kwargs))
-    except BaseException as error:  # also sys.exit: no rank may leave without a word
+    except BaseException as error:  # sys.exit too: every rank has to report its outcome
         failure = _failure(rank, error)
         _flush()
         write_atomically(home / f"failure.{rank}", pickle.dumps(failure))
         # Leaving now would enter MPI_Finalize, which waits for ranks that wait for this one. The
-        # caller ends the job as soon as it sees the file.
+        # caller ends the job when it sees the file.
         time.sleep(60)
         os._exit(1)
     faulthandler.cancel_dump_traceback_later()
@@ -100,13 +100,13 @@ def main(folder: str) -> None:
 
 
 def _show_stacks_at(deadline: float, file: IO[str]) -> None:
-    """Write down where each thread is then, even if one never lets go of the GIL."""
+    """Write the stacks of all threads at the deadline, even if a thread never releases the GIL."""
     if not clock.is_stepped():
         left = deadline - clock.now()
         faulthandler.dump_traceback_later(max(left, 0.001), file=file)
         return
 
-    def watch() -> None:  # steps of the clock, which the other does not see
+    def watch() -> None:  # faulthandler's timer does not see steps of the clock
         while clock.now() < deadline:
             time.sleep(clock.nap(1.0))
         faulthandler.dump_traceback(file)
@@ -121,19 +121,19 @@ def _flush() -> None:
 
 def _failure(rank: int, error: BaseException) -> Failure:
     at = time.time_ns()
-    # The first frame is main's: not the user's concern.
+    # The first frame is that of main, which does not concern the user.
     frames = error.__traceback__.tb_next if error.__traceback__ else None
     text = "".join(traceback.format_exception(type(error), error, frames))
     headline = "".join(traceback.format_exception_only(type(error), error)).strip()
     try:
         exception = pickler().dumps(error)
-    except Exception:  # an exception can hold anything; its text is kept in any case
+    except Exception:  # an exception may contain anything; its text is sent in any case
         exception = None
     return Failure(rank, at, headline, text, exception)
 
 
 def _end_with(caller: processes.Process) -> None:
-    """End this process soon after the caller's has ended, in whatever way."""
+    """End this process soon after the caller's process has ended, for whatever reason."""
 
     def watch() -> None:
         while caller.alive():
