@@ -1,7 +1,7 @@
-"""What `gradred doctor` looks at: one small function per line, side by side, up to a deadline.
+"""The checks of `gradred doctor`: one small function per line, run concurrently, with a deadline.
 
-A check returns a `Finding`. It may raise `NotKnown`, where another check already tells what is
-wrong; anything else it raises is shown as its failure.
+A check returns a `Finding`. It may raise `NotKnown` if another check already reports the problem.
+Any other exception is shown as a failure of the check.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from gradred.errors import UsageError
 from gradred.launch import hosts
 
 SECONDS = 20.0
-"""What the checks have, unless told otherwise; on an idle host they take two or three."""
-# Of that time: the jobs and the programs that checks start have to leave the checks a moment.
+"""The default time limit of all checks; on an idle host they take two or three seconds."""
+# The shares of that time for jobs and programs that checks start: the checks need a moment too.
 _JOB, _PROGRAM = 0.9, 0.9
-_FIRST = 0.4  # of what a job over hosts has: how much of it the one of this host may take
+_FIRST = 0.4  # the share of the limit of a job over hosts that the job of this host may use
 MOST_HOSTS = 16
-"""Hosts of an allocation that ssh is tried to: one screen, and no flood of connections."""
+"""The most hosts of an allocation on which ssh is tried, to limit connections and output."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Scene:
-    """What several checks look at; waiting for it is waiting for whoever finds it out."""
+    """The facts that several checks use; a check that needs one waits for it."""
 
     mpi: Future[launch.Mpi]
     job: Future[job.Job]
     across: Future[across.Across] | None
-    """The job over the hosts that were named, if any were."""
+    """The job over the hosts given, if any were given."""
     load: float
-    """Of this host, from before anything was started."""
+    """The load of this host, measured before anything was started."""
     seconds: float
-    """What a program that a check starts may take."""
+    """The time limit of a program that a check starts."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Check:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a check has found, and when."""
+    """The finding of a check, and the seconds until it was known."""
 
     name: str
     finding: Finding
@@ -83,19 +83,19 @@ ACROSS = (
     Check("messages", lambda scene: across.messages(_across(scene))),
     Check("allreduce", lambda scene: across.allreduce(_across(scene))),
 )
-"""Where hosts are named, also these."""
+"""The additional checks if hosts are given."""
 
 
 def examine(
     named: Sequence[str] = (), checks: Sequence[Check] = CHECKS, *, timeout: float = SECONDS
 ) -> list[Result]:
-    """Look at everything side by side; blocks for `timeout` seconds at most, usually for two.
+    """Run all checks concurrently; blocks for `timeout` seconds at most, usually for two.
 
     Args:
-        named: hosts, each perhaps with `:slots`, on which a job is started, and that ssh should
-            reach. Without any, ssh is tried to those that a batch system has granted.
+        named: hosts, each with an optional `:slots`, on which a job is started and which ssh must
+            reach. If it is empty, ssh is tried on the hosts that a batch system has granted.
         checks: the table of checks.
-        timeout: what is not known by then is a failure, on a busy host a warning.
+        timeout: a check without a result by then is a failure, or a warning on a busy host.
     """
     begin, load = clock.now(), cpu.load()
     runner, far = job.Runner(), across.Runner()
@@ -115,12 +115,12 @@ def examine(
     finally:
         runner.close()
         far.close()
-        with contextlib.suppress(Exception):  # the checks have told what became of it
-            started.result(timeout=0.3)  # its folder is gone then
+        with contextlib.suppress(Exception):  # the checks have reported its errors
+            started.result(timeout=0.3)  # then its folder has been removed
 
 
 def worst(results: Sequence[Result]) -> str:
-    """The status of the whole: `ok`, `warn` or `fail`."""
+    """Return the overall status: `ok`, `warn` or `fail`."""
     found = {result.finding.status for result in results}
     return next(status for status in ("fail", "warn", "ok") if status in found)
 
@@ -136,7 +136,7 @@ def _start_across(
     found: hosts.Hosts,
     until: float,
 ) -> across.Across:
-    """After the job of this host, whose times it would disturb, but not much later."""
+    """Start the job after that of this host, whose times it would affect, but not much later."""
     mpi.result()
     with contextlib.suppress(NotDone):
         first.exception(_FIRST * (until - clock.now()))
@@ -151,7 +151,7 @@ def _look(check: Check, scene: Scene, begin: float) -> Result:
     except UsageError as error:
         found, _, remedy = str(error).removesuffix(".").rpartition(". ")
         finding = fail(found, remedy)
-    except Exception as error:  # a broken check must not hide what the others found
+    except Exception as error:  # a broken check must not hide the findings of others
         finding = fail(f"the check itself failed: {error!r}", "Report this as a bug")
     return Result(check.name, finding, clock.now() - begin)
 
@@ -167,13 +167,13 @@ def _answer(
 
 
 def _ways(named: Sequence[str]) -> list[Check]:
-    """The checks of the ways to other hosts."""
+    """Return the checks of the connections to other hosts."""
     if named:
         return [_way(name) for name in named if not hosts.is_this(name)]
     try:
         granted = hosts.allocation(os.environ)
     except UsageError:
-        return [Check("hosts", _granted)]  # which tells
+        return [Check("hosts", _granted)]  # it reports the error
     if granted is None:
         return []
     others = [one.name for one in granted.hosts if not hosts.is_this(one.name)]
@@ -189,7 +189,7 @@ def _way(name: str, *, granted: bool = False) -> Check:
 
 
 def _granted(_: Scene) -> Finding:
-    """What the batch system has granted to this process."""
+    """Report the hosts that the batch system has granted to this process."""
     granted = hosts.allocation(os.environ)
     assert granted is not None
     count = len(granted.hosts)

@@ -1,4 +1,4 @@
-"""The job over several hosts that `gradred doctor --hosts` starts, and what its ranks tell."""
+"""The job over several hosts that `gradred doctor --hosts` starts, and checks of its reports."""
 
 from __future__ import annotations
 
@@ -21,51 +21,51 @@ from gradred.launch.hosts import Host
 
 @dataclasses.dataclass(frozen=True)
 class Across:
-    """How the job went."""
+    """The result of the job."""
 
     placed: tuple[Host, ...]
-    """The hosts asked for, in order, with the ranks of each."""
+    """The hosts in order, with the number of ranks of each."""
     seconds: float
     status: int | None
-    """Of `gradred run`; None if the job was ended because time was over."""
+    """The exit status of `gradred run`; None if the job was ended at the time limit."""
     greetings: list[dict[str, Any]]
-    """What ranks told of their hosts before they met."""
+    """The ranks' reports on their hosts, made before MPI was initialised."""
     reports: list[dict[str, Any]]
-    """What ranks told when they had finished, in their order."""
+    """The ranks' reports at the end, in the order of the ranks."""
     said: str
-    """The last line of errors."""
+    """The last line of the job's stderr."""
 
     @property
     def ranks(self) -> int:
-        """How many were asked for."""
+        """The number of ranks requested."""
         return sum(host.slots or 0 for host in self.placed)
 
     @property
     def asked(self) -> str:
-        """The job in words."""
+        """A description of the job."""
         return f"{self.ranks} ranks on {', '.join(map(str, self.placed))}"
 
     @property
     def is_whole(self) -> bool:
-        """Whether all ranks saw each other and finished."""
+        """Whether all ranks have met and finished."""
         sizes = [report["size"] for report in self.reports]
         return self.status == 0 and sizes == [self.ranks] * self.ranks
 
 
 class Runner:
-    """Starts the job, and ends it for certain."""
+    """Starts the job, and ends it reliably."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = False
 
     def run(self, found: hosts.Hosts, until: float) -> Across:
-        """The job, as it is at `until` of `clock.now()`; `close` ends it."""
+        """Run the job until it ends or `clock.now()` is `until`; `close` ends it."""
         begin = clock.now()
         placed = tuple(hosts.place(found, max(2, found.slots) if _open(found) else None))
         seconds = 0.0 if self._closed else max(0.0, until - begin)
         run = [sys.executable, "-m", "gradred", "run", "-H", ",".join(map(str, placed))]
-        # Its own limit ends ranks on all hosts even where the doctor was killed before it could.
+        # This limit ends the ranks on all hosts even if the doctor is killed before it can.
         run += ["--no-prefix", "--grace", "1", "--timeout", str(math.ceil(seconds) + 5)]
         rank = [sys.executable, "-m", "gradred.doctor.across_rank"]
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -74,7 +74,7 @@ class Runner:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                start_new_session=True,  # Ctrl-C is this process's to handle
+                start_new_session=True,  # this process handles Ctrl-C
             )
             status: int | None = None
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -88,10 +88,10 @@ class Runner:
         return Across(placed, taken, status, told["here"], met, last)
 
     def close(self) -> None:
-        """End whatever is left of the job, or is about to start."""
+        """End the job, also if it is only about to start."""
         self._closed = True
         if self._process is not None:
-            processes.end_tree(self._process, grace=2.0)  # it ends the ranks of other hosts
+            processes.end_tree(self._process, grace=2.0)  # gradred run ends the ranks elsewhere
 
 
 def _open(found: hosts.Hosts) -> bool:
@@ -104,7 +104,7 @@ def _content(file: IO[bytes]) -> str:
 
 
 def _told(output: str, part: str) -> list[dict[str, Any]]:
-    """What ranks printed of one part; other lines are of the MPI or of a login."""
+    """Return the ranks' reports of one part; other lines are from the MPI or a login."""
     begin = f"{MARK} {part} "
     lines = [line for line in output.splitlines(keepends=True) if line.startswith(begin)]
     return [json.loads(line[len(begin) :]) for line in lines if line.endswith("\n")]
@@ -114,7 +114,7 @@ def _told(output: str, part: str) -> list[dict[str, Any]]:
 
 
 def started(job: Across, load: float) -> Finding:
-    """Whether the ranks start, meet and end."""
+    """Check whether the ranks start, meet and end."""
     came = f"{len(job.greetings)} of them had started"
     last = f"; last line: {job.said}" if job.said else ""
     by_hand = f"gradred run -H {','.join(map(str, job.placed))} hostname"
@@ -132,7 +132,7 @@ def started(job: Across, load: float) -> Finding:
 
 
 def places(job: Across) -> Finding:
-    """Whether each host has its ranks, by what the hosts call themselves."""
+    """Check whether each host has its ranks, by the hosts' own names."""
     names = [report["host"] for report in _whole(job).reports]
     expected = [index for index, host in enumerate(job.placed) for _ in range(host.slots or 0)]
     where = {name: [rank for rank, one in enumerate(names) if one == name] for name in names}
@@ -145,7 +145,7 @@ def places(job: Across) -> Finding:
 
 
 def versions(job: Across) -> Finding:
-    """Whether all hosts have the same versions."""
+    """Check whether all hosts have the same versions."""
     if not job.greetings:
         raise NotKnown("no rank has started (see the line job)")
     differing = []
@@ -163,7 +163,7 @@ def versions(job: Across) -> Finding:
 
 
 def messages(job: Across) -> Finding:
-    """Whether messages of the MPI itself arrive whole."""
+    """Check whether messages of the MPI itself arrive intact."""
     reports = _whole(job).reports
     wrong = [report["rank"] for report in reports if not report["message_right"]]
     if wrong:
@@ -175,7 +175,7 @@ def messages(job: Across) -> Finding:
 
 
 def allreduce(job: Across) -> Finding:
-    """Whether gradred's results are exact, and how its ranks talk."""
+    """Check whether gradred's results are exact, and time its calls."""
     reports = _whole(job).reports
     wrong = [report["rank"] for report in reports if not report["allreduce_right"]]
     if wrong:

@@ -1,7 +1,7 @@
-"""What a rank of the doctor's job over several hosts tells, a line for each part.
+"""A rank of the job over several hosts that `gradred doctor` starts; it prints a line per part.
 
-Runs as `python -m gradred.doctor.across_rank`. It greets before MPI is initialised, so that hosts
-whose versions do not fit are named even where their ranks cannot meet.
+It runs as `python -m gradred.doctor.across_rank`. It prints its versions before MPI is initialised,
+so that hosts with other versions are found even if their ranks cannot communicate.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SIZES = (1, 128 << 10)  # float64: 8 bytes and 1 MiB
 
 
 def main() -> int:
-    """Greet, meet and tell."""
+    """Print the versions, communicate, and print the results."""
     import mpi4py
 
     mpi4py.rc.initialize = False

@@ -1,4 +1,4 @@
-"""Which network the MPI uses, by what it says when it starts."""
+"""Find the network that the MPI uses, from the text that it prints when it starts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from gradred import launch
 from gradred.doctor.findings import Finding, NotKnown, ok, warn
 
-# What makes an MPI tell, and the word with which it does.
+# The variables that make each MPI print its network, with their values.
 TALKATIVE: Mapping[launch.Family, Mapping[str, str]] = {
     "Open MPI": {"OMPI_MCA_pml_base_verbose": "10"},
     "MPICH": {"MPIR_CVAR_DEBUG_SUMMARY": "1"},

@@ -1,4 +1,4 @@
-"""The words of `gradred doctor`: what a check has found, and who looks."""
+"""The findings of `gradred doctor`, and the threads in which its checks run."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What one look has found; `fix` says what to do unless all is well."""
+    """The finding of one check; `fix` is the remedy unless the status is ok."""
 
     status: Status
     found: str
     fix: str = ""
 
 
-class NotKnown(Exception):  # noqa: N818 (an answer more than an error)
-    """A check could not look; its text says why, `fix` what to do."""
+class NotKnown(Exception):  # noqa: N818 (more an answer than an error)
+    """A check could not run; the text is the reason, `fix` is the remedy."""
 
     def __init__(self, reason: str, fix: str = "Mend what that line says first") -> None:
         super().__init__(reason)
@@ -32,27 +32,27 @@ class NotKnown(Exception):  # noqa: N818 (an answer more than an error)
 
 
 def ok(found: str) -> Finding:
-    """All is well."""
+    """Make a finding without a problem."""
     return Finding("ok", found)
 
 
 def warn(found: str, fix: str) -> Finding:
-    """Programs run, but slower or with less than they could have."""
+    """Make a finding for programs that run, but slower or with less than they could have."""
     return Finding("warn", found, fix)
 
 
 def fail(found: str, fix: str) -> Finding:
-    """Programs will not run, or give wrong results."""
+    """Make a finding for programs that will not run or will give wrong results."""
     return Finding("fail", found, fix)
 
 
 def late(found: str, fix: str, load: float) -> Finding:
-    """Something had not ended in time: a failure, unless this host had no core for it.
+    """Make a finding for a check that has not ended in time: a failure, or a warning if busy.
 
     Args:
-        found: what had not ended.
-        fix: what to do about it on an idle host.
-        load: of this host, from before the doctor began.
+        found: what has not ended.
+        fix: the remedy on an idle host.
+        load: the load of this host, measured before the checks began.
     """
     busy = cpu.busy(load)
     if busy is None:
@@ -62,13 +62,13 @@ def late(found: str, fix: str, load: float) -> Finding:
 
 
 def in_background(function: Callable[..., T], *arguments: Any) -> Future[T]:
-    """Call a function in a thread that the end of the program does not wait for."""
+    """Call a function in a daemon thread, which the program does not wait for at its end."""
     future: Future[T] = Future()
 
     def call() -> None:
         try:
             future.set_result(function(*arguments))
-        except BaseException as error:  # whoever asks for the result gets it
+        except BaseException as error:  # raised where the result is requested
             future.set_exception(error)
 
     threading.Thread(target=call, daemon=True).start()

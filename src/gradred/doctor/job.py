@@ -1,4 +1,4 @@
-"""The job of two ranks that `gradred doctor` starts, and what can be read from its reports."""
+"""The job of two ranks that `gradred doctor` starts, and checks of its reports."""
 
 from __future__ import annotations
 
@@ -18,50 +18,50 @@ from gradred.doctor.findings import Finding, NotKnown, fail, late, ok, warn
 from gradred.launch import processes, variables
 
 RANKS = 2
-# The alarm ends a rank that hangs even where the doctor was killed before it could.
+# The alarm ends a rank that hangs even if the doctor is killed before it can.
 _RANK = (
     "import signal, sys; signal.alarm(int(sys.argv[2])); "
     "from gradred.doctor import rank; rank.main(sys.argv[1])"
 )
-_ALARM_AFTER = 10.0  # seconds after the job's time is over
+_ALARM_AFTER = 10.0  # seconds after the job's time limit
 _BIND_VARIABLES = "I_MPI_PIN, PRTE_MCA_hwloc_default_binding_policy, HYDRA_BINDING"
 _SLOW_FLAG_NS = 1000.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """How the job went."""
+    """The result of the job."""
 
     seconds: float
     status: int | None
-    """Of the launcher; None if the job was ended because time was over."""
+    """The exit status of the launcher; None if the job was ended at the time limit."""
     reports: list[dict[str, Any]]
-    """Of the ranks that finished, in their order."""
+    """The reports of the ranks that finished, in the order of the ranks."""
     output: str
 
     @property
     def is_whole(self) -> bool:
-        """Whether all ranks saw each other and finished."""
+        """Whether all ranks have met and finished."""
         sizes = [report["size"] for report in self.reports]
         return self.status == 0 and sizes == [RANKS] * RANKS
 
 
 class Runner:
-    """Starts the job, and ends it for certain."""
+    """Starts the job, and ends it reliably."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = False
 
     def run(self, mpi: launch.Mpi, until: float) -> Job:
-        """The job, ended at `until` of `clock.now()`."""
+        """Run the job; ends it when `clock.now()` is `until`."""
         begin = clock.now()
         with tempfile.TemporaryDirectory(prefix="gradred-doctor-") as folder:
             output = pathlib.Path(folder, "output")
             self._process = self._start(mpi, folder, output, until - begin + _ALARM_AFTER)
             try:
                 status = self._wait(0.0 if self._closed else until - begin)
-                text = output.read_text(errors="replace")  # before what mpiexec says of its end
+                text = output.read_text(errors="replace")  # before mpiexec reports that it ends
             finally:
                 self.close()
             reports = [json.loads(path.read_text()) for path in pathlib.Path(folder).glob("*.json")]
@@ -69,7 +69,7 @@ class Runner:
         return Job(clock.now() - begin, status, reports, text)
 
     def close(self) -> None:
-        """End whatever is left of the job, or is about to start."""
+        """End the job, also if it is only about to start."""
         self._closed = True
         if self._process is not None:
             processes.end_tree(self._process, grace=0.2)
@@ -79,7 +79,7 @@ class Runner:
     ) -> subprocess.Popen[bytes]:
         environment, _ = launch.without_allocation(launch.job_environment(mpi))
         environment |= TALKATIVE[mpi.family]
-        for name in variables.THREAD_VARIABLES:  # as `gradred run` does it
+        for name in variables.THREAD_VARIABLES:  # as in `gradred run`
             environment.setdefault(name, str(max(1, cpu.cores() // RANKS)))
         command = launch.launcher_command(mpi, RANKS)
         command += [sys.executable, "-c", _RANK, folder, str(max(1, round(alarm)))]
@@ -90,7 +90,7 @@ class Runner:
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
-                start_new_session=True,  # Ctrl-C is this process's to handle
+                start_new_session=True,  # this process handles Ctrl-C
             )
 
     def _wait(self, seconds: float) -> int | None:
@@ -105,7 +105,7 @@ class Runner:
 
 
 def run_of_two_ranks(job: Job, load: float = 0.0) -> Finding:
-    """Whether two ranks start, meet and add up; the load is that from before the job."""
+    """Check whether two ranks start, meet and add up; `load` is that from before the job."""
     asked = f"{RANKS} ranks"
     if job.status is None:
         found = f"{asked} had not finished after {job.seconds:.1f} s" + _last_line(job)
@@ -128,7 +128,7 @@ def run_of_two_ranks(job: Job, load: float = 0.0) -> Finding:
 
 
 def binding(job: Job) -> Finding:
-    """Which cores the ranks may use."""
+    """Report which cores the ranks may use."""
     cores = [set(report["cores"]) for report in _whole(job).reports]
     here = os.sched_getaffinity(0)
     text = "; ".join(f"rank {rank}: {_ranges(each)}" for rank, each in enumerate(cores))
@@ -145,7 +145,7 @@ def binding(job: Job) -> Finding:
 
 
 def threads(job: Job) -> Finding:
-    """How many threads the numerical libraries of each rank start."""
+    """Check how many threads the numerical libraries of each rank start."""
     given = _whole(job).reports[0]["threads"]
     usable = cpu.cores()
     text = ", ".join(f"{name}={value}" for name, value in given.items() if value)
@@ -157,7 +157,7 @@ def threads(job: Job) -> Finding:
 
 
 def one_way_latency(job: Job) -> Finding:
-    """The one-way latency from one core to the other."""
+    """Measure the one-way latency between the cores of the two ranks."""
     first = _whole(job).reports[0]
     if not first["shares_memory"]:
         raise NotKnown("the two ranks share no memory (see the line job)")
@@ -179,7 +179,7 @@ def _last_line(job: Job) -> str:
 
 
 def _ranges(cores: set[int]) -> str:
-    """`0-3,8` of {0, 1, 2, 3, 8}."""
+    """Return cores as text: `0-3,8` for {0, 1, 2, 3, 8}."""
     parts: list[list[int]] = []
     for core in sorted(cores):
         if parts and core == parts[-1][1] + 1:

@@ -1,6 +1,6 @@
-"""What a rank of the doctor's job finds out.
+"""A rank of the job that `gradred doctor` starts.
 
-Each process writes a file of its own, so that ranks which wrongly believe to be alone are seen too.
+Each process writes its own file. So ranks that wrongly run alone are detected too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import gradred
 from gradred import _core
 from gradred.launch import variables
 
-# On a busy machine each call, and each turn of the flag, may wait for a core.
+# Small numbers: on a busy machine each call, and each turn of the flag, may wait for a core.
 _CALLS, _TURNS = 100, 64
 
 
@@ -41,7 +41,7 @@ def _communicate(comm: gradred.Comm) -> dict[str, Any]:
     x, y = np.arange(1000.0) + rank, np.empty(1000)
     comm.Allreduce(x, y)
     right = bool((y == np.arange(1000.0) * size + size * (size - 1) / 2).all())
-    comm.Sendrecv(np.zeros(1), (rank + 1) % size, recvbuf=np.zeros(1))  # the MPI's own path, too
+    comm.Sendrecv(np.zeros(1), (rank + 1) % size, recvbuf=np.zeros(1))  # uses the MPI's own path
     small = np.ones(1)
     comm.Allreduce(MPI.IN_PLACE, small)
     begin = time.perf_counter()

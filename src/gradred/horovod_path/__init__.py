@@ -1,1 +1,1 @@
-"""A folder for the module search path: with it `import horovod` finds gradred."""
+"""A folder for the module search path; with it, `import horovod` finds gradred."""

@@ -1,1 +1,1 @@
-"""Looking at ranks: where they are, reports of hangs, what was measured between hosts."""
+"""Observe ranks: their status, hang reports, and figures measured between hosts."""

@@ -1,4 +1,4 @@
-"""What communicators over several hosts have measured: files in the user's cache."""
+"""Figures that communicators over several hosts have measured: files in the user's cache."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ _LONGEST = 1 << 20  # bytes
 
 
 def folder() -> pathlib.Path | None:
-    """Where they are: `gradred` in XDG_CACHE_HOME, which counts if it is absolute, or ~/.cache.
+    """Return the folder of the files: `gradred` in XDG_CACHE_HOME, or in ~/.cache.
 
-    None where the user has no home, as in some containers: then nothing is kept.
+    A relative XDG_CACHE_HOME is ignored. None if the user has no home, as in some containers: then
+    figures are not stored.
     """
     place = _core.figures_folder()
     return pathlib.Path(place) if place else None
@@ -23,17 +24,17 @@ def folder() -> pathlib.Path | None:
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """A file of figures."""
+    """A file of figures, read."""
 
     path: pathlib.Path
     text: str
     content: _core._Figures | None
     why_not: str
-    """What is wrong with it, if there is no content."""
+    """The reason why the file has no valid content; empty if it has."""
 
 
 def kept() -> list[Kept]:
-    """Every file of the folder, the newest first."""
+    """Return all files of the folder, the newest first."""
     place = folder()
     if place is None:
         return []
@@ -47,22 +48,22 @@ def kept() -> list[Kept]:
 
 def _read(path: pathlib.Path) -> Kept:
     try:
-        if not path.is_file() or path.stat().st_size > _LONGEST:  # a pipe may have no writer
+        if not path.is_file() or path.stat().st_size > _LONGEST:  # a pipe would block
             return Kept(path, "", None, "it is no file of figures")
         text = path.read_text()
         return Kept(path, text, _core.read_figures(text), "")
-    except (OSError, ValueError) as error:  # UsageError, too
+    except (OSError, ValueError) as error:  # UsageError is a ValueError
         return Kept(path, "", None, str(error))
 
 
 def find(host_of: Sequence[int], names: Sequence[str], family: str, version: str) -> str:
-    """The text of the newest file for such ranks; empty if there is none.
+    """Return the text of the newest file for such ranks; empty if there is none.
 
     Args:
         host_of: the number of each rank's host.
-        names: of the hosts; empty: any.
-        family: of the MPI.
-        version: likewise.
+        names: the names of the hosts; empty for any hosts.
+        family: the family of the MPI.
+        version: the version of the MPI.
     """
     layout, hosts = _core.layout_text(host_of), _core.hosts_text(names)
     for one in kept():
@@ -75,7 +76,7 @@ def find(host_of: Sequence[int], names: Sequence[str], family: str, version: str
 
 
 def summary() -> str:
-    """What there is, and what is ignored, in one line."""
+    """Return one line about the files that are used and those that are ignored."""
     if folder() is None:
         return "nothing is kept: there is neither XDG_CACHE_HOME nor a home"
     files = kept()

@@ -1,9 +1,9 @@
-"""Where the ranks of this user's jobs are: each shows it, `gradred ps` and `hang_report` read it.
+"""The status of the ranks of this user's jobs, for `gradred ps` and `hang_report`.
 
-A rank holds two memory files without a name in the file system, so nothing is left when it ends:
-one, the extension's, says who it is, which operation it began last and what it waits for; into the
-other Python's faulthandler writes the stacks of all threads when a signal asks for them. Readers
-find both through /proc, where only the same user may look.
+A rank has two memory files without a name in the file system, so they are freed when it ends. The
+extension writes the first: the rank's number, the operation that it began last, and what it waits
+for. Python's faulthandler writes the stacks of all threads into the second, when a signal requests
+them. Readers find both files through /proc, where only the same user has access.
 """
 
 from __future__ import annotations
@@ -27,59 +27,59 @@ from gradred._util.text import ranges, ranks_text
 RANK, _STACK = "gradred-rank", "gradred-stack"
 _MOST_OF_STACKS = 1 << 20  # bytes
 _SIGNAL = signal.SIGRTMIN + 9
-_kept: list[int] = []  # descriptors, for as long as the process lives
+_kept: list[int] = []  # descriptors that stay open as long as the process runs
 
 
 def answer_with_stacks() -> None:
-    """Let others ask this rank for its Python stacks, once it shows itself. Local."""
+    """Answer requests for Python stacks from now on, if this rank has a status page. Local."""
     if _kept or not _core.shows_rank() or not hasattr(os, "memfd_create"):
         return
-    if signal.getsignal(_SIGNAL) is not signal.SIG_DFL:  # a program may have given it a meaning
+    if signal.getsignal(_SIGNAL) is not signal.SIG_DFL:  # the program uses this signal itself
         return
     try:
         stack = os.memfd_create(_STACK)
-    except OSError:  # no descriptors or no memory left: the program has other worries
+    except OSError:  # no descriptor or memory is left: report nothing, the program runs on
         return
     _kept.append(stack)
-    _core.ignore_signal(_SIGNAL)  # what remains once Python has ended, in MPI_Finalize
+    _core.ignore_signal(_SIGNAL)  # the handling after Python has ended, in MPI_Finalize
     faulthandler.register(_SIGNAL, file=stack, all_threads=True)
 
 
 @dataclasses.dataclass(frozen=True)
 class Rank:
-    """One rank as it shows itself."""
+    """The status of one rank."""
 
     job: int
-    """Process number of the launcher; 0 where there is none."""
+    """The process number of the launcher; 0 without a launcher."""
     rank: int
     size: int
     pid: int
     waits_s: float | None
-    """For how long it has waited in gradred; None: it does not."""
+    """Seconds that it has waited in gradred; None if it does not wait."""
     state: str
-    """In which kind of wait it is; empty: it does not wait."""
+    """The kind of wait; empty if it does not wait."""
     waits_for: str
-    """The same in words, with whom it waits for."""
+    """The wait in words, with the ranks that it waits for."""
     last: str
-    """The operation that it has begun last, in words; empty: it waits in one, or has begun none."""
+    """The operation that it began last, in words; empty if it waits in one or has begun none."""
     operation: int | None
-    """The number of the operation it waits in, else of the last; None: it has begun none."""
+    """The number of the operation that it waits in, else of the last; None if it has begun none."""
     call: str
-    """Its name; empty for one whose arguments this rank has refused."""
+    """The operation's name; empty if this rank has refused its arguments."""
     bytes: int | None
-    """None where only the MPI knows them."""
+    """The operation's bytes; None if only the MPI knows them."""
     missing: list[int]
     """The ranks of the communicator that it waits for, as far as they are known."""
     stack: list[str]
     lost_wake_ups: int = 0
-    """Sleeps that nobody has ended although what they waited for was there: a fault of gradred."""
+    """Sleeps that were not woken although their condition held: an error of gradred."""
 
 
 _THREAD = re.compile(r"hread 0x[0-9a-f]+")
 
 
 def last_begun(page: bytes) -> str:
-    """What the beginning of a status page says of the last operation; empty: there was none."""
+    """Describe the last operation on a status page; empty if there was none."""
     number, over_messages, what = _core.last_begun_in(page)
     if number is None:
         return ""
@@ -88,7 +88,7 @@ def last_begun(page: bytes) -> str:
 
 
 def parts(page: bytes) -> dict[str, Any]:
-    """What a rank is or was in and waits for, in fields of `Rank`."""
+    """Return the fields of `Rank` about a rank's last operation and current wait."""
     operation, _, what = _core.last_begun_in(page)
     found: dict[str, Any] = {
         "waits_s": None,
@@ -101,18 +101,18 @@ def parts(page: bytes) -> dict[str, Any]:
     if wait := _core.wait_in(page):
         found["waits_s"] = (clock.now_ns() - wait["since_ns"]) * 1e-9
         found |= {field: wait[field] for field in ("state", "waits_for", "missing")}
-        if wait["operation"] is not None:  # it may have begun another one since
+        if wait["operation"] is not None:  # the rank may have begun another operation since
             operation, what, found["last"] = wait["operation"], wait["what"], ""
     call, count = ("", None) if operation is None else _core.name_and_bytes(what)
     return found | {"operation": operation, "call": call, "bytes": count}
 
 
 def ranks(*, stacks: bool = True, of: int | None = None) -> list[Rank]:
-    """All ranks of this user on this host, by job and rank.
+    """Return all ranks of this user on this host, by job and rank.
 
     Args:
-        stacks: ask each for the Python stacks of its threads; blocks for up to 0.2 s.
-        of: of the job of this launcher alone; 0: those that have none.
+        stacks: request the Python stacks of all threads; blocks for up to 0.2 s.
+        of: only the job of this launcher; 0 for ranks without a launcher.
     """
     found = [one for one in shown() if of is None or _core.launcher_of(one[0]["pid"]) == of]
     asked = {
@@ -126,10 +126,10 @@ def ranks(*, stacks: bool = True, of: int | None = None) -> list[Rank]:
 
 
 def shown() -> Iterator[tuple[dict[str, int], dict[str, str]]]:
-    """What each process says of itself, and its files by name."""
+    """Yield each rank's numbers, and its files by name."""
     for pid, rank, size, file in _core.shown_ranks():
         files = {RANK: f"/proc/{pid}/fd/{file}"}
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             for entry in os.scandir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError):
                     if os.readlink(entry.path).startswith(f"/memfd:{_STACK}"):
@@ -138,7 +138,7 @@ def shown() -> Iterator[tuple[dict[str, int], dict[str, str]]]:
 
 
 def _part(path: str, begin: int, count: int) -> bytes:
-    """Bytes of a process's file; OSError if its number means something else by now, as a pipe."""
+    """Read bytes of a process's file; OSError if its number now belongs to a pipe or the like."""
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
         return os.pread(file, count, begin)
@@ -147,7 +147,7 @@ def _part(path: str, begin: int, count: int) -> bytes:
 
 
 def _ask_for_stacks(pid: int, file: str) -> int | None:
-    """Returns where the answer will begin; None: the process has ended meanwhile."""
+    """Request stacks; returns the offset of the answer, or None if the process has ended."""
     try:
         end = os.stat(file).st_size
         os.kill(pid, _SIGNAL)
@@ -158,7 +158,7 @@ def _ask_for_stacks(pid: int, file: str) -> int | None:
 
 def _read(about: dict[str, int], files: dict[str, str], begin: int | None, deadline: float) -> Rank:
     page, stack = bytes(_core.STATUS_PAGE[1]), []
-    with contextlib.suppress(OSError):  # it has ended meanwhile
+    with contextlib.suppress(OSError):  # the process has ended meanwhile
         page = page_in(files[RANK])
         if begin is not None:
             stack = _answer(files[_STACK], begin, deadline)
@@ -173,33 +173,33 @@ def _read(about: dict[str, int], files: dict[str, str], begin: int | None, deadl
 
 
 def page_in(path: str) -> bytes:
-    """The status page in a rank's file; OSError where there is none any more."""
+    """Return the status page in a rank's file; OSError if the rank has ended."""
     begin, length = _core.STATUS_PAGE
     return _part(path, begin, length).ljust(length, b"\0")
 
 
 def _answer(file: str, begin: int, deadline: float) -> list[str]:
-    """The lines that a rank has written since; a stopped process writes none."""
+    """Return the lines that a rank has written since; a stopped process writes none."""
     while True:
         text = _part(file, begin, _MOST_OF_STACKS).decode(errors="replace")
         if "\n" in text or clock.now() > deadline:
-            time.sleep(0.005)  # it may still be writing
+            time.sleep(0.005)  # the rank may still be writing
             text = _part(file, begin, _MOST_OF_STACKS).decode(errors="replace")
             return text.strip().splitlines()
         time.sleep(0.01)
 
 
 def _is_ours(line: str) -> bool:
-    """Whether a line of a stack is of the code that looks at the ranks."""
+    """Return whether a line of a stack is of the code that reads the ranks' status."""
     return "gradred/observe/" in line
 
 
 def lines(found: list[Rank]) -> list[str]:
-    """The ranks as text, a job after the other; ranks with equal stacks share them."""
+    """Return the ranks as text, job by job; ranks with equal stacks share them."""
     result: list[str] = []
     for job in dict.fromkeys(rank.job for rank in found):
         members = [rank for rank in found if rank.job == job]
-        if job == 0:  # each may be a program of its own
+        if job == 0:  # each rank may be a separate program
             result.append("no launcher")
         else:
             program = _program(members[0].pid)
@@ -217,7 +217,7 @@ def lines(found: list[Rank]) -> list[str]:
 
 
 def _program(pid: int, longest: int = 60) -> str:
-    """The command of a process, for who has several jobs; nothing where it has just ended."""
+    """Return a process's command, to tell jobs apart; empty if it has just ended."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
@@ -227,7 +227,7 @@ def _program(pid: int, longest: int = 60) -> str:
 
 
 def _grouped(members: list[Rank], key: Callable[[Rank], Hashable]) -> list[list[Rank]]:
-    """The ranks that are alike together, in the order of the first of each group."""
+    """Group ranks with equal keys, in the order of the first rank of each group."""
     groups: dict[Hashable, list[Rank]] = {}
     for rank in members:
         groups.setdefault(key(rank), []).append(rank)
@@ -240,17 +240,17 @@ def _named(same: list[Rank]) -> str:
 
 
 def _nameless_stack(rank: Rank) -> tuple[str, ...]:
-    """The stacks without the numbers of threads, which differ where all else is the same."""
+    """Return the stacks without thread numbers, which differ between otherwise equal stacks."""
     return tuple(_THREAD.sub("hread", line) for line in rank.stack)
 
 
 def _doing(rank: Rank) -> tuple[bool, str, str, int]:
-    """What a rank does, without for how long."""
+    """Return what a rank does, without the duration."""
     return rank.waits_s is not None, rank.waits_for, rank.last, rank.lost_wake_ups
 
 
 def _doing_of_all(same: list[Rank]) -> str:
-    """What ranks do that do the same, with the range of their times."""
+    """Describe ranks that do the same, with the range of their times."""
     times = [f"{rank.waits_s:.1f}" for rank in same if rank.waits_s is not None]
     doing = "not waiting in gradred"
     if times:

@@ -1,6 +1,6 @@
-"""Horovod's name for gradred: scripts written for Horovod run unmodified.
+"""Horovod's name for gradred: programs written for Horovod run unmodified.
 
-Only on the module search path by `gradred run --horovod` or `gradred.horovod.install()`.
+It is on the module search path only after `gradred run --horovod` or `gradred.horovod.install()`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Horovod's name for its front end to Keras, of which there is none here."""
+"""Horovod's name for its front end to Keras, which gradred does not have; the import fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Horovod's names for what its front ends share."""
+"""Horovod's names for the modules that its front ends share."""
 
 from __future__ import annotations
 

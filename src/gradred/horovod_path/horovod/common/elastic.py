@@ -1,4 +1,4 @@
-"""Horovod's names for what its front ends share in elastic jobs."""
+"""Horovod's names for the parts of elastic jobs that its front ends share."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ __all__ = ["ObjectState", "State", "notification_manager", "run_fn"]
 
 
 class _NotificationManager:
-    """Nothing is to be registered: `State.check_host_updates` asks the launcher's files."""
+    """Does nothing: `State.check_host_updates` reads the launcher's page instead."""
 
     def init(self, rendezvous_addr: Any = None, nic: Any = None) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def register_listener(self, listener: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def remove_listener(self, listener: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 notification_manager = _NotificationManager()

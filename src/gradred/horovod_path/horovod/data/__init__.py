@@ -1,4 +1,4 @@
-"""Horovod's loaders of data: a base class, and a class to mix in that loads ahead in a thread."""
+"""Horovod's data loaders: a base class, and a mixin class that loads ahead in a thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Horovod's name for what starts ranks: `run`, and `launch` for the command line."""
+"""Horovod's name for the functions that start ranks: `run`, and `launch` for the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""horovodrun: `python -m horovod.runner.launch -np 2 python train.py`."""
+"""Run horovodrun by `python -m horovod.runner.launch -np 2 python train.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gradred.cli.horovodrun import command_line
 
 
 def run_commandline() -> None:
-    """Do what the words of this process's command line say, and exit."""
+    """Run this process's command line, and exit."""
     sys.exit(command_line(sys.argv[1:]))
 
 

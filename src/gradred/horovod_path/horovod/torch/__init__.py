@@ -1,4 +1,4 @@
-"""Horovod's name for `gradred.torch`, whose modules have one state under both names."""
+"""Horovod's name for `gradred.torch`; its modules are the same objects under both names."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Horovod's name for what its launcher's parts share."""
+"""Horovod's name for the modules that the parts of its launcher share."""

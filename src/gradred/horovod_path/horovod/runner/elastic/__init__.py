@@ -1,1 +1,1 @@
-"""Horovod's names in elastic jobs' launcher."""
+"""Horovod's names in the launcher of elastic jobs."""

@@ -1,4 +1,4 @@
-"""What has become of an elastic job's hosts."""
+"""The changes of an elastic job's hosts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntFlag
 
 
 class HostUpdateResult(IntFlag):
-    """Hosts that have come or gone."""
+    """Whether hosts were added or removed."""
 
     no_update = 0
     removed = 1

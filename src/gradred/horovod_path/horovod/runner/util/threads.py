@@ -1,4 +1,4 @@
-"""A thread in one line."""
+"""Start a function in a thread by one call."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def in_thread(
     daemon: bool = True,
     silent: bool = False,
 ) -> threading.Thread:
-    """Call a function in a new thread, which is returned.
+    """Call a function in a new thread; returns the thread.
 
     Args:
         target: the function.
         args: its arguments.
-        name: the thread's.
-        daemon: the process does not wait for it at its end.
-        silent: what the function raises is dropped, not printed.
+        name: the name of the thread.
+        daemon: whether the process ends without waiting for the thread.
+        silent: whether to drop the function's exceptions instead of printing them.
 
     Raises:
         ValueError: `args` is no tuple.

@@ -1,4 +1,4 @@
-"""What a launcher tells a rank by its environment."""
+"""The variables that a launcher sets for a rank."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _PAIRS = (
 
 
 def get_env_rank_and_size() -> tuple[int, int]:
-    """This process's rank and their number; (0, 1) where no launcher has set them.
+    """Return this process's rank and the number of ranks; (0, 1) if no launcher has set them.
 
     Raises:
-        RuntimeError: there is one without the other.
+        RuntimeError: only one of the two variables is set.
     """
     for rank, size in _PAIRS:
         found = (os.environ.get(rank), os.environ.get(size))

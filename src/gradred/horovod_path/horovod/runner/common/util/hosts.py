@@ -1,4 +1,4 @@
-"""Hosts, and which ranks they get."""
+"""Hosts, and the ranks on each host."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class HostInfo:
 
     @staticmethod
     def from_string(host_string: str) -> HostInfo:
-        """Of `host:slots`."""
+        """Parse `host:slots`."""
         return parse_hosts(host_string)[0]
 
 
 @dataclass(frozen=True)
 class SlotInfo:
-    """One rank's place."""
+    """The position of one rank: in the job, on its host, and among ranks of its local rank."""
 
     hostname: str
     rank: int
@@ -36,7 +36,7 @@ class SlotInfo:
 
 
 def parse_hosts(hosts_string: str) -> list[HostInfo]:
-    """Of `h1:2,h2:2`.
+    """Parse `h1:2,h2:2`.
 
     Raises:
         ValueError: a part is no host.
@@ -45,10 +45,10 @@ def parse_hosts(hosts_string: str) -> list[HostInfo]:
 
 
 def parse_host_files(filename: str) -> str:
-    """A file with lines `h1 slots=2` as `h1:2,h2:2`.
+    """Convert a file with lines `h1 slots=2` to `h1:2,h2:2`.
 
     Raises:
-        ValueError: there is no such file, or a line is no host.
+        ValueError: the file cannot be read, or a line is no host.
     """
     found = _hosts.parse_file(filename).hosts
     return ",".join(f"{one.name}:{one.slots or 1}" for one in found)
@@ -57,15 +57,15 @@ def parse_host_files(filename: str) -> str:
 def get_host_assignments(
     hosts: Sequence[HostInfo], min_num_proc: int, max_num_proc: int | None = None
 ) -> list[SlotInfo]:
-    """Ranks for the hosts' slots, host by host.
+    """Assign ranks to the hosts' slots, host by host.
 
     Args:
-        hosts: in the order of their ranks.
-        min_num_proc: so many there have to be.
-        max_num_proc: more are not assigned; None: as many as there is room for.
+        hosts: the hosts, in the order of their ranks.
+        min_num_proc: the least number of ranks.
+        max_num_proc: the largest number of ranks; None for one per slot.
 
     Raises:
-        ValueError: there is room for fewer.
+        ValueError: the hosts have fewer slots than `min_num_proc`.
     """
     places = [(host.hostname, local) for host in hosts for local in range(host.slots)]
     places = places[:max_num_proc]
