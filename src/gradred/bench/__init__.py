@@ -1,4 +1,5 @@
-"""Measuring: what `gradred bench`, `gradred explain` and the programs in benchmarks/ share.
+"""Measurements: the code that `gradred bench`, `gradred explain` and benchmarks/ share.
 
-Times are taken on plain mpi4py communicators, so that nothing measured is also the measure.
+Barriers and exchanges of results use plain mpi4py communicators, so that gradred does not measure
+with its own calls.
 """

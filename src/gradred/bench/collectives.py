@@ -1,7 +1,7 @@
-"""The collectives that `gradred bench` measures: a row each, from which all else is read.
+"""The collectives that `gradred bench` measures: a table with one row each.
 
 Sizes are those of the OSU benchmarks: of the whole vector for allreduce, reduce-scatter and
-broadcast, of one rank's part for allgather. Bandwidths have the definitions of nccl-tests.
+broadcast, of one rank's part for allgather. Bandwidths are defined as in nccl-tests.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ Mode = Literal["blocking", "nonblocking", "persistent"]
 
 
 class Collective(NamedTuple):
-    """What is measured, for p ranks."""
+    """One collective, for p ranks."""
 
     title: str
-    """As the OSU benchmarks have it in their first line."""
+    """The name in the first line of the OSU benchmarks."""
     method: str
-    """Of a communicator."""
+    """The method of a communicator."""
     reduces: bool
     is_split: bool
-    """Whether the vector has a part for each rank, so that its length is a multiple of p."""
+    """Whether the vector has a part for each rank, so that its length must be a multiple of p."""
     lengths: Callable[[int, int], tuple[int, int]]
-    """Elements of a rank's input and of its output, for the row's elements and p."""
+    """Returns the elements of a rank's input and output, for the row's elements and p."""
     moved: Callable[[int, int], int]
-    """Bytes that algbw counts, for the row's bytes and p."""
+    """Returns the bytes that algbw counts, for the row's bytes and p."""
     busy: Callable[[int], float]
-    """busbw over algbw."""
+    """Returns busbw divided by algbw."""
     modes: tuple[Mode, ...] = ("blocking",)
     peers: tuple[str, ...] = ("mpi",)
 

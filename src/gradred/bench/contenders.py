@@ -1,4 +1,4 @@
-"""What is measured: gradred with a plan, and its peers, all called on one pair of buffers."""
+"""The contenders of a benchmark: gradred with a plan, and its peers, on one pair of buffers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MPI_OPS = {name: getattr(MPI, name.upper()) for name in gradred.OPS if hasattr(M
 
 
 def title_of(name: str) -> str:
-    """A contender as a picture names it: peers with their versions, plans by gradred."""
+    """Return a contender's name for a picture: a peer with its version, or a plan of gradred."""
     titles: dict[str, Callable[[], str]] = {
         "mpi": mpi_name,
         "mpi4py": lambda: f"mpi4py {version('mpi4py')}, pickled",
@@ -36,11 +36,11 @@ def title_of(name: str) -> str:
 
 
 def nothing() -> None:
-    """Does nothing: what most contenders need before and after."""
+    """Do nothing; most contenders need nothing before and after a call."""
 
 
 class Started(Protocol):
-    """A request: MPI's, gradred's or one that looks alike."""
+    """A request: of MPI, of gradred, or a similar object."""
 
     def Wait(self) -> Any: ...  # noqa: D102, N802
     def Test(self) -> Any: ...  # noqa: D102, N802
@@ -50,44 +50,44 @@ class Calls(NamedTuple):
     """One contender, bound to vectors of one length."""
 
     run: Callable[[], object]
-    """A whole operation."""
+    """Carries out a whole operation."""
     start: Callable[[], Started] | None
-    """Of non-blocking ones: begin one."""
+    """Starts a non-blocking operation; None for other modes."""
     output: Callable[[], Vector]
-    """Where the last one left its result."""
+    """Returns the result of the last operation."""
     load: Callable[[], object] = nothing
-    """Puts the input where a check needs it; `unload` puts there what can be timed for ever."""
+    """Writes the input for a check; `unload` writes values that can be reduced repeatedly."""
     unload: Callable[[], object] = nothing
     free: Callable[[], object] = nothing
 
 
 class Contender(NamedTuple):
-    """Something that is measured."""
+    """An implementation that is measured."""
 
     name: str
     bind: Callable[[Any, Any], Calls]
-    """Of vectors of one kind."""
+    """Makes the calls for an input and an output vector."""
 
 
 def gather(options: Options, world: MPI.Intracomm, device: Device | None) -> list[Contender]:
-    """Gradred first, then other plans, then the peers; collective on `world`.
+    """Return gradred first, then other plans, then the peers; collective on `world`.
 
     Args:
-        options: what was asked for.
+        options: the options of the benchmark.
         world: all ranks.
-        device: where vectors lie; None: in host memory.
+        device: the device of the vectors; None for host memory.
 
     Raises:
-        UsageError: the plan that was asked for cannot serve these ranks.
+        UsageError: these ranks cannot use the requested plan.
     """
     chosen = gradred.Comm(world.Dup())
-    _serves(chosen)  # what non-blocking calls take depends on a blocking call before them
+    _serves(chosen)  # before the first blocking call the MPI carries out others
     plain = _contender("gradred", chosen, options)
     if not options.plan:
         found = [plain]
     elif options.plan == "all":
         rows = _core.plan_families()
-        own = [row for row in rows if row["medium"] != "mpi" or device]  # else a peer is that
+        own = [row for row in rows if row["medium"] != "mpi" or device]  # a peer measures the MPI
         names = [name for row in own for name in row["plans"]["allreduce"]]
         comms = {name: _with_plan(name, world, device) for name in names}
         served = {name: comm for name, comm in comms.items() if _serves(comm, device)}
@@ -102,39 +102,39 @@ def gather(options: Options, world: MPI.Intracomm, device: Device | None) -> lis
 
 
 def _contender(name: str, comm: MPI.Intracomm, options: Options) -> Contender:
-    op = MPI_OPS.get(options.op, options.op)  # the MPI's own objects cost a call least
+    op = MPI_OPS.get(options.op, options.op)  # a call with the MPI's own object costs least
     return Contender(name, partial(_bind, comm, op, options))
 
 
 def _serves(comm: gradred.Comm, device: Device | None = None) -> bool:
-    """Whether the ranks can carry out this communicator's plan; collective."""
+    """Return whether the ranks can use this communicator's plan; collective."""
     values = np.zeros(comm.size, "float32")
     try:
         comm.Allreduce(MPI.IN_PLACE, device.vector(values) if device else values)
     except UsageError:
-        return False  # on every rank alike: a plan depends on what all of them know
+        return False  # the same on every rank, since all plan decisions use agreed values
     return True
 
 
 def _with_plan(plan: str, world: MPI.Intracomm, device: Device | None) -> gradred.Comm:
-    """A communicator of its own, all of whose calls on such vectors take this plan."""
+    """Make a communicator whose calls on such vectors all use this plan."""
     knob = "device_plan" if device else "plan"
     config.set(knob, plan)
     try:
         comm = gradred.Comm(world.Dup())
-        _core.comm_info(comm)  # the extension reads the knobs when it meets a communicator
+        _core.comm_info(comm)  # the extension reads the settings on the communicator's first use
     finally:
         config.reset(knob)
     return comm
 
 
 def _bind(comm: MPI.Intracomm, op: Any, asked: Options, send: Any, receive: Any) -> Calls:
-    """The calls of a communicator, gradred's or the MPI's own."""
+    """Bind the calls of a communicator, gradred's or the MPI's own."""
     done, mode = partial(_same, receive), asked.mode
     if mode == "blocking":
         arguments: list[Any] = [send, receive]
         load: Callable[[], object] = nothing
-        if asked.collective == "bcast":  # which has one buffer, the root's with the input in it
+        if asked.collective == "bcast":  # one buffer, which contains the input on the root
             arguments, load = [receive], partial(_copy_at_root, comm, send, receive)
         if COLLECTIVES[asked.collective].reduces:
             arguments.append(op)
@@ -151,7 +151,7 @@ def _bind(comm: MPI.Intracomm, op: Any, asked: Options, send: Any, receive: Any)
 def _bind_by_hand(
     comm: MPI.Intracomm, op: Any, asked: Options, send: DeviceVector, receive: DeviceVector
 ) -> Calls:
-    """What a program does with device vectors and any MPI: copy, the MPI's call, copy back."""
+    """Bind the calls of a program with any MPI: copy to the host, call the MPI, copy back."""
     here, result = send.get(), receive.get()
     calls = _bind(comm, op, asked, here, result)
 
@@ -160,7 +160,7 @@ def _bind_by_hand(
         calls.run()
         receive[:] = result
 
-    def broadcast() -> None:  # one buffer, of which the root's goes out and the others' come in
+    def broadcast() -> None:  # the root sends from the buffer, the other ranks receive into it
         if comm.rank == 0:
             receive.get(result)
         calls.run()
@@ -197,7 +197,7 @@ def _mpi(options: Options, world: MPI.Intracomm) -> Contender:
 
 
 def _mpi4py(options: Options, world: MPI.Intracomm) -> Contender:
-    """Lower-case allreduce: an array is an object, and its operators the reduction."""
+    """Bind lower-case allreduce, which reduces the array as an object, by its operators."""
     comm, op = world.Dup(), _object_op(options.op)
 
     def bind(send: Any, receive: Any) -> Calls:
@@ -212,7 +212,7 @@ def _mpi4py(options: Options, world: MPI.Intracomm) -> Contender:
 
 
 def _object_op(op: str) -> Any:
-    """What a program passes for arrays: MPI's op where that means an operator, else a function."""
+    """Return the op for arrays as objects: MPI's if it means an operator, else a function."""
     return {"sum": MPI.SUM, "prod": MPI.PROD}.get(op, FUNCTIONS[op])
 
 

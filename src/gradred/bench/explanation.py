@@ -1,4 +1,4 @@
-"""Which plan serves a call, why, and what the cost model says of it; without ranks or an MPI."""
+"""The plan of a call, the reason for it, and its predicted cost; needs no ranks and no MPI."""
 
 from __future__ import annotations
 
@@ -24,63 +24,63 @@ _DRAWN_RANKS, _DRAWN_ROUNDS = 8, 16
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A call by ranks that need not exist."""
+    """A call, by ranks that need not exist."""
 
     collective: str
     op: str
     dtype: str
     nbytes: int
-    """Of the vector; of one rank's block for reduce_scatter and allgather."""
+    """The bytes of the vector; for reduce_scatter and allgather of one rank's block."""
     host_of: tuple[int, ...]
-    """By rank; hosts numbered in the order of their first rank."""
+    """The host of each rank; hosts are numbered in the order of their first rank."""
 
     def text(self) -> str:
-        """The question for a rank, as `from_text` reads it."""
+        """Return the question as text for `from_text`, to pass it to a rank."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_text(cls, text: str) -> Question:
-        """What `text` wrote."""
+        """Read the text that `text` has written."""
         values: dict[str, Any] = json.loads(text)
         return cls(**values | {"host_of": tuple(values["host_of"])})
 
     @property
     def ranks(self) -> int:
-        """How many make the call."""
+        """The number of ranks that make the call."""
         return len(self.host_of)
 
     @property
     def hosts(self) -> int:
-        """On how many hosts they are."""
+        """The number of hosts."""
         return max(self.host_of) + 1
 
     @property
     def vector_bytes(self) -> int:
-        """Of the whole vector that a schedule cuts into chunks."""
+        """The bytes of the whole vector that a schedule cuts into chunks."""
         blocks = self.collective in ("reduce_scatter", "allgather")
         return self.nbytes * (self.ranks if blocks else 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """The plan, and the schedule that it executes or that says what it does."""
+    """The plan, and the schedule that it executes or that describes it."""
 
     plan: str
     medium: str
-    """What its data go through: `memory`, `messages`, `mpi` (its own calls) or `none`."""
+    """The transport of its data: `memory`, `messages`, `mpi` (the MPI's own calls) or `none`."""
     slices: int
     parameters: dict[str, int | str | list[int]]
     reason: str
     schedules: list[Schedule]
-    """Of all ranks, or the first ones; none where the plan has no schedule."""
+    """The schedules of all ranks, or of the first ones; empty if the plan has no schedule."""
     cost: Cost | None
-    """Of all ranks."""
+    """The cost for all ranks."""
     seconds: float
-    """What the selector took the plan to cost; it compares only plans over messages."""
+    """The selector's estimate of the plan; it compares only plans over messages."""
     model: Model
-    """By these parameters."""
+    """The parameters of that estimate."""
     about: str
-    """What the schedule does, in words."""
+    """A description of the schedule."""
     formula: str
     paper: str
 
@@ -99,7 +99,7 @@ class Model:
     far: float
     source: str
     call: float = 0.0
-    """Seconds of a call that moves nothing: where it was measured."""
+    """Seconds of a call that moves nothing, if measured; else 0."""
 
     @classmethod
     def alike(
@@ -113,11 +113,11 @@ class Model:
         source: str,
         call: float = 0.0,
     ) -> Model:
-        """Where all links are alike."""
+        """Make a model in which all links have the same parameters."""
         return cls(alpha, beta, gamma, gap, delta, alpha, beta, 0.0, source, call)
 
     def seconds(self, cost: Cost, nbytes: int, slices: int) -> float:
-        """The time of an operation on a vector of `nbytes` bytes."""
+        """Return the time of an operation on a vector of `nbytes` bytes."""
         return self.call + cost.seconds(
             nbytes,
             alpha=self.alpha,
@@ -133,14 +133,14 @@ class Model:
 
 
 def answer(question: Question, figures: str = "") -> Answer:
-    """What gradred's own selector says, with this process's knobs.
+    """Ask gradred's own selector, with this process's settings.
 
     Args:
         question: the call.
-        figures: the text of a file of what was measured on such hosts; empty: built-in figures.
+        figures: the text of a file of figures measured on such hosts; empty for built-in figures.
 
     Raises:
-        UsageError: the type lacks the operation, or GRADRED_PLAN cannot serve the call.
+        UsageError: the type lacks the operation, or GRADRED_PLAN is not possible for the call.
     """
     if question.collective in REDUCING:
         ops.require(question.op, question.dtype, f"{question.op} of {question.dtype}")
@@ -160,7 +160,7 @@ def answer(question: Question, figures: str = "") -> Answer:
 
 
 def _plan_asked(collective: str) -> str:
-    """GRADRED_PLAN, where it means this collective: a plan of allreduces leaves others alone."""
+    """Return GRADRED_PLAN if it is a plan of this collective; others ignore allreduce's plans."""
     plan: str = config.get("plan") or ""
     if collective == "allreduce" and plan:
         plans.resolve(plan, collective, 0, 1)
@@ -225,7 +225,7 @@ def _made(question: Question, spec: _core._Specification, rank: int) -> Schedule
 
 
 def _from_root(size: int) -> list[Schedule]:
-    """A broadcast in one round: what shared memory does, and no plan over messages."""
+    """Make a broadcast in one round: shared memory does this, but no plan over messages."""
     root = [send(peer, work(0)) for peer in range(1, size)]
     first = [root, *[[recv(0, work(0))]] * (min(size, _DRAWN_RANKS) - 1)]
     return [
@@ -236,12 +236,12 @@ def _from_root(size: int) -> list[Schedule]:
 
 # ---- the cost model -------------------------------------------------------------------------
 
-# What is assumed of shared memory where nothing was measured; nobody posts messages there.
+# Assumed figures of shared memory, for use without a measurement; no messages are posted there.
 _ALPHA_IN_MEMORY, _BETA_IN_MEMORY = 0.25e-6, 0.1e-9
 
 
 def assumed_model(question: Question, answer: Answer) -> Model:
-    """That of the selector; for shared memory, which it compares with nothing, round figures."""
+    """Return the selector's model; for shared memory, which it does not rate, round figures."""
     if answer.medium != "memory":
         return answer.model
     gamma, delta = reduction_cost(question), copy_cost(question)
@@ -257,12 +257,12 @@ def assumed_model(question: Question, answer: Answer) -> Model:
 
 
 def sample_bytes(question: Question) -> int:
-    """How much to move in order to learn what a byte costs: as much as the call, within limits."""
+    """Return the bytes to move in order to measure the cost per byte: the call's, within limits."""
     return min(max(question.nbytes, 4 << 10), 16 << 20)
 
 
 def reduction_cost(question: Question) -> float:
-    """Seconds per byte that this core takes to reduce two vectors of about this length."""
+    """Measure the seconds per byte for reducing two vectors of about this length on this core."""
     if question.collective not in REDUCING:
         return 0.0
     op = "sum" if question.op == "avg" else question.op
@@ -273,13 +273,13 @@ def reduction_cost(question: Question) -> float:
 
 
 def copy_cost(question: Question) -> float:
-    """Seconds per byte that this core takes to copy a vector of about this length."""
+    """Measure the seconds per byte for copying a vector of about this length on this core."""
     source, target = (np.ones(sample_bytes(question), "uint8") for _ in range(2))
     return median_seconds(partial(np.copyto, target, source)) / source.nbytes
 
 
 def median_seconds(call: Callable[[], object], calls: int = 20) -> float:
-    """The median time of some calls, after one that does not count."""
+    """Return the median time of some calls, after one untimed call."""
     call()
     times = []
     for _ in range(calls):
@@ -290,11 +290,11 @@ def median_seconds(call: Callable[[], object], calls: int = 20) -> float:
 
 
 def _bytes(vector: np.ndarray[Any, Any]) -> memoryview:
-    return vector.view(np.uint8).data  # a plain buffer, also of types without a format
+    return vector.view(np.uint8).data  # a plain buffer, also for types without a buffer format
 
 
 def predicted(question: Question, answer: Answer, model: Model) -> float | None:
-    """Seconds in the model; None where the plan has no schedule."""
+    """Return the seconds in the model; None if the plan has no schedule."""
     if answer.medium == "mpi" and math.isfinite(answer.seconds):
         return answer.seconds
     if answer.cost is None:
@@ -305,11 +305,11 @@ def predicted(question: Question, answer: Answer, model: Model) -> float | None:
 
 
 def picture(answer: Answer, columns: int | None = None) -> tuple[str, int]:
-    """The schedule as text, its beginning where it is long, and the number of its rounds.
+    """Return the schedule as text, shortened if it is long, and the number of its rounds.
 
     Args:
-        answer: whose schedule.
-        columns: how wide the text may be; rounds that do not fit are left out. None: any width.
+        answer: the answer with the schedules.
+        columns: the width of the text; rounds that do not fit are left out. None for any width.
     """
     if not answer.schedules:
         return "", 0
@@ -339,7 +339,7 @@ def _drawn(
 
 
 def _width(text: str) -> int:
-    return max(map(len, text.splitlines()[1:]))  # the title says what the picture is of
+    return max(map(len, text.splitlines()[1:]))  # without the title
 
 
 def _beginning(schedule: Schedule, steps: Sequence[Sequence[Step]], rounds: int) -> Schedule:

@@ -1,4 +1,4 @@
-"""The peer gloo: `torch.distributed` on the same ranks, which find each other through MPI."""
+"""The peer gloo: `torch.distributed` on the same ranks, which rendezvous through MPI."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPS = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
 
 
 class _Work:
-    """A piece of work in flight, with the names that MPI's requests have."""
+    """A torch work object in flight, with the method names of MPI requests."""
 
     def __init__(self, work: Any) -> None:
         self._work = work
@@ -34,12 +34,12 @@ class _Work:
 
 
 def binder(op: str, mode: Mode, world: MPI.Intracomm) -> Callable[[Array, Array], Calls]:
-    """What binds gloo's all_reduce, which is in place, to vectors of one length; collective."""
+    """Return a function that binds gloo's all_reduce, which is in place; collective."""
     _join(world)
     reduce_op = getattr(torch.distributed.ReduceOp, _OPS[op])
 
     def bind(send: Array, receive: Array) -> Calls:
-        vector = np.zeros_like(send)  # of its own: sums of sums would leave what the type holds
+        vector = np.zeros_like(send)  # its own memory: sums of sums would overflow the type
         tensor = torch.from_numpy(vector)
 
         def run() -> None:
@@ -61,7 +61,7 @@ def binder(op: str, mode: Mode, world: MPI.Intracomm) -> Callable[[Array, Array]
 
 
 def _join(world: MPI.Intracomm) -> None:
-    """Make the process group, once; rank 0 is where the others ask for addresses."""
+    """Make the process group once; rank 0 has the store for the addresses."""
     if torch.distributed.is_initialized():
         return
     limit = datetime.timedelta(seconds=60)

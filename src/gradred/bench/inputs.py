@@ -14,13 +14,13 @@ from gradred.element_types import ELEMENT_TYPES, numpy_dtype
 
 Array = NDArray[Any]
 
-#: Length of the pattern that `Inputs` repeats: a prime, so that no chunk boundary hides a mistake.
+#: Length of the pattern that `Inputs` repeats: a prime, so that no chunk boundary hides an error.
 PERIOD = 4099
 
 #: Element types that can be measured, by gradred's names.
 TYPES = tuple(name for name in ELEMENT_TYPES if name != "bool")
 
-#: The elementwise functions of NumPy that the operations are, all but avg's division.
+#: The elementwise functions of NumPy behind the operations; avg also divides.
 FUNCTIONS: Final[dict[str, Callable[[Array, Array], Array]]] = {
     name: getattr(np, ops.UFUNCS[name]) for name in ops.OPS
 }
@@ -29,11 +29,11 @@ FUNCTIONS: Final[dict[str, Callable[[Array, Array], Array]]] = {
 class Inputs:
     """Input vectors, different on each rank, whose result is exact in every order of reduction.
 
-    The values are small integers: partial sums stay below the first integer that the type cannot
-    hold; where there are too many ranks for that, some hold a 0, others at each position. For a
-    product at most one rank holds a 2 at any position and the others a 1; for an average the sums
-    are multiples of the number of ranks, which is 0 where the type cannot hold that number (int8
-    of 128 ranks: its averages are 0 whatever the ranks hold).
+    The values are small integers. Partial sums stay below the first integer that the type cannot
+    represent. If there are too many ranks for that, some ranks have a 0, different ones at each
+    position. For a product, at each position at most one rank has a 2 and the others have a 1. For
+    an average, the sums are multiples of the number of ranks. The sum is 0 if the type cannot
+    represent that number (int8 with 128 ranks: its averages are 0 for any values).
 
     Args:
         dtype: element type of the vectors, one of `TYPES`.
@@ -47,22 +47,22 @@ class Inputs:
         result = self._patterns[0]
         for pattern in self._patterns[1:]:
             result = FUNCTIONS[op](result, pattern).astype(kind)
-        # All values are real; a complex quotient of NumPy's is not always the nearest one.
+        # All values are real; NumPy's complex quotient is not always the nearest value.
         self._result = (result.real / size).astype(kind) if op == "avg" else result
 
     def fill(self, vector: Array, rank: int) -> None:
-        """Write the input of `rank`, as many elements of it as `vector` has, into `vector`."""
+        """Write the first `len(vector)` elements of the input of `rank` into `vector`."""
         for start in range(0, len(vector), PERIOD):
             piece = vector[start : start + PERIOD]
             piece[:] = self._patterns[rank][: len(piece)]
 
     def result(self, collective: str, count: int, rank: int) -> Array:
-        """What `rank` must have after a collective of rows of `count` elements.
+        """Return the result on `rank` of a collective for a row of `count` elements.
 
         Args:
             collective: one of `COLLECTIVES`.
-            count: elements of the row, as the table of collectives counts them.
-            rank: of those of the communicator.
+            count: the elements of the row, as the table of collectives counts them.
+            rank: the rank in the communicator.
         """
         size = len(self._patterns)
         if collective == "allgather":
@@ -75,7 +75,7 @@ class Inputs:
         return whole[rank * block : (rank + 1) * block] if is_split else whole
 
     def holds_result(self, vector: Array) -> bool:
-        """Whether `vector` is the exact reduction of all ranks' inputs."""
+        """Return whether `vector` is the exact reduction of all ranks' inputs."""
         whole = len(vector) // PERIOD * PERIOD
         table, rest = vector[:whole].reshape(-1, PERIOD), vector[whole:]
         return bool((table == self._result).all() and (rest == self._result[: len(rest)]).all())
@@ -93,7 +93,7 @@ def _patterns(dtype: str, op: str, size: int) -> list[NDArray[np.int64]]:
     if op in ("land", "lor", "lxor"):
         return list(rng.integers(0, 1, (size, PERIOD), endpoint=True))
     row = ELEMENT_TYPES[dtype]
-    largest = 2**row.digits - (row.kind in ("signed", "unsigned"))  # up to it there is each integer
+    largest = 2**row.digits - (row.kind in ("signed", "unsigned"))  # all integers up to it exist
     lowest = 0 if dtype.startswith("uint") else -largest
     if op == "sum":
         return list(_summands(rng, size, lowest, largest))
@@ -103,34 +103,34 @@ def _patterns(dtype: str, op: str, size: int) -> list[NDArray[np.int64]]:
 
 
 def _summands(rng: np.random.Generator, size: int, lowest: int, largest: int) -> NDArray[np.int64]:
-    """A row for each rank; at each position the sum of any of them is within the bounds."""
+    """Return a row for each rank; at each position all partial sums are within the bounds."""
     high = min(100, max(1, largest // size))
     rows = rng.integers(max(lowest, -high), high, (size, PERIOD), endpoint=True)
-    rows[_turns(size) >= largest] = 0  # where not even ones of all ranks have room
+    rows[_turns(size) >= largest] = 0  # if not even a one of each rank fits into the type
     return rows
 
 
 def _averaged(rng: np.random.Generator, size: int, lowest: int, largest: int) -> NDArray[np.int64]:
-    """Such rows whose sum is a multiple of their number, if one has room."""
+    """Return such rows whose sum is a multiple of the number of ranks, if one fits."""
     if largest >= 2 * size:
         rows = _summands(rng, size, max(lowest, size - largest), largest - size)
         rows[-1] += -rows.sum(axis=0) % size
         return rows
     turns = _turns(size)
-    if size <= largest:  # ones, or a two and a zero among them; the negative at every other place
+    if size <= largest:  # ones, or a two and a zero among them; negative at every other position
         rows = np.ones((size, PERIOD), np.int64)
         if size < largest:
             rows += (turns == 0).astype(np.int64) - (turns == 1)
         if lowest < 0:
             rows[:, 1::2] *= -1
         return rows
-    if lowest == 0:  # the average of so many is less than 1 whatever they are
+    if lowest == 0:  # with so many ranks the average is less than 1 for any values
         return _summands(rng, size, lowest, largest)
-    rows = np.where(turns % 2, -1, 1)  # which cancel
+    rows = np.where(turns % 2, -1, 1)  # they cancel
     rows[turns >= 2 * min(largest, size // 2)] = 0
     return rows
 
 
 def _turns(size: int) -> NDArray[np.int64]:
-    """At each position the ranks from 0 to size - 1, each time beginning with another one."""
+    """Return the numbers 0 to size - 1 at each position, rotated by the position."""
     return (np.arange(size)[:, None] - np.arange(PERIOD)) % size

@@ -1,4 +1,4 @@
-"""`gradred bench` in the ranks: measures every size, prints the table, writes the record."""
+"""`gradred bench` on each rank: measure every size, print the table, write the record."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(asked: Options) -> int:
     """Measure on COMM_WORLD; collective. Returns 1 if a result was wrong, else 0.
 
     Raises:
-        UsageError: on rank 0, which speaks for all: these ranks cannot do what was asked.
+        UsageError: on rank 0, for all ranks: these ranks cannot run the benchmark.
     """
     world = MPI.COMM_WORLD
     try:
@@ -74,7 +74,7 @@ def _require_sizes(asked: Options, size: int) -> None:
 
 
 def _device(asked: Options, world: MPI.Intracomm) -> Device | None:
-    """This rank's, if vectors lie on one; an error of any rank is one of all."""
+    """Return this rank's device if vectors lie on one; an error of any rank is raised on all."""
     if asked.accelerator == "cpu":
         return None
     device, refusal = None, None
@@ -89,7 +89,7 @@ def _device(asked: Options, world: MPI.Intracomm) -> Device | None:
 
 
 def _require_writable(asked: Options, world: MPI.Intracomm) -> None:
-    """Rank 0 writes: it looks for all whether it will be able to."""
+    """Check on rank 0, for all ranks, whether it can write the files."""
     refusal = None
     if world.rank == 0:
         try:
@@ -102,7 +102,7 @@ def _require_writable(asked: Options, world: MPI.Intracomm) -> None:
 
 
 class _Bench:
-    """The contenders and the ranks they run on."""
+    """The contenders, and the ranks that run them."""
 
     def __init__(
         self,
@@ -115,13 +115,13 @@ class _Bench:
         self._collective = COLLECTIVES[asked.collective]
         self._contenders = contenders
         self._names = [contender.name for contender in contenders]
-        self._comm = world.Dup()  # whose barriers and sums no contender sees
+        self._comm = world.Dup()  # its barriers and sums do not affect a contender's communicator
 
     def measure_type(self, dtype: str, record: dict[str, Any]) -> bool:
-        """Add a row for each size, printing it; False, and no more rows, at a wrong result."""
+        """Add and print a row for each size; stops and returns False after a wrong result."""
         asked, comm = self._asked, self._comm
         sizes = asked.sizes(dtype, comm.size)
-        # Of what reduces nothing the inputs have only to differ.
+        # Without a reduction the inputs only have to differ.
         inputs = Inputs(dtype, asked.op if self._collective.reduces else "max", comm.size)
         kind = numpy_dtype(dtype)
         longest = self._collective.lengths(sizes[-1] // kind.itemsize, comm.size)
@@ -151,12 +151,12 @@ class _Bench:
         return True
 
     def keep(self, record: dict[str, Any], *, last: bool = False) -> None:
-        """Write what has been measured where that was asked for, so that an end loses nothing."""
+        """Write the measurements so far to the file requested, so that a crash loses nothing."""
         if self._comm.rank == 0 and self._asked.json is not None:
             write_so_far(self._asked.json, record, last=last)
 
     def _say(self, text: str) -> None:
-        say(self._comm, text, error=self._asked.json == "-")  # stdout is for the record
+        say(self._comm, text, error=self._asked.json == "-")  # then stdout is for the record
 
     def _placed(self, values: Array) -> Vector:
         return values if self._device is None else self._device.vector(values)
@@ -164,7 +164,7 @@ class _Bench:
     def _measure(
         self, nbytes: int, send: Vector, receive: Vector, expected: Array
     ) -> dict[str, Any]:
-        """Check and time one size: the rest of its row."""
+        """Check and time one size; returns the rest of its row."""
         iterations, warmup = self._asked.calls(nbytes)
         bound = [contender.bind(send, receive) for contender in self._contenders]
         try:
@@ -184,7 +184,7 @@ class _Bench:
         return {"iterations": iterations, "warmup": warmup, "results": results}
 
     def _check(self, bound: Sequence[Calls], expected: Array, receive: Vector) -> list[bool]:
-        """Whether each contender's result is exact on every rank."""
+        """Return whether each contender's result is exact on every rank."""
         right = []
         for calls in bound:
             receive.fill(0)
@@ -195,7 +195,7 @@ class _Bench:
         return list(map(bool, np.min(self._comm.allgather(right), axis=0)))
 
     def _summarise(self, seconds: Seconds, nbytes: int) -> dict[str, dict[str, Any]]:
-        """By name: over the ranks' means the average, least and largest; percentiles of calls."""
+        """Return by name the average, least and largest of the ranks' means, and percentiles."""
         means = np.array(self._comm.allgather(seconds.mean(axis=0)))
         calls = self._comm.allreduce(seconds) / self._comm.size
         percentiles = sorted({*_PERCENTILES, *self._asked.tails})
@@ -240,7 +240,7 @@ class _Bench:
 
 
 def _comments(record: dict[str, Any], names: list[str]) -> list[str]:
-    """What a reader must know of the times."""
+    """Return comments that explain the times."""
     clock = f"each call timed alone, one reading of the clock included: {record['clock_us']:.2f} us"
     flag = record["flag"]
     devices = [f"vectors on {name}" for name in dict.fromkeys(record.get("devices", ()))]

@@ -1,4 +1,4 @@
-"""Where a measurement was taken: what a reader needs to repeat it, and the scale of its times."""
+"""The machine of a measurement: the facts needed to repeat it, and the scale of its times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gradred._util import cpu
 
 
 def describe(comm: MPI.Intracomm, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Machine, versions, date and arguments: what a reader needs to repeat the measurement.
+    """Return machine, versions, date and arguments, which are needed to repeat the measurement.
 
     Collective on `comm`.
     """
@@ -50,15 +50,15 @@ def describe(comm: MPI.Intracomm, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def mpi_name() -> str:
-    """Name and version of the MPI in this process, such as `MPICH 5.0.2`."""
+    """Return name and version of the MPI in this process, such as `MPICH 5.0.2`."""
     name, version = MPI.get_vendor()
     return f"{name} {'.'.join(map(str, version))}"
 
 
 def one_way_latency(comm: MPI.Intracomm) -> dict[str, Any] | None:
-    """The scale of the smallest times: how long one signal takes between ranks 0 and 1.
+    """Measure the scale of the smallest times: one signal between ranks 0 and 1.
 
-    Collective on `comm`; the same on every rank, None where there is one rank.
+    Collective on `comm`; the same on every rank, None if there is one rank.
     """
     if comm.size == 1:
         return None
@@ -70,9 +70,9 @@ def one_way_latency(comm: MPI.Intracomm) -> dict[str, Any] | None:
 
 
 def ping_pong(comm: MPI.Intracomm, nbytes: int, calls: int = 2000, blocks: int = 5) -> float:
-    """Seconds that `nbytes` take from rank 0 to rank 1 by the MPI: half of there and back.
+    """Measure the seconds of `nbytes` from rank 0 to rank 1 by the MPI: half of a round trip.
 
-    Collective on `comm`; the median over the blocks, the same on every rank.
+    Collective on `comm`. Returns the median over the blocks, the same on every rank.
     """
     message, times = bytearray(nbytes), []
     for _ in range(blocks):
@@ -91,9 +91,9 @@ def ping_pong(comm: MPI.Intracomm, nbytes: int, calls: int = 2000, blocks: int =
 
 
 def message_gap(comm: MPI.Intracomm, messages: int = 16, calls: int = 100) -> float:
-    """Seconds that each further message takes which a rank sends at the same time, by the MPI.
+    """Measure the seconds of each further message that a rank sends at the same time, by the MPI.
 
-    Collective on `comm`, of two ranks at least; the same on every rank.
+    Collective on `comm`, with at least two ranks; the same on every rank.
     """
     few, many = (_window(comm, number, calls) for number in (1, messages))
     seconds: float = comm.bcast(max(0.0, many - few) / (messages - 1))
@@ -101,7 +101,7 @@ def message_gap(comm: MPI.Intracomm, messages: int = 16, calls: int = 100) -> fl
 
 
 def _window(comm: MPI.Intracomm, messages: int, calls: int) -> float:
-    """Seconds from rank 0 to rank 1 for so many messages in flight together, and an answer."""
+    """Time from rank 0 to rank 1 so many messages in flight together, and an answer."""
     data, times = [bytearray(8) for _ in range(messages)], []
     for _ in range(calls if comm.rank < 2 else 0):
         begin = time.perf_counter()
@@ -116,4 +116,4 @@ def _window(comm: MPI.Intracomm, messages: int, calls: int) -> float:
 
 
 def _plain(value: Any) -> Any:
-    return value.name if isinstance(value, Path) else value  # its folder says nothing elsewhere
+    return value.name if isinstance(value, Path) else value  # the folder is local to this machine

@@ -1,4 +1,4 @@
-"""What `gradred bench` was asked for: read from the command line, checked before ranks start."""
+"""The options of `gradred bench`: read from the command line, checked before ranks start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gradred.bench.inputs import TYPES
 from gradred.element_types import ELEMENT_TYPES, ITEMSIZES, numpy_dtype
 from gradred.errors import UsageError, explain
 
-# The names that the OSU benchmarks have for types.
+# The OSU benchmarks' names of types.
 OSU_TYPES = {
     "mpi_char": "int8",
     "mpi_int": "int32",
@@ -28,10 +28,10 @@ OSU_TYPES = {
 
 OSU_ALL = ("mpi_char", "mpi_int", "mpi_float")
 
-# Where vectors may lie, and the function of the CUDA driver that allocates them there.
+# The kinds of memory for vectors, with the function of the CUDA driver that allocates them.
 ACCELERATORS = {"cpu": "", "cuda": "cuMemAlloc_v2", "managed": "cuMemAllocManaged"}
 
-# What gradred can be compared with: name -> what is called.
+# The peers that gradred can be compared with, with the calls that they make.
 PEERS = {
     "mpi": "the MPI underneath, on the same buffers (mpi4py's Allreduce and its like)",
     "mpi4py": "mpi4py's allreduce, which pickles the array",
@@ -45,14 +45,14 @@ _MODES_OF = {
 _GLOO_OPS = ("sum", "prod", "min", "max")
 _GLOO_TYPES = ("int8", "uint8", "int32", "int64", "float16", "float32", "float64")
 
-# All but the floats narrower than C's.
+# All types except the floats narrower than C's.
 _MPI_TYPES = tuple(
     row.name for row in ELEMENT_TYPES.values() if row.kind != "real" or row.itemsize >= 4
 )
 
 _SUFFIXES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
-# The OSU benchmarks' numbers of calls, up to 8 KiB and above.
+# The OSU benchmarks' numbers of calls, for up to 8 KiB (True) and above.
 _SMALL = 8 << 10
 _CALLS = {True: 1000, False: 100}
 _WARMUP = {True: 100, False: 10}
@@ -60,7 +60,7 @@ _WARMUP = {True: 100, False: 10}
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """One run; `check` says whether it is possible."""
+    """The options of one run; `check` raises an error if it is impossible."""
 
     types: tuple[str, ...] = ("float32",)
     collective: str = "allreduce"
@@ -82,13 +82,13 @@ class Options:
     accelerator: str = "cpu"
 
     def calls(self, nbytes: int) -> tuple[int, int]:
-        """Timed calls and warm-up calls for vectors of this length."""
+        """Return the timed calls and warm-up calls for vectors of this length."""
         small = nbytes <= _SMALL
         calls = _CALLS[small] if self.iterations is None else self.iterations
         return calls, _WARMUP[small] if self.warmup is None else self.warmup
 
     def sizes(self, dtype: str, ranks: int = 1) -> list[int]:
-        """The lengths to measure in bytes: doubling, whole elements, of each rank if split."""
+        """Return the lengths to measure in bytes: doubling, in whole elements for each part."""
         item = ITEMSIZES[dtype] * (ranks if COLLECTIVES[self.collective].is_split else 1)
         count = max(1, -(-self.smallest // item))
         sizes = []
@@ -98,12 +98,12 @@ class Options:
         return sizes
 
     def text(self) -> str:
-        """These options for a rank, as `from_text` reads them."""
+        """Return the options as text for `from_text`, to pass them to a rank."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_text(cls, text: str) -> Options:
-        """What `text` wrote."""
+        """Read the text that `text` has written."""
         values: dict[str, Any] = json.loads(text)
         for name in ("types", "tails", "peers"):
             values[name] = tuple(values[name])
@@ -111,7 +111,7 @@ class Options:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the options; those of the OSU benchmarks have their names."""
+    """Declare the options; those of the OSU benchmarks have the same names."""
     osu = parser.add_argument_group("options that osu_allreduce has, too")
     osu.add_argument(
         "-T", "--type", type=_types, action="extend", metavar="TYPE[,TYPE]", dest="types",
@@ -177,10 +177,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def read(arguments: argparse.Namespace) -> Options:
-    """The options of a parsed command line, checked.
+    """Return the options of a parsed command line, checked.
 
     Raises:
-        UsageError: they are impossible here; the message says what to do.
+        UsageError: they are impossible here; the message has a remedy.
     """
     modes: dict[Mode, bool] = {
         "nonblocking": arguments.nonblocking,
@@ -208,7 +208,7 @@ _SAME_NAME = (
 
 
 def check(options: Options) -> None:
-    """Raise UsageError for what cannot be measured, before anything is started."""
+    """Raise UsageError for options that cannot be measured, before anything is started."""
     _check_collective(options)
     _check_accelerator(options)
     for dtype in options.types:
@@ -263,7 +263,7 @@ def _check_accelerator(options: Options) -> None:
 
 
 def require_writable(options: Options) -> None:
-    """Raise UsageError unless the files asked for can be written; makes their folders."""
+    """Raise UsageError unless the requested files can be written; makes their folders."""
     for option, name in (("--json", options.json), ("--plot", options.plot)):
         if name is None or (option, name) == ("--json", "-"):
             continue
@@ -271,7 +271,7 @@ def require_writable(options: Options) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             is_new = not path.exists()
-            if not path.is_fifo():  # who reads a pipe takes its closing for the end
+            if not path.is_fifo():  # closing a pipe would mean the end to its reader
                 os.close(files.create(path, append=True))
             if is_new:
                 path.unlink(missing_ok=True)
@@ -333,7 +333,7 @@ def _range(text: str) -> tuple[int, int]:
 
 
 def byte_count(text: str) -> int:
-    """A number of bytes, written with or without a binary unit: `4096`, `4k`, `64M`."""
+    """Parse a number of bytes, with or without a binary unit: `4096`, `4k`, `64M`."""
     unit = _SUFFIXES.get(text[-1:].lower(), 1)
     digits = text if unit == 1 else text[:-1]
     if not digits.isdecimal():
@@ -355,12 +355,12 @@ def _natural(text: str) -> int:
 
 
 def positive(text: str) -> int:
-    """A number of things of which there is at least one."""
+    """Parse a whole number of at least 1."""
     if _natural(text) == 0:
         raise argparse.ArgumentTypeError("0 is too few: give 1 or more")
     return int(text)
 
 
 def describe(options: Options) -> dict[str, Any]:
-    """The options as a record keeps them."""
+    """Return the options for the record."""
     return dataclasses.asdict(options)

@@ -1,8 +1,7 @@
-"""How much of a non-blocking operation hides behind computation, as osu_iallreduce measures it.
+"""How much of a non-blocking operation overlaps with computation, as osu_iallreduce measures it.
 
-First the operation alone, begun and waited for; then begun, followed by a computation that lasts as
-long, and waited for. What of the operation's own time the second adds to the computation was not
-hidden:
+The first measurement starts the operation and waits for it. The second starts it, computes for the
+same time, and then waits. The time by which the second exceeds the computation was not overlapped:
 
     overlap = 100 - 100 (overall - (compute - test)) / pure      (0 at least)
 """
@@ -21,27 +20,27 @@ from gradred.bench.contenders import Calls, Started
 from gradred.bench.timing import Seconds, no_garbage_collection
 
 PARTS = ("overall", "compute", "init", "test", "wait")
-_SIDE = 25  # of the matrix in the computation, as in the OSU benchmarks
+_SIDE = 25  # rows of the matrix in the computation, as in the OSU benchmarks
 
 
 class Overlapped(NamedTuple):
-    """Mean seconds of one contender on one rank."""
+    """The mean seconds of one contender on one rank."""
 
     overall: float
     compute: float
-    """Without the tests in between."""
+    """Seconds of the computation, without the tests in between."""
     init: float
     test: float
     wait: float
 
 
 def overlap(pure: float, overall: float, compute: float) -> float:
-    """Per cent of the operation's time that the computation hid."""
+    """Return the per cent of the operation's time that overlapped with the computation."""
     return max(0.0, 100 - 100 * (overall - compute) / pure)
 
 
 class Computation:
-    """Something to compute with for a given time, on the core of this rank."""
+    """A computation of a given duration on the core of this rank."""
 
     def __init__(self) -> None:
         self._matrix = np.full((_SIDE, _SIDE), 1 / _SIDE, "float32")
@@ -55,7 +54,7 @@ class Computation:
             self._x, self._y = self._y, self._x
 
     def run_and_test(self, seconds: float, tests: int, request: Started) -> float:
-        """Compute as long, looking after the request so many times; seconds spent on that."""
+        """Compute for `seconds`, with so many calls of Test; returns the seconds of the tests."""
         spent = 0.0
         for _ in range(tests):
             self.run(seconds / (tests + 1))
@@ -69,14 +68,14 @@ class Computation:
 def measure(
     calls: Sequence[Calls], pure: Seconds, tests: int, iterations: int, comm: MPI.Intracomm
 ) -> list[Overlapped]:
-    """Time each contender behind a computation that lasts as long as it takes on this rank.
+    """Time each contender with a computation that lasts as long as its operation on this rank.
 
     Args:
-        calls: the contenders; call by call in turn, in alternating order.
-        pure: what this rank measured without a computation, (iterations, contenders).
+        calls: the contenders; timed call by call, in alternating order.
+        pure: this rank's times without a computation, (iterations, contenders).
         tests: calls of Test during the computation.
         iterations: timed calls of each.
-        comm: for the barrier before each call; collective.
+        comm: the communicator of the barrier before each call; collective.
     """
     lengths = pure.mean(axis=0)
     parts = np.empty((iterations, len(calls), len(PARTS)))

@@ -1,8 +1,8 @@
-"""How the cores of two ranks lie to each other, told by the one-way latency between them.
+"""The placement of two ranks' cores, derived from the one-way latency between them.
 
-The cores of a virtual machine move: for some seconds two of them share a cache, for others they do
-not, and the same call takes a multiple of the time. Rounds of two such placements are told apart by
-the one-way latency before each; what falls between them, or far above both, belongs to neither.
+The cores of a virtual machine move. For some seconds two of them share a cache, for others they do
+not, and the same call then takes several times as long. The one-way latency before each round tells
+these two placements apart. Latencies between the two groups, or far above both, belong to neither.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from gradred import _core
 
 NEAR, FAR, ALL, UNKNOWN = "near", "far", "all", "unknown"
 
-# A longer one waited for a core: one of the two ranks was not running.
+# With a longer latency, one of the two ranks was waiting for a core.
 _RUNNING_US = 1.0
-# Two groups of latencies are two placements if one is so much longer than the other, and no fewer
-# rounds than this part of all belong to each.
+# Two groups of latencies are two placements if the longer one is longer by this factor, and at
+# least this part of all rounds belongs to each.
 _FACTOR = 1.7
 _LEAST_PART = 0.1
 _CALLS, _TURNS = 3, 64
 
 
 def flag_us(comm: gradred.Comm) -> float | None:
-    """One-way latency between ranks 0 and 1 now in microseconds, the least of a few.
+    """Measure the one-way latency between ranks 0 and 1 in microseconds, the least of a few.
 
-    Collective; the same on every rank. None where they share no memory, or there is one rank.
+    Collective; the same on every rank. None if they share no memory, or there is one rank.
     """
     if comm.Get_size() == 1:
         return None
     least = float("inf")
     for _ in range(_CALLS):
         least = min(least, comm.bcast(_core.one_way_latency(comm, turns=_TURNS) * 1e6))
-        if least > _RUNNING_US:  # each turn of the next one might wait for a core, too
+        if least > _RUNNING_US:  # the next measurement might wait for a core in each turn
             break
     return least or None
 
 
 def named(flags_us: Sequence[float | None]) -> list[str]:
-    """The placement of each round: near or far where both occurred, else one name for all.
+    """Return the placement of each round: near or far if both occurred, else one name for all.
 
-    `UNKNOWN` are rounds before which one of the ranks was not running, and those without a figure.
+    A round is `UNKNOWN` if a rank was waiting for a core before it, or if it has no latency.
     """
     known = sorted(flag for flag in flags_us if flag is not None and flag <= _RUNNING_US)
     border = _border(known)
@@ -59,7 +59,7 @@ def _name(flag: float | None, border: float | None) -> str:
 
 
 def _border(ordered: Sequence[float]) -> float | None:
-    """In the widest gap between the two groups of latencies; None where there is one group."""
+    """Return a border in the widest gap between the two groups; None if there is one group."""
     least = max(2, int(len(ordered) * _LEAST_PART))
     if len(ordered) < 2 * least:
         return None

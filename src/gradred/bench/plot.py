@@ -1,4 +1,4 @@
-"""Pictures of measurements: time over size, both logarithmic, and the ratio of times below."""
+"""Plots of measurements: time over size, both logarithmic, and below them the ratio of times."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from gradred.errors import UsageError, explain
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_WIDE = 10  # a ratio from which on the others would lie flat on a linear axis
+_WIDE = 10  # from this ratio on the lower axis is logarithmic
 _DPI = 150
-_MOST_TICKS = 10  # labels of sizes that stand side by side
+_MOST_TICKS = 10  # labels of sizes that fit side by side
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """One thing that was measured: for each size the time and the spread that a table prints."""
+    """The measurements of one contender: for each size the time and the spread."""
 
     label: str
     sizes: Sequence[int]
@@ -30,13 +30,13 @@ class Line:
     low: Sequence[float]
     high: Sequence[float]
     ratios: Sequence[float] | None = None
-    """Its times over those of the first line; None leaves it out below."""
+    """Its times divided by those of the first line; None omits it in the lower axes."""
     ratios_low: Sequence[float] | None = None
     ratios_high: Sequence[float] | None = None
 
 
 def require_matplotlib() -> None:
-    """Raise UsageError, which says how to install it, where matplotlib is missing."""
+    """Raise UsageError, with the command that installs it, if matplotlib is missing."""
     if importlib.util.find_spec("matplotlib") is None:
         found = "drawing needs matplotlib, which is not installed"
         remedy = "Install it with: pip install matplotlib"
@@ -45,24 +45,24 @@ def require_matplotlib() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Legend:
-    """What the picture shows."""
+    """The texts of the plot."""
 
     title: str
     line: str
-    """What of the times a line is, such as `median of the rounds`."""
+    """The statistic of the lines, such as `median of the rounds`."""
     band: str
-    """What of them the band around it holds, such as `10-90 % of the rounds`."""
+    """The statistic of the bands, such as `10-90 % of the rounds`."""
     below: str
-    """What the lower axis is called."""
+    """The label of the lower axis."""
 
 
 def draw(path: Path, legend: Legend, lines: Sequence[Line]) -> None:
-    """Draw the lines into a file whose ending says the format, creating its folder.
+    """Draw the lines into a file, and make its folder. The file's suffix selects the format.
 
     Args:
         path: ends in svg, png or pdf.
-        legend: what the picture shows.
-        lines: the first one is what the others are compared with.
+        legend: the texts of the plot.
+        lines: the lines; the others are compared with the first.
     """
     import matplotlib
 
@@ -100,7 +100,7 @@ def draw(path: Path, legend: Legend, lines: Sequence[Line]) -> None:
 
 
 def _mark_sizes(axes: Axes, sizes: Sequence[int]) -> None:
-    """Label the axis of sizes, which the other one shares, with powers of two."""
+    """Label the axis of sizes, which both plots share, with powers of two."""
     axes.set_xscale("log", base=2)
     marks = size_marks(min(sizes, default=1), max(sizes, default=1))
     axes.set_xticks(marks, [size_text(size) for size in marks])
@@ -108,16 +108,16 @@ def _mark_sizes(axes: Axes, sizes: Sequence[int]) -> None:
 
 
 def size_marks(smallest: int, largest: int) -> list[int]:
-    """Powers of two between two sizes, each the same multiple of the one before."""
+    """Return powers of two between two sizes, with a constant factor between them."""
     first, last = (smallest - 1).bit_length(), largest.bit_length() - 1
-    if first > last:  # no power of two lies between them
+    if first > last:  # there is no power of two between them
         return [smallest]
     step = -(-(last - first + 1) // _MOST_TICKS)
     return [1 << exponent for exponent in range(first, last + 1, step)]
 
 
 def size_text(count: int) -> str:
-    """A number of bytes in the largest binary unit that divides it: `8 B`, `12 KiB`, `1 MiB`."""
+    """Return a number of bytes in the largest unit that divides it: `8 B`, `12 KiB`, `1 MiB`."""
     power = 0
     while count and count % 1024 == 0 and power < len(_UNITS) - 1:
         count //= 1024

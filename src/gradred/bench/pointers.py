@@ -1,7 +1,7 @@
-"""How long it takes to learn where an address lies: `gradred bench --pointer-cache`.
+"""Time the lookup of an address's kind of memory: `gradred bench --pointer-cache`.
 
 MPI libraries ask the driver in every call, and `cuPointerGetAttribute` has become slow for host
-memory (driver 580). gradred asks by `cuPointerGetAttributes` alone, and keeps answers by ranges.
+memory (driver 580). gradred asks only by `cuPointerGetAttributes`, and caches answers by ranges.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gradred.errors import UsageError
 SCHEMA = "gradred-pointer-cache/1"
 _BYTES = 1 << 20
 _CALLS = 20_000
-_CHUNK = 2 << 20  # of mapped memory, what all devices allow
+_CHUNK = 2 << 20  # bytes of one mapping, a size that all devices allow
 _ON_DEVICE = 1
 _READ_AND_WRITE = 3
 
@@ -53,7 +53,7 @@ def _allocated(device: Device, how: str, *more: Any) -> int:
 
 
 def _mapped(device: Device) -> int:
-    """The middle of two chunks that are mapped one after the other."""
+    """Return the middle of two adjacent mappings."""
     address, none = ctypes.c_uint64(), ctypes.c_uint64(0)
     place = _Location(_ON_DEVICE, device.ordinal)
     properties = _Properties(1, 0, place)
@@ -70,7 +70,7 @@ def _mapped(device: Device) -> int:
 
 
 def measure() -> dict[str, Any]:
-    """Nanoseconds for each kind of memory, of this process.
+    """Measure the lookup in nanoseconds for each kind of memory, in this process.
 
     Raises:
         UsageError: there is no CUDA driver, or no device.
@@ -90,7 +90,7 @@ def measure() -> dict[str, Any]:
     for name, make in kinds.items():
         try:
             rows[name] = _core.time_lookups(make() + 4096, _CALLS)
-        except UsageError as error:  # not every driver has all of them
+        except UsageError as error:  # not every driver supports all kinds
             rows[name] = {"error": str(error)}
     return {
         "schema": SCHEMA,
@@ -102,7 +102,7 @@ def measure() -> dict[str, Any]:
 
 
 def main(file: str | None) -> int:
-    """Print the table, and write the record (`-`: to stdout, and the table to stderr).
+    """Print the table, and write the record. `-` writes it to stdout, and the table to stderr.
 
     The exit status is 1 if an answer was wrong.
     """

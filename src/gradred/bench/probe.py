@@ -1,7 +1,7 @@
-"""What `gradred explain` measures: the call that it explains, and the parameters of the model.
+"""The measurements of `gradred explain`: the call that it explains, and the model's parameters.
 
-Runs as a rank: `python -m gradred.bench.probe FILE QUESTION ACCELERATOR`; rank 0 writes the
-findings. On a GPU there is no model: the plans that are possible are measured against each other.
+It runs as a rank: `python -m gradred.bench.probe FILE QUESTION ACCELERATOR`. Rank 0 writes the
+findings. On a GPU there is no model: the possible plans are measured against each other.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from gradred.bench.timing import call_by_call
 from gradred.bench.vectors import Device
 from gradred.element_types import numpy_dtype
 
-_LONG = 256 << 10  # bytes of the message whose time, less that of a short one, gives beta
+_LONG = 256 << 10  # bytes of a message; its time minus that of a short message gives beta
 _LONG_IN_MEMORY = 64 << 10  # the same for a broadcast on one host
-_PLANS = "; plan "  # what follows in a path is of others
+_PLANS = "; plan "  # in a device path, the text from here on is about other plans
 
 
 def main() -> int:
-    """Measure and write; collective."""
+    """Measure and write the findings; collective."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # as in gradred bench
     path, text, accelerator = sys.argv[1:]
     question = Question.from_text(text)
@@ -52,7 +52,7 @@ def main() -> int:
         return 0
     comm = gradred.Comm(world.Dup())
     call = bind(question, comm)
-    call()  # sets up what the first call needs
+    call()  # sets up the communicator
     seconds = call_seconds(question, call, world)
     shared = _core.comm_info(comm)["shares_memory"]
     plan = _core.plan_for(comm, described(question))["plan"]
@@ -80,7 +80,7 @@ def _spread(seconds: list[float]) -> dict[str, Any]:
 
 def _on_device(question: Question, accelerator: str, world: MPI.Intracomm) -> dict[str, Any]:
     device = Device(accelerator, world)
-    own: str | None = None  # of gradred's own choice, for this call: others are measured as well
+    own: str | None = None  # gradred's own choice for this call; other plans are measured too
     if config.get("device_plan") is None:
         plain = gradred.Comm(world.Dup())
         bind(question, plain, device.vector)()
@@ -106,7 +106,7 @@ def _on_device(question: Question, accelerator: str, world: MPI.Intracomm) -> di
 def bind(
     question: Question, comm: gradred.Comm, put: Callable[[Any], Any] = np.asarray
 ) -> Callable[[], Any]:
-    """The call in question, as a program makes it, on arrays where `put` puts them."""
+    """Make the call as a program makes it, on arrays that `put` has placed."""
     kind = numpy_dtype(question.dtype)
     count = question.nbytes // kind.itemsize
     block, whole = put(np.ones(count, kind)), put(np.ones(count * comm.size, kind))
@@ -121,7 +121,7 @@ def bind(
 
 
 def described(question: Question) -> _core.Call:
-    """The call in question for the selector, which looks at no memory."""
+    """Describe the call for the selector, which reads no memory."""
     names = {"reduce_scatter": "reduce_scatter_block"}
     kind: Any = names.get(question.collective, question.collective)
     count = question.nbytes // numpy_dtype(question.dtype).itemsize
@@ -129,7 +129,7 @@ def described(question: Question) -> _core.Call:
 
 
 def call_seconds(question: Question, call: Callable[[], Any], world: MPI.Intracomm) -> list[float]:
-    """The time of each call, the mean over the ranks."""
+    """Return the time of each call, the mean over the ranks."""
     calls, warmup = Options().calls(question.nbytes)
     return _seconds(call, world, calls, warmup)
 
@@ -145,23 +145,23 @@ def _seconds(
 
 
 def _call_alone(question: Question) -> float:
-    """Seconds of a call with nobody to wait for and one element to copy."""
+    """Return the seconds of a call by a single rank with one element to copy."""
     item = numpy_dtype(question.dtype).itemsize
     alone = dataclasses.replace(question, nbytes=item, host_of=(0,))
     return median_seconds(bind(alone, gradred.Comm(MPI.COMM_SELF)), calls=500)
 
 
 def _beta(question: Question, world: MPI.Intracomm, shared: bool) -> float:
-    """Seconds per byte from one rank to another: through memory, or by the MPI's messages."""
+    """Return the seconds per byte between ranks, through shared memory or by the MPI's messages."""
     if world.size == 1:
         return copy_cost(question)
-    if shared:  # written by one core and read by another: a broadcast does only that
+    if shared:  # a broadcast: one core writes and another reads, and nothing else happens
         comm = gradred.Comm(world.Dup())
         long = max(sample_bytes(question), _LONG_IN_MEMORY)
         vectors = [np.zeros(nbytes, np.uint8) for nbytes in (long, 1)]
         read, began = (_spread(_seconds(partial(comm.Bcast, one), world, 100)) for one in vectors)
         seconds = float(read["seconds"] - began["seconds"])
-        return seconds / long if seconds > 0 else copy_cost(question)  # other programs interfere
+        return seconds / long if seconds > 0 else copy_cost(question)  # noise of other programs
     exchanged, short = (machine.ping_pong(world, n, calls=20) for n in (_LONG, 1))
     return max(0.0, exchanged - short) / _LONG
 

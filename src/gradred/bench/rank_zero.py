@@ -1,4 +1,4 @@
-"""What one rank does for all: reading the command line, printing, writing records."""
+"""Work that rank 0 does for all ranks: parse the command line, print, write records."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ def parse_once(parser: Callable[[], argparse.Namespace], comm: MPI.Intracomm) ->
 
 
 def say(comm: MPI.Intracomm, text: str, *, error: bool = False) -> None:
-    """Print a line on rank 0 alone."""
+    """Print a line on rank 0 only."""
     if comm.rank == 0:
         print(text, file=sys.stderr if error else sys.stdout, flush=True)
 
 
 def write_json(path: Path, record: dict[str, Any], *, new: bool = False) -> None:
-    """Write `record`, creating the folder of `path`; `new`: there must be nothing at it."""
+    """Write `record` and make the folder of `path`; with `new` the path must not exist."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(files.create(path, new=new), "w", encoding="utf-8") as file:
         file.write(_text(record))
 
 
 def write_so_far(name: str, record: dict[str, Any], *, last: bool) -> None:
-    """Write a record that grows; a file holds a whole one at any time.
+    """Write a record that grows; a file contains a complete record at any time.
 
-    What cannot be replaced (stdout, for which `-` stands, a pipe, a device, a file in a folder of
-    others) gets the last one only.
+    Places that cannot be replaced get only the last record. These are stdout (`-`), a pipe, a
+    device, or a file in another user's folder.
     """
     path = Path(name)
     place = path.resolve()
@@ -63,10 +63,10 @@ def write_so_far(name: str, record: dict[str, Any], *, last: bool) -> None:
 
 
 def _replace(place: Path, record: dict[str, Any]) -> bool:
-    """Whether the file could be replaced: not in a folder of others, nor if its name is longest."""
+    """Replace the file; False in another user's folder, or if the draft's name is too long."""
     draft = place.with_name(f".{place.name}.draft")
     try:
-        draft.unlink(missing_ok=True)  # of a run that was killed
+        draft.unlink(missing_ok=True)  # left by a run that was killed
         write_json(draft, record, new=True)
         if place.exists():
             shutil.copymode(place, draft)

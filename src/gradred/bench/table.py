@@ -1,8 +1,8 @@
 """The table that `gradred bench` prints: the columns of the OSU benchmarks, then its own.
 
-Comments begin with `#`; a row is the size in bytes and numbers, separated by spaces. The columns
-stand in the order of osu_allreduce and osu_iallreduce, with their titles, widths and digits, so
-that what reads their output reads this.
+Comments begin with `#`. A row has the size in bytes and numbers, separated by spaces. The order,
+titles, widths and digits of the columns are those of osu_allreduce and osu_iallreduce. So programs
+that read their output can read this table.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 
 class Column(NamedTuple):
-    """Title, width, and the text of a row's cell."""
+    """A column: its title, its width, and a function for the text of a row's cell."""
 
     title: str
     width: int
@@ -28,7 +28,7 @@ class Column(NamedTuple):
 
 
 def preamble(options: Options, dtype: str, ranks: int, mpi: str, comments: list[str]) -> str:
-    """The lines above the first row."""
+    """Return the lines above the first row."""
     kind = {"nonblocking": "Non-blocking ", "persistent": "Persistent "}.get(options.mode, "")
     collective = COLLECTIVES[options.collective]
     cuda = {"cpu": "", "managed": "-CUDA managed"}.get(options.accelerator, "-CUDA")
@@ -42,7 +42,7 @@ def preamble(options: Options, dtype: str, ranks: int, mpi: str, comments: list[
 
 
 def columns(options: Options, names: list[str]) -> list[Column]:
-    """The columns for contenders of these names, the first of which fills OSU's."""
+    """Return the columns for these contenders; the first contender fills the OSU columns."""
     first, *others = names
     found = list(_overlap(first) if options.mode == "nonblocking" else _plain(first))
     if not options.full:
@@ -61,16 +61,16 @@ def columns(options: Options, names: list[str]) -> list[Column]:
 
 
 def header(found: list[Column]) -> str:
-    """The line of titles."""
+    """Return the line of titles."""
     return f"{'# Size':<{_FIRST}}" + "".join(f"{c.title:>{c.width}}" for c in found)
 
 
 def line(found: list[Column], row: Row) -> str:
-    """The line of one size."""
+    """Return the line of one size."""
     return f"{row['bytes']:<{_FIRST}}" + "".join(f"{c.cell(row):>{c.width}}" for c in found)
 
 
-# What osu_allreduce and osu_iallreduce print with -f alone.
+# Columns that osu_allreduce and osu_iallreduce print only with -f.
 _FULL = frozenset(
     (
         *("Min Latency(us)", "Max Latency(us)", "Iterations"),

@@ -1,4 +1,4 @@
-"""Timing several things against each other, block by block or call by call."""
+"""Time statements or calls against each other, in alternating order."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Seconds = NDArray[np.float64]
 
 
 def agree(value: float, comm: MPI.Intracomm) -> float:
-    """The largest of the ranks' values: the same on every rank, so that all decide alike."""
+    """Return the largest of the ranks' values, so that all ranks decide alike; collective."""
     return float(comm.allreduce(value, MPI.MAX))
 
 
 def block_length(timer: Timer, seconds: float, comm: MPI.Intracomm, *, most: int = 100_000) -> int:
-    """Calls that fill about `seconds`, at least one, the same number on all ranks of `comm`."""
+    """Return the calls that fill about `seconds`, at least one; the same on all ranks of `comm`."""
     calls, taken = 1, 0.0
     while calls < most:
         comm.Barrier()
@@ -41,8 +41,8 @@ def interleave(
 ) -> Seconds:
     """Time statements against each other, block by block, in alternating order.
 
-    Each round runs one block of every statement; every second round runs them in reverse. A
-    barrier of `comm` starts each block. `before` is called before each round, on every rank.
+    Each round runs one block of every statement; every second round runs them in reverse order. A
+    barrier of `comm` precedes each block. `before` is called before each round, on every rank.
 
     Returns:
         Seconds per call, (rounds, statements): the mean of a block on the slowest rank.
@@ -65,8 +65,8 @@ def call_by_call(
 ) -> Seconds:
     """Time calls against each other, one by one, in alternating order.
 
-    As in the OSU benchmarks, a barrier of `comm` comes before each call, and each is timed alone;
-    the time includes one reading of the clock (`clock_cost`).
+    As in the OSU benchmarks, a barrier of `comm` precedes each call, and each call is timed alone.
+    The time includes one reading of the clock (`clock_cost`).
 
     Returns:
         This rank's seconds, (iterations, calls).
@@ -87,7 +87,7 @@ def call_by_call(
 
 
 class no_garbage_collection:  # noqa: N801 (used like a function)
-    """A context in which the interpreter does not stop to look for cycles."""
+    """A context in which Python's garbage collector does not run."""
 
     def __enter__(self) -> None:
         self._was_on = gc.isenabled()
@@ -99,7 +99,7 @@ class no_garbage_collection:  # noqa: N801 (used like a function)
 
 
 def clock_cost(readings: int = 1000) -> float:
-    """Seconds that one reading of the clock takes."""
+    """Return the seconds that one reading of the clock takes."""
     clock = time.perf_counter
     begin = clock()
     for _ in range(readings):
@@ -108,7 +108,7 @@ def clock_cost(readings: int = 1000) -> float:
 
 
 class Ratio(NamedTuple):
-    """Median, 10th and 90th percentile over the rounds of one statement's time over another's."""
+    """The ratio of two statements' times: median, 10th and 90th percentile over the rounds."""
 
     median: float
     p10: float
@@ -116,11 +116,11 @@ class Ratio(NamedTuple):
 
 
 def ratio(over: Seconds, under: Seconds) -> Ratio:
-    """Compare round by round, so that what slows a whole round cancels out."""
+    """Compare round by round, so that effects that slow a whole round cancel out."""
     p10, median, p90 = np.percentile(over / under, [10, 50, 90])
     return Ratio(float(median), float(p10), float(p90))
 
 
 def microseconds(seconds: Seconds) -> float:
-    """The median over the rounds, in microseconds."""
+    """Return the median over the rounds, in microseconds."""
     return float(np.median(seconds) * 1e6)

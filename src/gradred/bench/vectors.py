@@ -1,8 +1,8 @@
-"""The vectors of a benchmark: NumPy's, or a CUDA device's, allocated by the driver itself.
+"""The vectors of a benchmark: NumPy arrays, or arrays of a CUDA device that its driver allocates.
 
-A device vector does what the benchmark needs of an array, so that nothing else tells them apart.
-The benchmark is the program here: it loads the driver and makes the context, which gradred's calls
-never do.
+A device vector has the methods of arrays that the benchmark needs, so that the other code treats
+both kinds alike. The benchmark acts as the user's program: it loads the driver and makes the CUDA
+context, which gradred's calls never do.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from gradred import config
 from gradred.bench.options import ACCELERATORS
 from gradred.errors import UsageError, explain
 
-_GLOBAL = 1  # managed memory that any stream may use
+_GLOBAL = 1  # CU_MEM_ATTACH_GLOBAL: any stream may use the managed memory
 
 
 class Device:
-    """A device of this process, its context current: by the place of the rank on its host.
+    """A device of this process with its current context, chosen by the rank's number on its host.
 
     Raises:
         UsageError: there is no driver, or no device.
@@ -51,20 +51,20 @@ class Device:
         self.call("cuCtxSetCurrent", context)
 
     def call(self, function: str, *arguments: Any) -> None:
-        """One of the driver's, which has to succeed."""
+        """Call a function of the driver; raises UsageError if it fails."""
         code = getattr(self._driver, function)(*arguments)
         if code != 0:
             found = f"{function} returned the code {code}"
             raise UsageError(explain(self._asked, found, "See what nvidia-smi says"))
 
     def name(self) -> str:
-        """As the driver has it."""
+        """Return the name that the driver reports."""
         text = ctypes.create_string_buffer(256)
         self.call("cuDeviceGetName", text, len(text), self.ordinal)
         return text.value.decode(errors="replace")
 
     def vector(self, values: NDArray[Any]) -> DeviceVector:
-        """A new one with these values."""
+        """Make a vector with these values."""
         address = ctypes.c_uint64()
         more = [_GLOBAL] if self._how == "cuMemAllocManaged" else []
         nbytes = ctypes.c_size_t(max(values.nbytes, 1))
@@ -74,14 +74,14 @@ class Device:
         return made
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
-        """Between any two addresses; returns when it is done."""
+        """Copy between any two addresses; blocks until the copy is done."""
         where = ctypes.c_uint64(target), ctypes.c_uint64(source), ctypes.c_size_t(nbytes)
         self.call("cuMemcpyAsync", *where, ctypes.c_void_p(0))
         self.call("cuStreamSynchronize", ctypes.c_void_p(0))
 
 
 class DeviceVector:
-    """Elements one after the other; its memory is freed when the process ends."""
+    """A contiguous vector; its memory is freed when the process ends."""
 
     def __init__(self, device: Device, address: int, count: int, dtype: np.dtype[Any]) -> None:
         self._device, self._address, self._count, self.dtype = device, address, count, dtype
@@ -113,11 +113,11 @@ class DeviceVector:
         self._device.copy(target._address, at, len(target) * self.dtype.itemsize)
 
     def fill(self, value: Any) -> None:
-        """All elements."""
+        """Set all elements."""
         self[:] = np.full(self._count, value, self.dtype)
 
     def get(self, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """A copy in host memory."""
+        """Return a copy in host memory."""
         found = np.empty(self._count, self.dtype) if out is None else out
         self._device.copy(found.ctypes.data, self._address, found.nbytes)
         return found
@@ -127,5 +127,5 @@ Vector = NDArray[Any] | DeviceVector
 
 
 def in_host_memory(vector: Vector) -> NDArray[Any]:
-    """The values of either kind."""
+    """Return the values of a vector of either kind."""
     return vector.get() if isinstance(vector, DeviceVector) else vector

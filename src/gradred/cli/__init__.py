@@ -1,7 +1,8 @@
-"""The command `gradred`: one module per command, loaded only when it is the one asked for.
+"""The command `gradred`: one module per command, loaded only for the command that is requested.
 
-A command's module has `configure(parser)` and `main(arguments) -> exit status`. The statuses are 0
-done, 1 a check failed or gradred failed, 2 usage, 130 interrupted; `run` hands on the program's.
+A command's module has `configure(parser)` and `main(arguments) -> exit status`. The exit status is
+0 for success, 1 if a check or gradred failed, 2 for a usage error, and 130 after an interrupt.
+`run` returns the program's status.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from gradred.errors import Error, UsageError, explain
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of a write
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of write
 
-# The one table of commands: name -> what it does; its module is gradred.cli.<name>.
+# The table of commands, by name, with their help; the module of a command is gradred.cli.<name>.
 COMMANDS = {
     "run": "start a program as the ranks of an MPI job",
     "ps": "the jobs of this user on this host: where each rank is and what it waits for",
@@ -34,7 +35,7 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; None stands for this process's own arguments."""
+    """Run a command line; None stands for this process's own arguments."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     _fill_closed_streams()
     try:
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        sys.stdout = None  # the reader left: nothing more to flush
+        sys.stdout = None  # the reader has left, so there is nothing to flush
         return DONE
     except OSError as error:
         if error.errno in _NO_DESCRIPTOR:
@@ -94,9 +95,9 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _fill_closed_streams() -> None:
-    """Open on /dev/null what the caller has closed of stdin, stdout and stderr (`>&-`).
+    """Open /dev/null for each of stdin, stdout and stderr that the caller has closed (`>&-`).
 
-    Else the next file or socket would get its number, and be taken for the stream.
+    Otherwise the next file or socket would get its number and be used as the stream.
     """
     for fd in range(3):
         try:

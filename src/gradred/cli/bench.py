@@ -1,4 +1,4 @@
-"""`gradred bench`: measure collectives as the OSU benchmarks do, and against their peers."""
+"""`gradred bench`: measure collectives as the OSU benchmarks do, and compare them with peers."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--as-rank", metavar="OPTIONS", help=argparse.SUPPRESS)
     options.configure(parser)
     if _rank() > 0:
-        parser.error = _leave  # type: ignore[method-assign]  # rank 0 tells it for all
+        parser.error = _leave  # type: ignore[method-assign]  # rank 0 prints the error for all
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Start the ranks, or be one."""
+    """Start the ranks, or measure as one of them."""
     if arguments.as_rank is not None:
         return _measure(Options.from_text(arguments.as_rank))
     try:
-        config.load()  # a misspelt knob ends here, once, and not in every rank
+        config.load()  # reports a misspelt setting here, once, and not in every rank
         if arguments.pointer_cache:
             from gradred.bench import pointers  # imports mpi4py.MPI
 
@@ -74,7 +74,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _place(arguments: argparse.Namespace) -> list[str]:
-    """The words that tell `gradred run` how many ranks and where; none where none are to start."""
+    """Return the options of `gradred run` that place the ranks; empty if none are to start."""
     given = (
         ("-np", arguments.ranks),
         ("-H", arguments.hosts),
@@ -84,27 +84,27 @@ def _place(arguments: argparse.Namespace) -> list[str]:
 
 
 def _warn_if_busy(arguments: argparse.Namespace) -> None:
-    """Of this host, before the ranks begin."""
+    """Warn, before the ranks start, if other programs use this host's cores."""
     if arguments.hosts is not None or arguments.hostfile is not None:
         return
     cores, others = os.cpu_count() or 1, cpu.running()
     if others and others + arguments.ranks > cores:
         some = f"{others} other program{'s' * (others > 1)}"
         text = f"{some} and {arguments.ranks} ranks run on {cores} cores: the times mean little"
-        print(f"# {text}", file=sys.stderr)  # a comment, as beside a table
+        print(f"# {text}", file=sys.stderr)  # a comment, like those beside a table
 
 
 def start(options_of_run: Sequence[str], program: Sequence[str]) -> int:
-    """`gradred run` of a program; its exit status."""
+    """Run a program by `gradred run`; returns the exit status."""
     parser = argparse.ArgumentParser(prog="gradred run", allow_abbrev=False)
     run.configure(parser)
     return run.main(parser.parse_args([*options_of_run, "--", *program]))
 
 
 def _measure(asked: Options) -> int:
-    from gradred.bench import job  # imports mpi4py.MPI, which is MPI_Init
+    from gradred.bench import job  # imports mpi4py.MPI, which calls MPI_Init
 
-    # A rank that unwound would wait in MPI_Finalize for one that is stuck in a barrier.
+    # On Ctrl-C a rank must not run its exit code: it would wait in MPI_Finalize for a stuck rank.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     return job.run(asked)
 

@@ -1,4 +1,4 @@
-"""`gradred doctor`: one screen that says what is well here, what is not, and how to mend it."""
+"""`gradred doctor`: print what works on this host, what does not, and the remedies."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Look, and print a line per check."""
+    """Run the checks, and print a line per check."""
     config.load()
     launch.refuse_inside_job("gradred doctor")
     ending = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, _leave) for number in ending]  # the job must end with us
+    before = [signal.signal(number, _leave) for number in ending]  # the job must end as well
     begin = time.monotonic()
     try:
         results = doctor.examine(arguments.hosts, timeout=arguments.timeout)

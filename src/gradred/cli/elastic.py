@@ -1,4 +1,4 @@
-"""The options of elastic jobs, and what they mean: see `gradred.launch.elastic`."""
+"""The options of elastic jobs; `gradred.launch.elastic` runs the jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WAIT_LIMIT = 600.0  # seconds
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare them."""
+    """Declare the options."""
     what = parser.add_argument_group(
         "elastic jobs (of programs with gradred.torch.elastic; each of these makes a job one)"
     )
@@ -71,7 +71,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def is_asked(arguments: argparse.Namespace) -> bool:
-    """Whether any of them makes the job elastic."""
+    """Return whether an option makes the job elastic."""
     given = (
         *(arguments.least, arguments.most, arguments.script, arguments.slots_per_host),
         *(arguments.elastic_dir, arguments.elastic_timeout, arguments.reset_limit),
@@ -131,7 +131,7 @@ def run(arguments: argparse.Namespace, job: JobOrder) -> int:
 
 
 def _elastic_hosts(arguments: argparse.Namespace, options: list[str]) -> tuple[Discovery, int, str]:
-    """Where the hosts are found, how many ranks there have to be at the first start, and words."""
+    """Return the source of hosts, the ranks of the first start, and the source in words."""
     if arguments.script is not None:
         if arguments.hosts is not None or arguments.hostfile is not None:
             remedy = "Leave one of them out"
@@ -152,5 +152,5 @@ def _elastic_hosts(arguments: argparse.Namespace, options: list[str]) -> tuple[D
         listed = hosts.parse_list(arguments.hosts) if arguments.hosts else None
         listed = listed or hosts.parse_file(arguments.hostfile)
         if all(host.slots is not None for host in listed.hosts):
-            usable = list(listed.hosts)  # also the slots that the first start leaves free
+            usable = list(listed.hosts)  # includes the slots that the first start leaves free
     return FixedHosts(usable), ranks, source

@@ -1,4 +1,4 @@
-"""`gradred explain`: which plan serves a call, why, and how long it takes."""
+"""`gradred explain`: print which plan a call uses, why, and how long it takes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gradred.observe import figures
 
 SCHEMA = "gradred-explain/1"
 _LONGEST_JOB = 60.0  # seconds
-_RANKS_PER_CORE = 8  # more would take long and say little
+_RANKS_PER_CORE = 8  # more ranks would take long, and the times would mean little
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--collective",
         choices=COLLECTIVES,
         default="allreduce",
-        type=lambda name: name.removesuffix("_block"),  # as `gradred bench` calls it
+        type=lambda name: name.removesuffix("_block"),  # `gradred bench` uses the longer name
     )
     parser.add_argument(
         "--no-measure", action="store_true", help="start no job; the model's parameters are assumed"
@@ -74,7 +74,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Explain, predict and, where that is possible here, measure."""
+    """Explain and predict a call, and measure it if that is possible here."""
     config.load()
     question = _question(arguments)
     if arguments.accelerator != "cpu":
@@ -92,7 +92,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _explain_on_device(arguments: argparse.Namespace, question: Question) -> int:
-    """Which way the data take there is known by measuring alone."""
+    """Explain a call on GPU arrays, whose plan is known only by a measurement."""
     asked = f"-d {arguments.accelerator}"
     reason = "--no-measure" if arguments.no_measure else why_not_here(question, arguments.hosts)
     try:
@@ -167,7 +167,7 @@ def _question(arguments: argparse.Namespace) -> Question:
 
 
 def _host_of(hosts: tuple[str, ...], ranks: int | None) -> tuple[int, ...]:
-    """The host of each rank: slots are filled in order, otherwise hosts get equal runs."""
+    """Return the host of each rank: slots are filled in order, otherwise hosts get equal runs."""
     slots = [int(name.partition(":")[2] or 0) for name in hosts]
     if ranks is None:
         ranks = sum(count or cpu.cores() for count in slots)
@@ -182,7 +182,7 @@ def _host_of(hosts: tuple[str, ...], ranks: int | None) -> tuple[int, ...]:
 
 
 def _measured_before(question: Question, hosts: tuple[str, ...]) -> str:
-    """What a job on such hosts has left; empty where there was none, or nobody may use it."""
+    """Return the figures that a job on such hosts has stored; empty if none may be used."""
     if question.hosts == 1 or not config.get("tune") or config.get("deterministic"):
         return ""
     try:
@@ -197,7 +197,7 @@ def _measured_before(question: Question, hosts: tuple[str, ...]) -> str:
 
 
 def why_not_here(question: Question, hosts: tuple[str, ...]) -> str | None:
-    """Why no job of these ranks can be measured from this process; None if one can."""
+    """Return why no job of these ranks can be measured from this process; None if one can."""
     here = {"", "localhost", "127.0.0.1", os.uname().nodename}
     if question.hosts > 1 or hosts[0].partition(":")[0] not in here:
         return "it starts ranks on this host alone; run `gradred bench` in a job on those hosts"
@@ -207,7 +207,7 @@ def why_not_here(question: Question, hosts: tuple[str, ...]) -> str | None:
         return "this process is a rank, from which no job can be started"
     if question.ranks > _RANKS_PER_CORE * cpu.cores():
         return f"{question.ranks} ranks are too many for the {cpu.cores()} cores here"
-    needed = 4 * question.vector_bytes * question.ranks  # input, result, and what is in between
+    needed = 4 * question.vector_bytes * question.ranks  # input, result and intermediate copies
     if needed > os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
         return f"it would take {needed >> 20} MiB, more than is free here"
     try:
@@ -220,13 +220,13 @@ def why_not_here(question: Question, hosts: tuple[str, ...]) -> str | None:
 def measure(
     question: Question, accelerator: str = "cpu"
 ) -> tuple[dict[str, Any] | None, str | None]:
-    """What a small job found, or why it found nothing. Blocks for a few seconds."""
+    """Measure in a small job; returns the findings or the reason for none. Blocks for seconds."""
     with tempfile.TemporaryDirectory(prefix="gradred-") as folder:
         path = pathlib.Path(folder) / "found.json"
         program = [sys.executable, "-m", "gradred.bench.probe", str(path), question.text()]
         program.append(accelerator)
         run = [sys.executable, "-m", "gradred", "run", "--bind", "core"]
-        run += ["-H", f"localhost:{question.ranks}"]  # in an allocation of several hosts, too
+        run += ["-H", f"localhost:{question.ranks}"]  # needed in an allocation of several hosts
         with open(pathlib.Path(folder) / "stderr", "w+b") as told:
             process = subprocess.Popen(
                 [*run, *program], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=told
@@ -268,7 +268,7 @@ def describe(
     not_measured: str | None,
     columns: int | None = None,
 ) -> dict[str, Any]:
-    """The report as JSON has it; with the picture in so many columns."""
+    """Return the report for JSON; its picture is limited to so many columns."""
     first = answer.schedules[0] if answer.schedules else None
     moved = schedules.traffic(first, question.vector_bytes) if first else None
     predicted = explanation.predicted(question, answer, model)
@@ -362,7 +362,7 @@ def _measured(report: dict[str, Any]) -> str:
         return f"measured: not here: {report['not_measured']}"
     ranks, cores = report["question"]["ranks"], report["cores"]
     shared = f"; the {ranks} ranks share {cores} core{'s' * (cores > 1)}" if ranks > cores else ""
-    if report["measured_plan"] != report["plan"]:  # such as a container without shared memory
+    if report["measured_plan"] != report["plan"]:  # as in a container without shared memory
         shared += f"; here the plan was {report['measured_plan']}"
     spread = f"{report['measured_p10_us']:.2f}-{report['measured_p90_us']:.2f}"
     predicted = report["predicted_us"]

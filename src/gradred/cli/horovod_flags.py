@@ -1,7 +1,7 @@
-"""horovodrun's flags, which `gradred run` takes as well: what each means here.
+"""horovodrun's flags, which `gradred run` accepts as well, and their meaning here.
 
-One table. A flag sets a variable that `gradred.torch` reads, or has nothing to set: then one
-warning names it.
+All flags are in one table. A flag sets a variable that `gradred.torch` reads, or has no effect; one
+warning names the flags without effect.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from gradred.errors import UsageError, explain
 
 @dataclass(frozen=True)
 class Flag:
-    """One flag, in its spellings."""
+    """One flag, with its spellings."""
 
     names: tuple[str, ...]
-    values: int = 1  # that follow it
-    variable: str = ""  # which it sets for the ranks
-    value: Callable[[str], str] = str  # of the variable; without values: of ""
+    values: int = 1  # the number of values that follow it
+    variable: str = ""  # the variable that it sets for the ranks
+    value: Callable[[str], str] = str  # makes the variable's value from the flag's, or from ""
 
 
 def _mebibytes(text: str) -> str:
@@ -49,7 +49,7 @@ FLAGS = (
     Flag(("--stall-check",), 0, "HOROVOD_STALL_CHECK_DISABLE", _off),
     Flag(("--stall-check-warning-time-seconds",), 1, "HOROVOD_STALL_CHECK_TIME_SECONDS"),
     Flag(("--stall-check-shutdown-time-seconds",), 1, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"),
-    # What they set does not exist here, or needs no setting.
+    # Flags for features that do not exist here, or that need no setting.
     *_ignored(1, "--cycle-time-ms", "--cache-capacity", "--log-level", "--start-timeout"),
     *_ignored(1, "--network-interfaces", "--network-interface", "--nics", "--num-nccl-streams"),
     *_ignored(1, "--ssh-port", "-p", "--ssh-identity-file", "-i", "--thread-affinity"),
@@ -63,14 +63,14 @@ FLAGS = (
     *_ignored(0, "--mpi-threads-disable", "--no-mpi-threads-disable", "--log-with-timestamp"),
     *_ignored(0, "--log-without-timestamp", "--log-hide-timestamp", "--no-log-hide-timestamp"),
     *_ignored(0, "--prefix-output-with-timestamp", "-prefix-timestamp"),
-    Flag(("--blacklist-cooldown-range",), 2),  # a host that failed twice stays out
-    *_ignored(1, "--config-file"),  # flags say the same
-    *_ignored(0, "--jsrun"),  # under LSF the hosts are those it granted, as everywhere
+    Flag(("--blacklist-cooldown-range",), 2),  # a host that failed twice gets no more ranks
+    *_ignored(1, "--config-file"),  # all its settings exist as flags
+    *_ignored(0, "--jsrun"),  # under LSF the hosts are the granted ones in any case
 )
 
 
 class _Seen(argparse.Action):
-    """Notes a flag with its value, in the order of the command line."""
+    """Records a flag with its value, in the order of the command line."""
 
     def __init__(self, *, flag: Flag, **given: object) -> None:
         super().__init__(**given)  # type: ignore[arg-type]
@@ -90,7 +90,7 @@ class _Seen(argparse.Action):
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare them; the help does not list them."""
+    """Declare the flags; the help does not list them."""
     parser.set_defaults(horovod_flags=[])
     for flag in FLAGS:
         parser.add_argument(
@@ -105,7 +105,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def variables(arguments: argparse.Namespace) -> Mapping[str, str]:
-    """What the flags given set for the ranks. Warns of those that set nothing.
+    """Return the variables that the given flags set for the ranks. Warns of flags without effect.
 
     Raises:
         UsageError: a flag's value cannot be read.

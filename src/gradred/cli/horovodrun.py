@@ -1,4 +1,4 @@
-"""horovodrun, on the path where `import horovod` finds gradred: `gradred info horovod_path`."""
+"""horovodrun, found where `import horovod` finds gradred: see `gradred info horovod_path`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Available Tensor Operations:
 
 
 def command_line(words: Sequence[str]) -> int:
-    """horovodrun: `gradred run --horovod` with these words; the exit status."""
+    """Run `gradred run --horovod` with these words; returns the exit status."""
     asked = _questions(words)
     if asked.version or words[:1] == ["-v"]:
         print(VERSION)
@@ -41,7 +41,7 @@ def command_line(words: Sequence[str]) -> int:
 
 
 def _questions(words: Sequence[str]) -> argparse.Namespace:
-    """Which of Horovod's questions stand among the flags, before the program."""
+    """Parse Horovod's flags that only ask for information, from the words before the program."""
     parser = argparse.ArgumentParser(prog="horovodrun", allow_abbrev=False, add_help=False)
     run.configure(parser)
     parser.add_argument("--version", action="store_true")

@@ -1,4 +1,4 @@
-"""`gradred info`: what gradred finds on this machine, and each setting with its source."""
+"""`gradred info`: print what gradred finds on this machine, and each setting with its source."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _topology() -> str:
     return f"host {os.uname().nodename}, memory nodes {cpu.numa_nodes()}, {where}"
 
 
-# The one table of facts: key -> its value as text.
+# The table of facts: for each key the function that returns its value as text.
 FACTS: dict[str, Callable[[], str]] = {
     "version": _version,
     "mpi": _mpi,

@@ -1,4 +1,4 @@
-"""What `gradred run` starts, and where."""
+"""The program that `gradred run` starts, and its hosts."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from gradred.errors import UsageError, explain
 from gradred.launch import foreground, hosts
 from gradred.launch.job import Order
 
-# An address that no host has: what leads there leads to any host that is not named.
+# An address that no host has; its route is that to any host that is not named.
 _ANYWHERE = "192.0.2.1"
 
-# Seconds from the first failure on, and in an elastic job: what computes does not notice it.
+# The grace period without and with elastic: ranks that compute do not notice a failure soon.
 _GRACE = {False: 5.0, True: 60.0}
 
 
 class JobOrder:
-    """What is started, wherever it will be."""
+    """The parts of a start that do not depend on the hosts."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class JobOrder:
         return launcher + launch.proxy_command(self._mpi.family)
 
     def commands(self, placed: Sequence[hosts.Host], ranks: int) -> list[str]:
-        """What mpiexec and each rank would run."""
+        """Return the commands of mpiexec and of each rank."""
         launcher = launch.quoted(self._launcher(placed, ranks))
         return [launcher, f"each rank: {launch.quoted(self._program)}"]
 
@@ -64,7 +64,7 @@ class JobOrder:
         variables: Mapping[str, str] | None = None,
         again: int | None = None,
     ) -> Order:
-        """What to start on these hosts; none: on this one."""
+        """Make the order to start on these hosts; if empty, on this host."""
         arguments, environment = self._arguments, self._environment
         if arguments.verbose:
             for line in (f"{self._mpi}, {ranks} ranks on {source}", *self.commands(placed, ranks)):
@@ -90,7 +90,7 @@ class JobOrder:
         )
 
     def look(self, since: float = 0.0) -> foreground.Look:
-        """How it appears, so many seconds after its first start."""
+        """Return the look of a start, so many seconds after the first start."""
         arguments = self._arguments
         limit = arguments.timeout
         return foreground.Look(
@@ -103,7 +103,7 @@ class JobOrder:
 
 
 def _meeting_place(placed: Sequence[hosts.Host]) -> dict[str, str]:
-    """Where torch.distributed's ranks find each other, unless the environment says it."""
+    """Return torch.distributed's rendezvous variables, unless the environment has set them."""
     with socket.socket() as free:
         free.bind(("", 0))
         port = free.getsockname()[1]
@@ -113,7 +113,7 @@ def _meeting_place(placed: Sequence[hosts.Host]) -> dict[str, str]:
 
 
 def place(arguments: argparse.Namespace, options: list[str]) -> tuple[list[hosts.Host], int, str]:
-    """The hosts with their ranks (none where all run here), their number, where that is from."""
+    """Return the hosts with their ranks (empty if all are here), the ranks, and the source."""
     found: hosts.Hosts | None = None
     if arguments.hosts is not None:
         found = hosts.parse_list(arguments.hosts)

@@ -1,4 +1,4 @@
-"""Values of options, as argparse has them parsed."""
+"""Types of option values, for argparse."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from gradred import config
 
 
 def positive(text: str) -> int:
-    """A number of ranks."""
+    """Parse a number of ranks."""
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks, which is 1 or more")
     return int(text)
 
 
 def duration(zero: float | None) -> Callable[[str], float]:
-    """Parses a duration; 0 only where it means something."""
+    """Return a parser of durations; it accepts 0 only if `zero` gives its meaning."""
 
     def parse(text: str) -> float:
         if zero is not None and text == "0":

@@ -1,4 +1,4 @@
-"""`gradred ps`: where the ranks of this user's jobs on this host are."""
+"""`gradred ps`: print the status of the ranks of this user's jobs on this host."""
 
 from __future__ import annotations
 

@@ -55,13 +55,13 @@ def _configure_place(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the same, a line per host: `h1`, `h1:2` or `h1 slots=2`",
     )
-    # As horovodrun spells them.
+    # horovodrun's spellings.
     hidden = argparse.SUPPRESS
     place.add_argument("--num-proc", type=positive, dest="ranks", default=hidden, help=hidden)
     place.add_argument(
         "--mpi-args", action="append", dest="mpi_option", default=hidden, help=hidden
     )
-    # As users of either mpiexec spell them.
+    # The spellings of both mpiexecs.
     for dest, names in (
         ("hosts", ("--host", "-host", "-hosts")),
         ("hostfile", ("-hostfile", "--machinefile", "-machinefile")),
@@ -107,7 +107,7 @@ def _configure_environment(parser: argparse.ArgumentParser) -> None:
 
 
 def _with_horovod(variables: dict[str, str]) -> None:
-    """Have the ranks find gradred where they import horovod."""
+    """Make the ranks find gradred when they import horovod."""
     before = variables.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, [horovod.path(), before]))
 
@@ -155,8 +155,8 @@ def _configure_end(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Start the job; the first failing rank's exit status."""
-    values = config.load()  # a misspelt knob ends here, once, and not in every rank
+    """Run the job; returns the exit status of the first rank that failed."""
+    values = config.load()  # reports a misspelt setting here, once, and not in every rank
     program = arguments.program[1:] if arguments.program[:1] == ["--"] else arguments.program
     if not program:
         raise UsageError(
@@ -181,7 +181,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _profiles(variables: Mapping[str, str]) -> bool:
-    """Whether the ranks are asked for a profile."""
+    """Return whether the ranks are to make a profile."""
     name = config.variable("profile")
     if name in variables:
         config.set("profile", variables[name])
@@ -189,7 +189,7 @@ def _profiles(variables: Mapping[str, str]) -> bool:
 
 
 def _variables(texts: list[str]) -> dict[str, str]:
-    """What -x names, and what lets Python's output appear while it is made."""
+    """Return the variables of -x, and the one that makes Python's output appear immediately."""
     found = {} if "PYTHONUNBUFFERED" in os.environ else {"PYTHONUNBUFFERED": "1"}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -197,5 +197,5 @@ def _variables(texts: list[str]) -> dict[str, str]:
             found_text = "there is no such variable here"
             raise UsageError(explain(f"-x {text}", found_text, "Write -x NAME=VALUE, or set it"))
         found[name] = value if equals else os.environ[name]
-    config.check(found)  # here, once, and not in every rank
+    config.check(found)  # reports errors here, once, and not in every rank
     return found
