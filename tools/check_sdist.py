@@ -1,9 +1,9 @@
-"""Whether a source distribution holds all that this checkout was built from, byte for byte.
+"""Check that a source distribution has all files that this checkout was built from, byte for byte.
 
     python tools/check_sdist.py dist/gradred-0.1.0.tar.gz dist/gradred-0.1.0-cp311-...whl
 
-To compile all of it again from the unpacked archive would take minutes and tell the same: the
-compiler and CMake have noted each file that they read, and a wheel's other files are copies.
+Compiling again from the unpacked archive would take minutes and show nothing more. The compiler and
+CMake have recorded each file that they read, and a wheel's other files are copies.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OF_SETUPTOOLS = ("setup.py", "pyproject.toml", "README.md", "LICENSE")
 
 
 def read_by_builds() -> set[Path]:
-    """Files of this checkout that were read, relative to it: by the compilers, Ninja and CMake."""
+    """Return the files of this checkout that the compilers, Ninja and CMake have read."""
     import ninja
 
     found: set[Path] = set()
@@ -34,18 +34,18 @@ def read_by_builds() -> set[Path]:
 
 
 def of_the_checkout(lines: Iterable[str], build: Path) -> Iterable[Path]:
-    """The files among `lines`, which name them relative to `build`, but for what was made there."""
+    """Yield the checkout's files in `lines`, relative to it, except those made by the build."""
     made = ROOT / "build"
     for line in lines:
         path = (build / line.strip().removeprefix("| ")).resolve()
         if path.is_relative_to(ROOT) and not path.is_relative_to(made) and path.is_file():
             relative = path.relative_to(ROOT)
-            if not relative.parts[0].startswith(".venv"):  # headers of packages
+            if not relative.parts[0].startswith(".venv"):  # headers of installed packages
                 yield relative
 
 
 def copied_into(wheel: Path) -> set[Path]:
-    """What the wheel has of src/, but what was compiled."""
+    """Return the files of src/ in the wheel, except compiled ones."""
     names = ZipFile(wheel).namelist()
     return {
         Path("src", name)
@@ -55,7 +55,7 @@ def copied_into(wheel: Path) -> set[Path]:
 
 
 def differences(sdist: Path, needed: Iterable[Path]) -> list[str]:
-    """The files of `needed` that the archive lacks, or has otherwise than this checkout."""
+    """Return the files of `needed` that are missing in the archive or differ from this checkout."""
     with tarfile.open(sdist) as archive:
         top = archive.getnames()[0].split("/")[0]
         held = {name.removeprefix(f"{top}/") for name in archive.getnames()}

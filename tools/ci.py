@@ -1,12 +1,12 @@
-"""The gate: what every change passes. The table is GATE; the record of the nightly run counts, too.
+"""Run the gate, which every change must pass. GATE is its table; it reads the nightly record too.
 
-    python3 tools/ci.py                  # all of it: `make ci`, .ci/run
+    python3 tools/ci.py                  # all stages: `make ci`, .ci/run
     python3 tools/ci.py --only NAME      # the stages whose names contain this, in the environments
                                          # of the last run
-    python3 tools/ci.py --since REV      # what the changes since REV concern, by tools/layers.py
+    python3 tools/ci.py --since REV      # tests for the changes since REV, by tools/layers.py
 
 A test has one try here. Exit status: 0 no stage failed, 2 REV is no commit. tools/nightly.py runs
-all the rest.
+all other tests.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from stages import BUILD, Stage, named, report, run_stages
 
 
 def openmpi_ranks() -> bool:
-    """The binary that was built beside MPICH, on Open MPI."""
+    """Run, on Open MPI, the binary that was built in MPICH's environment."""
     return checks.ranks(OPENMPI, "--no-unit", "--ranks", "2")
 
 
 def records() -> bool:
-    """What the gate under load and the nightly run have found."""
+    """Print the results of the gate under load and of the nightly run."""
     load = json.loads(nightly_record.UNDER_LOAD.read_text())
     rounds = f"{load['passed']} of {len(load['rounds'])} rounds passed"
     print(f"gate under load of {load['date'][:10]}, commit {load['commit'][:10]}: {rounds}")
@@ -41,22 +41,22 @@ def records() -> bool:
 
 
 def devices() -> bool:
-    """Arrays on the simulated driver's devices."""
+    """Test arrays on the devices of the simulated driver."""
     return checks.ranks(MPICH, "--devices")
 
 
 def faults() -> bool:
-    """One of each kind; the closing lines name what was skipped."""
+    """Run one test of each kind of fault; the closing lines name skipped tests."""
     return checks.jobs(MPICH, *gate_tests.FAULTS.values(), variables={tally.NAMES: "1"})
 
 
 def commands() -> bool:
-    """One job of each; likewise."""
+    """Run one test of each command; the closing lines name skipped tests."""
     return checks.jobs(MPICH, *gate_tests.COMMANDS.values(), variables={tally.NAMES: "1"})
 
 
 def front_ends() -> bool:
-    """One job of each."""
+    """Run one test of each front end."""
     return checks.torch_jobs(*gate_tests.FRONT_ENDS.values())
 
 
@@ -68,12 +68,12 @@ GATE = (
     Stage("make test", checks.make_test, all_cores=True, tests=tests_alone),
     Stage("nightly record", records),
     Stage("sdist and wheel", checks.wheel),
-    # It compiles in the folder in which the wheel is built: after the wheel, never beside it.
+    # It compiles in the folder in which the wheel is built, so it must run after the wheel.
     Stage("core", checks.core_tests, beside=True, tests=checks.core_tests),
-    # Both install into one environment: the docs are done before lint begins.
+    # Both install into one environment, so the docs end before lint begins.
     Stage("docs", checks.docs),
     Stage("lint", checks.lint, beside=True),
-    # These wait for a part of their time, and so run beside each other.
+    # These stages wait for a part of their time, so they run at the same time.
     Stage("faults", faults, beside=True, tests=faults),
     Stage("commands", commands, beside=True, tests=commands),
     Stage("doctests", checks.doctests, tests=checks.doctests),

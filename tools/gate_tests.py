@@ -1,11 +1,11 @@
-"""The tests that start jobs and run in the gate: one of each kind. All of them run nightly."""
+"""The tests of the gate that start jobs: one of each kind. The nightly run has all of them."""
 
 from __future__ import annotations
 
 _IN_FAULTS = "tests/faults/test_faults.py::test_"
 _IN_JOBS = "tests/jobs/test_"
 
-# By the kind of fault, one test: on MPICH.
+# One test for each kind of fault, on MPICH.
 FAULTS = {
     "kill": f"{_IN_FAULTS}killed_peer_raises_peer_lost_within_two_seconds[shared memory-small]",
     "stop": f"{_IN_FAULTS}silent_peer_raises_timeout_error_on_every_rank[messages-stopped-small]",
@@ -27,7 +27,7 @@ FAULTS = {
     "::test_lost_device_is_an_error_that_names_it_and_the_peers_hear_of_it",
 }
 
-# By the command, one test: on MPICH. (`gradred run` and `info`: tests/unit/test_cli.py.)
+# One test for each command, on MPICH. (tests/unit/test_cli.py tests `gradred run` and `info`.)
 COMMANDS = {
     "run, on two hosts": "tests/hosts/test_run.py"
     "::test_ranks_fill_hosts_and_get_environment_and_folder[list]",
@@ -41,7 +41,7 @@ COMMANDS = {
     "::test_errors_reach_all_and_the_communicator_goes_on",
 }
 
-# By the front end, one test: on Open MPI, beside PyTorch. (mpi4py's is `make test`.)
+# One test for each front end, on Open MPI with PyTorch. (`make test` tests mpi4py's.)
 FRONT_ENDS = {
     "torch.distributed": f"{_IN_JOBS}torchrun.py::test_examples_learn[ddp.py]",
     "Horovod": f"{_IN_JOBS}torch_examples.py::test_examples_learn[horovod_digits.py]",

@@ -1,4 +1,4 @@
-"""Write docs/config.md from the table of knobs; with --check only say whether it is up to date."""
+"""Write docs/config.md from the table of settings; `--check` only checks that it is up to date."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ variable that is not in this table is an error, and so is a value that cannot be
 
 
 def page() -> str:
-    """The whole page, as text."""
+    """Return the whole page as text."""
     rows = (f"| `{name}` | `{default}` | {text} |\n" for name, default, text in config.table())
     return HEAD + "".join(rows)
 

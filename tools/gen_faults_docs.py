@@ -1,4 +1,4 @@
-"""Makes docs/faults.md from what the fault tests saw on each MPI (docs/faults/*.jsonl).
+"""Make docs/faults.md from the fault tests' records of each MPI (docs/faults/*.jsonl).
 
 `tools/fault_sweep.py` makes the records, and calls this. Prints the page; `--write` replaces it.
 """
@@ -38,10 +38,10 @@ each of these kills no process of the job lives, and nothing holds or names its 
 ([errors](errors.md)), heard nothing, and were ended after the grace.
 """
 
-# The report of a timeout: its name differs from job to job.
+# The path of a timeout's report; its name differs from job to job.
 JOB_FILE = re.compile(r"/\S*/gradred-\d+-job-\S+\.txt")
 
-# The parts of the page: title, and what the figures of their rows mean.
+# The parts of the page: title, and the meaning of the figures in the rows.
 PARTS = {
     "ranks": (
         "A rank",
@@ -83,13 +83,13 @@ job have ended, one of grace included; of Ctrl-C those of the whole job.""",
 
 
 def load() -> list[dict[str, Any]]:
-    """All records, an MPI after the other."""
+    """Return all records, MPI by MPI."""
     lines = [line for file in sorted(RECORDS.glob("*.jsonl")) for line in file.open()]
     return [{"part": "ranks", "saw": ""} | json.loads(line) for line in lines]
 
 
 def sweeps(records: list[dict[str, Any]]) -> str:
-    """When what was recorded was seen, at which commit, and how many tests it took."""
+    """Return the dates and commits of the records, and the numbers of tests."""
     found = [
         f"On {one['mpi']} {one['version']} {one['passed']} tests passed and {one['skipped']} were "
         f"skipped on {one['date']}, at commit {one['commit']}."
@@ -104,7 +104,7 @@ def sweeps(records: list[dict[str, Any]]) -> str:
 
 
 def kills(records: list[dict[str, Any]], mpis: list[tuple[str, str]]) -> list[str]:
-    """The section about kills from outside."""
+    """Return the section about kills from outside."""
     rows = [one for one in records if one["part"] == "kills"]
     if not rows:
         return []
@@ -124,7 +124,7 @@ def kills(records: list[dict[str, Any]], mpis: list[tuple[str, str]]) -> list[st
 
 
 def of_kills(kills: list[dict[str, Any]]) -> str:
-    """How many, how soon the others knew, and where the kills fell."""
+    """Return the number of kills, the time until the others noticed, and the interrupted phases."""
     if not kills:
         return "-"
     slowest = duration(max(one["slowest_seconds"] for one in kills))
@@ -138,7 +138,7 @@ def of_kills(kills: list[dict[str, Any]]) -> str:
 
 
 def cell(records: list[dict[str, Any]]) -> str:
-    """What one MPI showed in one case; of several runs, in the slowest."""
+    """Return one MPI's result in one case; of several runs the slowest."""
     if not records:
         return "-"
     one = max(records, key=lambda record: record["slowest_seconds"] or 0.0)
@@ -148,19 +148,19 @@ def cell(records: list[dict[str, Any]]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in seconds, or in milliseconds where those would be 0.0."""
+    """Return a time in seconds, or in milliseconds if it is short."""
     if seconds >= 0.05:
         return f"{seconds:.1f} s"
     return f"{1e3 * seconds:.0f} ms" if seconds >= 0.5e-3 else "below 1 ms"
 
 
 def status(number: int) -> int:
-    """The status as a shell shows it: Python's subprocess has -9 for what SIGKILL has ended."""
+    """Return the status as a shell shows it; Python's subprocess has -9 for SIGKILL."""
     return number if number >= 0 else 128 - number
 
 
 def table(records: list[dict[str, Any]], mpis: list[tuple[str, str]]) -> list[str]:
-    """The lines of a part's table."""
+    """Return the lines of a part's table."""
     cases = list(dict.fromkeys((one["fault"], one["call"], one["path"]) for one in records))
     titles = [f"{name} {version}" for name, version in mpis]
     lines = [
@@ -175,7 +175,7 @@ def table(records: list[dict[str, Any]], mpis: list[tuple[str, str]]) -> list[st
 
 
 def messages(records: list[dict[str, Any]]) -> list[str]:
-    """One message of each fault and path."""
+    """Return one message of each fault and transport."""
     lines: list[str] = []
     seen: set[tuple[str, str]] = set()
     for one in records:
@@ -191,7 +191,7 @@ def messages(records: list[dict[str, Any]]) -> list[str]:
 
 
 def page(records: list[dict[str, Any]]) -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     mpis = list(dict.fromkeys((one["mpi"], one["version"]) for one in records))
     lines = [HEAD, sweeps(records), *kills(records, mpis)]
     for part, (title, meaning) in PARTS.items():

@@ -1,12 +1,13 @@
-"""The layers of the C++ core and of the Python package, and what lies below each.
+"""The layers of the C++ core and of the Python package, with the layers below each.
 
-tests/unit/test_layers.py holds the code to these tables; tools/since.py chooses tests by them.
+tests/unit/test_layers.py checks the code against these tables. tools/since.py selects tests by
+them.
 """
 
 from __future__ import annotations
 
-# What each folder of csrc includes, beside itself: the nearest layers below, which may include what
-# those include. Exactly so: an include that is not needed any more leaves no line here.
+# The layers that each folder of csrc includes, except itself. Only the nearest layers are listed;
+# the folder may include the layers below those too. Unused entries must be removed here.
 CXX_LAYERS: dict[str, list[str]] = {
     "base": [],
     "mpi": ["base"],
@@ -16,7 +17,7 @@ CXX_LAYERS: dict[str, list[str]] = {
     "memory": ["reduce"],
     "device": ["memory"],
     "node": ["liveness", "memory", "schedule"],
-    "plan": ["memory", "schedule"],  # a family says which memory it reads
+    "plan": ["memory", "schedule"],  # a plan family declares the memory that it reads
     "transport": ["memory", "mpi"],
     "engine": ["liveness", "schedule", "transport"],
     "comm": ["engine", "node", "plan"],
@@ -27,8 +28,8 @@ CXX_LAYERS: dict[str, list[str]] = {
     "tests": ["testing"],
 }
 
-# What each module or package of gradred imports, beside itself: the nearest layers below, which may
-# import what those import. Exactly so: an import that is not needed any more leaves no line here.
+# The layers that each module or package of gradred imports, except itself. Only the nearest layers
+# are listed; it may import the layers below those too. Unused entries must be removed here.
 PYTHON_LAYERS: dict[str, list[str]] = {
     "_util": [],
     "errors": [],
@@ -64,27 +65,27 @@ PYTHON_LAYERS: dict[str, list[str]] = {
     "__main__": ["cli"],
 }
 
-# In two files, of which each needs the other.
+# A layer in two files that need each other.
 PYTHON_PARTS = {"memory_comm": "comm"}
 
-# What a module uses of the extension, where that is one layer of the core alone.
+# The layer of the core that a module uses, if it uses only one.
 OF_THE_CORE = {
     "config": "runtime",
     "element_types": "base",
     "schedules": "schedule",
 }
 
-# They start others by name, which have tests of their own.
+# Modules that start others by name; those have tests of their own.
 BY_NAME = {"__main__", "cli"}
 
 
 def below(layer: str, graph: dict[str, list[str]]) -> set[str]:
-    """The layer itself, all that it uses, and what that uses."""
+    """Return the layer itself and all layers below it."""
     return {layer}.union(*(below(lower, graph) for lower in graph[layer]))
 
 
 def used_by(layer: str) -> tuple[set[str], set[str]]:
-    """What a layer of the Python package uses: layers of it, and layers of the core."""
+    """Return the layers of the package, and of the core, that a layer of the package uses."""
     found: set[str] = set()
     core = below("python", CXX_LAYERS) if layer == "_core" else set()
     waiting = [layer]

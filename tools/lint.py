@@ -1,6 +1,6 @@
-"""Formatting, types and spelling of everything; `--fix` mends what a tool can mend by itself.
+"""Check formatting, types and spelling of all code; `--fix` corrects what a tool can correct.
 
-Runs every check although an earlier one fails, and says at the end which failed.
+Runs every check even if an earlier one fails, and prints the failed checks at the end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BIN = Path(sys.executable).parent
 
 
 def checks(fix: bool) -> dict[str, list[str]]:
-    """Name and command of each check."""
+    """Return name and command of each check."""
     cpp = sorted(str(path) for path in Path("csrc").rglob("*") if path.suffix in (".h", ".cc"))
     python = [str(BIN / "python"), "-m"]
     return {

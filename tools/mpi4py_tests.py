@@ -1,11 +1,12 @@
-"""Runs mpi4py's own tests with gradred's communicators in the place of mpi4py's.
+"""Run mpi4py's own tests with gradred's communicators instead of mpi4py's.
 
-They are fetched, not kept here: the source distribution of the installed mpi4py version is
-downloaded into .cache/ once. Each number of ranks runs with `MPI.COMM_WORLD` and `MPI.COMM_SELF`
-replaced, and on plain mpi4py (with `--quick` only if tests fail). A test says nothing about
-gradred, and is listed apart, if it fails on plain mpi4py too, or if it fails with mpi4py's own
-copies of the two communicators: then it asks for the very objects. The last line holds the counts.
-Exit status: 0 no test fails with gradred alone (also where the tests cannot be had), 1 one does.
+The tests are downloaded, not stored here: the source distribution of the installed mpi4py version
+goes into .cache/ once. For each number of ranks they run with `MPI.COMM_WORLD` and `MPI.COMM_SELF`
+replaced, and on plain mpi4py (with `--quick` only if tests fail). Two kinds of failures are listed
+apart, since they show no error of gradred: tests that fail on plain mpi4py too, and tests that fail
+with mpi4py's own copies of the two communicators, since they require the very objects. The last
+line has the counts. Exit status: 0 no test fails with gradred alone (or the tests cannot be
+downloaded), 1 a test does.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ ROOT = Path(__file__).resolve().parent.parent
 CACHE = Path(".cache")
 RESULTS = Path("build", "mpi4py-tests")
 
-# Where gradred differs on purpose, and why; tests/compat/one_rank.py adapts one more.
+# Intended differences of gradred, with the reason; tests/compat/one_rank.py adapts one more.
 DIFFERENT = {
     "test_objmodel.TestObjModel.testCAPI": "mpi4py's C functions make objects of mpi4py's classes",
 }
 
-# How often a run is repeated without the test that plain mpi4py does not survive.
+# How often a run is repeated without the test that ended plain mpi4py.
 MOST_FATAL = 3
 
 
 @dataclass
 class Run:
-    """Verdicts of one job: `failed` with a text, of the first rank that has one."""
+    """The verdicts of one job; `failed` has the text of the first rank on which a test failed."""
 
     passed: set[str] = field(default_factory=set)
     skipped: set[str] = field(default_factory=set)
@@ -50,7 +51,7 @@ class Run:
 
 
 def fetch() -> Path | str:
-    """The folder of mpi4py's tests, or why there is none."""
+    """Return the folder of mpi4py's tests, or why there is none."""
     version = importlib.metadata.version("mpi4py")
     tests = CACHE / f"mpi4py-{version}" / "test"
     if tests.is_dir():
@@ -70,7 +71,7 @@ def fetch() -> Path | str:
 
 
 def run(tests: Path, kind: str, ranks: int, names: list[str], seconds: float) -> Run:
-    """One job of `ranks` ranks; `kind` and `names` as tests/compat/one_rank.py takes them."""
+    """Run one job of `ranks` ranks; tests/compat/one_rank.py explains `kind` and `names`."""
     out = RESULTS / f"{kind}-{ranks}"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
@@ -89,7 +90,7 @@ def run(tests: Path, kind: str, ranks: int, names: list[str], seconds: float) ->
 
 
 def read(out: Path, ranks: int, problem: str | None) -> Run:
-    """Join the verdicts of all ranks: a test has failed when it failed on any."""
+    """Join the verdicts of all ranks: a test has failed if it failed on any rank."""
     found = Run()
     for rank in range(ranks):
         verdicts = out / f"{rank}.json"
@@ -118,7 +119,7 @@ Compared = tuple[Run, dict[str, str], dict[str, str]]
 
 
 def compare_if_needed(tests: Path, ranks: int, seconds: float) -> Compared:
-    """As `compare`, without the run on plain mpi4py where nothing fails that it could explain."""
+    """Do as `compare`, but run plain mpi4py only if it could explain a failure."""
     ours = run(tests, "gradred", ranks, [], seconds)
     failures = {test: text for test, text in ours.failed.items() if test not in DIFFERENT}
     apart = dict(DIFFERENT)
@@ -130,7 +131,7 @@ def compare_if_needed(tests: Path, ranks: int, seconds: float) -> Compared:
 def set_apart_what_asks_for_the_objects(
     tests: Path, ranks: int, seconds: float, failures: dict[str, str], apart: dict[str, str]
 ) -> None:
-    """Move such tests from `failures` to `apart`."""
+    """Move tests that require mpi4py's very objects from `failures` to `apart`."""
     if not failures:
         return
     copies = run(tests, "copies", ranks, sorted(failures), seconds)
@@ -140,7 +141,7 @@ def set_apart_what_asks_for_the_objects(
 
 
 def compare(tests: Path, ranks: int, seconds: float) -> Compared:
-    """Gradred's run, what is listed apart with the reason, and what fails with gradred alone."""
+    """Return gradred's run, the tests listed apart with reasons, and failures of gradred alone."""
     fatal: list[str] = []
     plain = run(tests, "plain", ranks, [], seconds)
     while plain.fatal and len(fatal) < MOST_FATAL:
@@ -152,7 +153,7 @@ def compare(tests: Path, ranks: int, seconds: float) -> Compared:
     apart |= DIFFERENT
     ours = run(tests, "gradred", ranks, [f"-{test}" for test in fatal], seconds)
     failures = {test: text for test, text in ours.failed.items() if test not in apart}
-    # A test that plain mpi4py runs must run here as well: passing over it would hide a difference.
+    # A test that plain mpi4py runs must run here too: a skip would hide a difference.
     for test in sorted((plain.passed & ours.skipped) - apart.keys()):
         failures[test] = "skipped, though plain mpi4py passes it"
     if not ours.fatal:

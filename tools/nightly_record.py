@@ -38,14 +38,14 @@ BLANK |= {"seconds": 0, "core_seconds": 0, "skipped": {}, "again": {}, "again_be
 
 
 def load(names: Iterable[str] = ()) -> dict[str, Any]:
-    """The record as it stands in the file, with a row for each of these stages.
+    """Read the record from the file, with a row for each of these stages.
 
-    A stage of another name has a row if it has failed: nothing says that it is mended.
+    A stage of another name has a row only if it has failed, since nothing shows that it is fixed.
     """
     record: dict[str, Any] = json.loads(RECORD.read_text())
     if record.get("schema") != SCHEMA:
         raise ValueError(f"{RECORD}: the schema is {record.get('schema')!r}, and not {SCHEMA!r}")
-    # Once these three stood in the record alone, for all of its rows.
+    # In older records these three values are in the record itself, for all of its rows.
     common = {
         key: record[key] for key in ("commit", "uncommitted", "again_before") if key in record
     }
@@ -56,12 +56,12 @@ def load(names: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def tried_again(record: Mapping[str, Any]) -> set[str]:
-    """The tests of a record that needed a second try."""
+    """Return the tests of a record that needed a second try."""
     return {name for stage in record["stages"] for name in stage["again"]}
 
 
 def reasons(record: Mapping[str, Any]) -> list[str]:
-    """Why the record is red; empty where it is green."""
+    """Return why the record is red; empty if it is green."""
     stages = record["stages"]
     bad = [f"stage {stage['name']}: FAILED" for stage in stages if stage["verdict"] == "FAILED"]
     before = {name for stage in stages for name in stage["again_before"]}
@@ -73,27 +73,27 @@ def reasons(record: Mapping[str, Any]) -> list[str]:
 
 
 def unchecked(record: Mapping[str, Any]) -> list[str]:
-    """The stages that checked nothing: the next run tries them again."""
+    """Return the stages that checked nothing; the next run tries them again."""
     rows = [row for row in record["stages"] if row["verdict"] in UNCHECKED]
     return [f"stage {row['name']}: {row['verdict']}" for row in rows]
 
 
 def verdict(record: Mapping[str, Any]) -> str:
-    """In a word."""
+    """Return the verdict on the record in one word."""
     if reasons(record):
         return "red"
     return "incomplete" if unchecked(record) or not record["stages"] else "green"
 
 
 def commits_behind(commit: str) -> int | None:
-    """How many commits this one has that the recorded one lacks; None in a clone without it."""
+    """Return how many commits HEAD has that `commit` lacks; None in a clone without `commit`."""
     command = ["git", "rev-list", "--count", f"{commit}..HEAD"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return int(done.stdout) if done.returncode == 0 else None
 
 
 def is_not_red(names: Iterable[str]) -> bool:
-    """Whether the last runs of these stages found nothing wrong; says what, and how old that is."""
+    """Print the last runs of these stages, and their age; returns whether none has failed."""
     record = load(names)
     commits = sorted({row["commit"] for row in record["stages"]} - {""})
     if not commits:
@@ -114,7 +114,7 @@ def is_not_red(names: Iterable[str]) -> bool:
 
 
 def rows(record: Mapping[str, Any]) -> list[str]:
-    """The table of stages."""
+    """Return the table of stages."""
     lines = ["| stage | verdict | minutes | core-seconds | tests passed | skipped | commit |"]
     lines.append("|---|---|---:|---:|---:|---|---|")
     for stage in record["stages"]:
@@ -129,7 +129,7 @@ def rows(record: Mapping[str, Any]) -> list[str]:
 
 
 def page(record: Mapping[str, Any]) -> str:
-    """docs/nightly.md."""
+    """Return the text of docs/nightly.md."""
     bad = reasons(record)
     machine = record["machine"]
     if not record["stages"]:

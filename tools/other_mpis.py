@@ -1,10 +1,10 @@
-"""Runs tests/mpi on the MPIs that the nightly run does not have: one binary for every MPI.
+"""Run tests/mpi on MPIs that the nightly run does not cover, all with one binary of gradred.
 
     python tools/other_mpis.py [--ranks 2] [NAME ...]
 
-Intel MPI comes from its Python package; Debian's Open MPI and MPICH have to be installed
-(apt-get install openmpi-bin mpich), else their row says so. gradred is built once, in an
-environment without any MPI, and the same binary serves all rows. Exit status 0: every MPI found has
+Intel MPI comes from its Python package. Debian's Open MPI and MPICH must be installed (apt-get
+install openmpi-bin mpich); if they are not, their row says so. gradred is built once, in an
+environment without any MPI, and all rows use that binary. Exit status 0: every MPI found has
 passed.
 """
 
@@ -23,14 +23,14 @@ ROOT = Path(__file__).resolve().parent.parent
 WORK = Path("build", "other-mpis")
 SUBJECTS = ("surface", "collectives", "requests", "comm_class", "progress", "arrays")
 TESTS = [f"tests/mpi/test_{subject}.py" for subject in SUBJECTS]
-INTEL = "impi-rt==2021.18.1"  # 2021.19 asks for a newer libfabric than its package brings
+INTEL = "impi-rt==2021.18.1"  # 2021.19 needs a newer libfabric than its package contains
 DEBIAN_OPEN_MPI = Path("/usr/lib/x86_64-linux-gnu/libmpi.so.40")
 DEBIAN_MPICH = Path("/usr/lib/x86_64-linux-gnu/libmpich.so.12")
 
 
 @dataclass(frozen=True)
 class Job:
-    """How to start ranks: the launcher's command, and the variables the ranks need."""
+    """How to start ranks: the launcher's command, and the variables that the ranks need."""
 
     command: list[str]
     variables: dict[str, str]
@@ -55,7 +55,7 @@ def debian_mpich(environment: Path) -> Job | str:
     launcher = shutil.which("mpiexec.mpich")
     if launcher is None or not DEBIAN_MPICH.exists():
         return "not installed (apt-get install mpich)"
-    # Debian gives the library another name than MPICH's ABI has, which mpi4py's wheel looks for.
+    # Debian's library has another name than that of MPICH's ABI, which mpi4py's wheel looks for.
     folder = (environment / "debian-mpich").absolute()
     folder.mkdir(exist_ok=True)
     link = folder / "libmpi.so.12"
@@ -77,7 +77,7 @@ def pip(environment: Path, *packages: str) -> None:
 
 
 def wheel() -> Path:
-    """gradred, built once."""
+    """Build gradred once; returns the wheel."""
     dist = WORK / "dist"
     shutil.rmtree(dist, ignore_errors=True)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(dist), "."]
@@ -86,7 +86,7 @@ def wheel() -> Path:
 
 
 def check(name: str, built: Path, ranks: int) -> str:
-    """The verdict on one MPI: 'passed', 'FAILED ...' or why it was not tried."""
+    """Test one MPI; returns 'passed', 'FAILED ...' or why it was not tried."""
     environment = WORK / name
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
     pip(environment, f"{built}[test]")

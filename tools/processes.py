@@ -1,8 +1,8 @@
-"""Starts a job of many processes and ends all of them, also those that left its session.
+"""Start a job of many processes and end all of them, also those that left its session.
 
-Launchers put ranks into sessions of their own, so a process group does not hold a job together.
-This process becomes the reaper of everything below it: what a job leaves behind is found as its
-child, and is both reported and killed.
+Launchers start ranks in sessions of their own, so a process group does not contain the whole job.
+This process becomes the subreaper of all its descendants. Processes that a job leaves behind become
+its children, so it finds them, reports them and kills them.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import ClassVar
 
 PR_SET_CHILD_SUBREAPER = 36
 
-# Seconds. A helper of Python's multiprocessing ends when it sees that its parent has: on a busy
-# machine it may still be starting.
+# Seconds. A helper of Python's multiprocessing ends when it notices that its parent has ended. On a
+# busy machine it may still be starting.
 _TO_LEAVE_BY_ITSELF = 30.0
 
-# Children of this process that belong to no job, with all below them.
+# Children of this process that belong to no job; their descendants are excluded too.
 APART: set[int] = set()
 
 
 @dataclass(frozen=True)
 class Job:
-    """How a job ended: `problem` is None for status 0; `left` are processes it left behind."""
+    """How a job ended: `problem` is None for status 0; `left` are processes that it left behind."""
 
     problem: str | None
     left: list[str]
@@ -41,7 +41,7 @@ class Job:
 
 
 def run_job(command: list[str], environment: dict[str, str], timeout: float) -> Job:
-    """Runs `command` for at most `timeout` seconds; afterwards no process of it is left."""
+    """Run `command` for at most `timeout` seconds; afterwards no process of it is left."""
     before = adopted()
     process = subprocess.Popen(command, env=environment, start_new_session=True)
     problem = None
@@ -53,7 +53,7 @@ def run_job(command: list[str], environment: dict[str, str], timeout: float) -> 
     except subprocess.TimeoutExpired:
         timed_out = True
         problem = f"still running after {timeout:g} s"
-        process.terminate()  # a launcher ends its ranks, on other hosts too
+        process.terminate()  # a launcher then ends its ranks, on other hosts too
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(5)
     finally:
@@ -62,16 +62,16 @@ def run_job(command: list[str], environment: dict[str, str], timeout: float) -> 
 
 
 def adopted() -> set[int]:
-    """What lives below this process, which from now on adopts what its children leave behind."""
+    """Make this process a subreaper; returns its descendants that exist before the job."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     return descendants()
 
 
 class Beside:
-    """A command that runs beside what this process does, and whose output is shown at its end."""
+    """A command that runs concurrently with this process; its output is shown at its end."""
 
     ended_core_seconds: ClassVar[float] = 0.0
-    """Of all that have ended."""
+    """The core seconds of all such commands that have ended."""
 
     def __init__(self, command: list[str], output: Path) -> None:
         self._output = output
@@ -80,9 +80,9 @@ class Beside:
             self._process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
         APART.add(self._process.pid)
         self.seconds = 0.0
-        """What it took, once it has ended."""
+        """The seconds that it took, once it has ended."""
         self.core_seconds = 0.0
-        """Likewise, of processors, with all that it has waited for."""
+        """The core seconds of the command and of all processes that it has waited for."""
         self._status = 0
 
         def await_end() -> None:
@@ -100,14 +100,14 @@ class Beside:
         return self._awaits.is_alive()
 
     def wait(self) -> int:
-        """Its exit status, once it has ended."""
+        """Block until it has ended, and return its exit status."""
         self._awaits.join()
         print(self._output.read_text(), flush=True)
         return self._status
 
 
 def end_descendants(but: set[int]) -> list[str]:
-    """Kills what is left below this process except `but`, after some time to leave by itself."""
+    """Kill all descendants except `but`, after some time in which they may end by themselves."""
     patience = time.monotonic() + _TO_LEAVE_BY_ITSELF
     while (living := descendants() - but) and time.monotonic() < patience:
         time.sleep(0.02)
@@ -121,10 +121,10 @@ def end_descendants(but: set[int]) -> list[str]:
 
 
 def descendants() -> set[int]:
-    """Ids of the living processes below this one; the dead are reaped on the way."""
+    """Return the running descendants of this process; also reaps ended children."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it ended while we looked
+        with contextlib.suppress(OSError):  # the process has ended meanwhile
             state, parent = stat.read_text().rpartition(")")[2].split()[:2]
             pid = int(stat.parent.name)
             if state != "Z":
@@ -142,7 +142,7 @@ def descendants() -> set[int]:
 
 
 def title(pid: int) -> str:
-    """The command line of a process, shortened."""
+    """Return the command line of a process, shortened."""
     with contextlib.suppress(OSError):
         words = (
             Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")

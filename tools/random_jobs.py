@@ -1,10 +1,10 @@
-"""Runs tests/mpi/random_use.py many times, each job with a seed of its own, and writes a record.
+"""Run tests/mpi/random_use.py many times, each job with its own seed, and write a record.
 
     python tools/random_jobs.py --jobs 500 --ranks 2,3,4 --json FILE   # on this interpreter's MPI
     python tools/random_jobs.py --seed 137 --ranks 3 --verbose        # one job again
 
-A job that fails, hangs (every rank shows its stacks) or leaves a process behind counts as failed;
-its output is kept under build/random-jobs. Exit status: 0 all passed, 1 a failure.
+A job that fails, hangs (every rank prints its stacks) or leaves a process behind counts as failed.
+Its output is stored under build/random-jobs. Exit status: 0 all passed, 1 a failure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ sys.exit("; ".join([job.problem or "", *(f"left behind: {one}" for one in job.le
 
 @dataclasses.dataclass
 class Outcome:
-    """How a job ended."""
+    """The result of a job."""
 
     seed: int
     ranks: int
@@ -45,7 +45,7 @@ class Outcome:
 
 
 def shape(seed: int, ranks: list[int]) -> tuple[int, int]:
-    """Ranks and steps of a job: all follow from its seed."""
+    """Return ranks and steps of a job, which depend only on its seed."""
     return ranks[seed % len(ranks)], 150 + seed * 53 % 151
 
 
@@ -57,7 +57,7 @@ def run(seed: int, options: argparse.Namespace) -> Outcome:
     command = [*prefix, sys.executable, "tests/mpi/random_use.py"]
     command += ["--seed", str(seed), "--steps", str(steps), "--seconds", str(options.timeout)]
     command += ["--verbose"] if options.verbose else []
-    # A process of its own for each job: it ends what the job has started, and nothing else.
+    # Each job has a process of its own, which ends only the processes that the job has started.
     guard = [sys.executable, "-c", JOB, str(options.timeout + 15), *command]
     environment = {**os.environ, **variables, "PYTHONPATH": str(ROOT / "tools")}
     environment.setdefault("OMP_NUM_THREADS", "1")
@@ -86,7 +86,7 @@ def text_of(*command: str) -> str:
 
 
 def record(outcomes: list[Outcome], seconds: float) -> dict[str, Any]:
-    """What was run, on what, and how it went."""
+    """Return the record: the jobs, the machine and MPI, and the results."""
     ask = "from mpi4py import MPI; print(MPI.Get_library_version().strip(chr(0)))"
     failed = [one for one in outcomes if one.problem]
     return {

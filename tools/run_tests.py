@@ -1,10 +1,10 @@
-"""Runs the tests: those without MPI, then tests/mpi at each number of ranks.
+"""Run the tests: those without MPI, then tests/mpi at each number of ranks.
 
-With --devices those of tests/gpu instead, on a simulated driver.
+With --devices it runs those of tests/gpu instead, on a simulated driver.
 
-Each run is a job with a time limit that ends all of its processes; results are read from the files
-that every rank writes, so a test counts as failed when it failed on any rank. The last line holds
-the sums. Exit status: 0 all passed, 1 a failure, a hang or a job without tests.
+Each run is a job with a time limit; at its end all of its processes are ended. Every rank writes a
+result file, and a test counts as failed if it failed on any rank. The last line has the sums. Exit
+status: 0 all passed, 1 a failure, a hang or a job without tests.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ RESULTS = Path("build", "test-results")
 STARTS_PROCESSES = [
     f"tests/unit/test_{name}.py" for name in ("cli", "docs", "jobs", "run_function")
 ]
-# Each mostly keeps one core busy, so they run beside each other.
+# Each part uses mostly one core, so they run at the same time.
 WITHOUT_MPI = {
     "one process": ["tests/unit", *(f"--ignore={path}" for path in STARTS_PROCESSES)],
     "commands and jobs": STARTS_PROCESSES,
     "ranks as threads": ["tests/threads"],
 }
-# Of so many ranks what depends on their number: results, plans, agreement.
+# From so many ranks on, only tests that depend on their number run: results, plans, agreement.
 MANY_RANKS = 5
 OF_MANY_RANKS = [
     f"tests/mpi/test_{name}.py"
     for name in ("results", "plans", "disagreement", "communicators", "random_use")
 ]
-MOST_ON_A_DEVICE = 3  # ranks of tests/gpu, whose devices are threads
-BESIDE_FOUR_DEVICES = 5  # ranks beside which four pass data from device to device
-# Ranks of this host as if of several (tests/hosts/faked.py), which takes root.
+MOST_ON_A_DEVICE = 3  # ranks of tests/gpu, since its devices are threads
+BESIDE_FOUR_DEVICES = 5  # the number of ranks after which four ranks test copies between devices
+# Simulates ranks on several hosts (tests/hosts/faked.py), which needs root.
 ON_HOSTS = {"TEST_HOSTS": "0,0,1"}
-NOT_IN_FULL_SWEEP = {"commands and jobs"}  # none of its tests is marked so
+NOT_IN_FULL_SWEEP = {"commands and jobs"}  # none of its tests has the mark `full`
 
 
 @dataclass
 class Outcome:
-    """What one job found; `ranks` of 0 means without MPI."""
+    """The results of one job."""
 
     name: str
     seconds: float = 0.0
@@ -63,15 +63,15 @@ class Outcome:
 
 
 def launcher(ranks: int) -> tuple[list[str], dict[str, str]]:
-    """The command that starts `ranks` ranks of the MPI in this environment, and its variables."""
+    """Return the command that starts `ranks` ranks of this environment's MPI, and its variables."""
     beside = Path(sys.executable).parent / "mpiexec"
     mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
     if mpiexec is None:
         sys.exit("no mpiexec: install an MPI, for example with pip install mpich")
     version = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, timeout=60)
     if "Open MPI" in version.stdout or "OpenRTE" in version.stdout or "PRRTE" in version.stdout:
-        # Tests run as root in containers and with more ranks than cores; users decide that
-        # themselves, so these settings live here alone.
+        # Tests run as root in containers and with more ranks than cores. Users decide about that
+        # themselves, so only the tests have these settings.
         options = ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
         variables = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         return [mpiexec, "-n", str(ranks), *options], variables
@@ -85,15 +85,15 @@ def run_pytest(
     options: argparse.Namespace,
     more_variables: Mapping[str, str] = MappingProxyType({}),
 ) -> Outcome:
-    """One pytest per rank (one alone for `ranks` of 0) over `paths`."""
+    """Run one pytest per rank over `paths`; with `ranks` of 0 a single one without MPI."""
     folder = results_of(name)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    color = "yes" if sys.stdout.isatty() else "no"  # launchers pretend a terminal, or none
+    color = "yes" if sys.stdout.isatty() else "no"  # launchers hide or imitate the terminal
     command = [sys.executable, "-m", "pytest", "-q", f"--color={color}", "--durations=3", *paths]
     environment = {**os.environ, "RUN_TESTS_RESULTS": str(folder), "PYTHONFAULTHANDLER": "1"}
     environment.setdefault("OMP_NUM_THREADS", "1")
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # each rank would compile all tests anew
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else each rank would compile all tests
     environment |= more_variables
     if options.full:
         command += ["--full", "-m", "full or wider"]
@@ -112,7 +112,7 @@ def run_pytest(
 
 
 def core_seconds_used() -> float:
-    """By all processes that have ended below this one, but those beside it."""
+    """Return the core seconds of all ended descendants, except concurrent commands."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime - Beside.ended_core_seconds
 
@@ -127,7 +127,7 @@ def results_of(name: str) -> Path:
 
 
 def run_without_mpi(options: argparse.Namespace) -> list[Outcome]:
-    """The parts side by side: the first by this process, each other by one of its own."""
+    """Run the parts at the same time: the first in this process, the others in their own."""
     first, *others = [
         name for name in WITHOUT_MPI if not (options.full and name in NOT_IN_FULL_SWEEP)
     ]
@@ -148,10 +148,10 @@ def run_without_mpi(options: argparse.Namespace) -> list[Outcome]:
 
 
 def read_results(name: str, folder: Path, ranks: int, problem: str | None) -> Outcome:
-    """Joins the result files of all ranks; `problem` says what went wrong with the job itself."""
+    """Join the result files of all ranks; `problem` says what went wrong with the job itself."""
     outcome = Outcome(name)
     verdicts: dict[str, set[str]] = {}
-    lost: dict[str, list[str]] = {}  # where ranks ended that left no results
+    lost: dict[str, list[str]] = {}  # ranks without results, by the place where they ended
     for rank in range(ranks):
         at = f"{name}, rank {rank}" if ranks > 1 else name
         file = folder / f"results-{rank}.xml"
@@ -178,13 +178,13 @@ def read_results(name: str, folder: Path, ranks: int, problem: str | None) -> Ou
 
 
 def verdict(case: ElementTree.Element, title: str, outcome: Outcome) -> str:
-    """'passed', 'failed' (noted in `outcome`), or the reason of a skip."""
+    """Return 'passed', 'failed' (and record it in `outcome`), or the reason of a skip."""
     for child in case:
         if child.tag in ("failure", "error"):
             lines = (child.get("message") or "").splitlines()
             outcome.failed.append(f"{title}: {lines[0] if lines else child.tag}")
             if "rank 0" not in title and "rank" in title:
-                print(f"\n{title}\n{child.text}")  # only rank 0 has shown its own
+                print(f"\n{title}\n{child.text}")  # rank 0's own output has appeared already
             return "failed"
         if child.tag == "skipped":
             return child.get("message") or "no reason given"
@@ -192,7 +192,7 @@ def verdict(case: ElementTree.Element, title: str, outcome: Outcome) -> str:
 
 
 def report(outcomes: list[Outcome]) -> int:
-    """Prints seconds, skips, failures and the closing line; returns the exit status."""
+    """Print seconds, skips, failures and the closing line; returns the exit status."""
     print(f"\n{'':28}{'seconds':>8}{'core-s':>8}{'passed':>8}{'failed':>8}{'skipped':>8}")
     for one in outcomes:
         skips = sum(one.skipped.values())

@@ -1,7 +1,8 @@
-"""What a change concerns: the tests that tools/ci.py --since runs, chosen by the tables of layers.
+"""Select the tests that a change concerns, for tools/ci.py --since, by the tables of layers.
 
-A test concerns the layers that it imports, itself or by a helper of its folder that it names, and
-all that lies below them. What tests start without importing it stands in STARTED.
+A test concerns the layers that it imports, and all layers below them. It also concerns the layers
+imported by helper files of its folder that it names. STARTED lists the layers that tests use
+without importing them.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from checks import MPICH, OPENMPI, ROOT
 from layers import CXX_LAYERS, PYTHON_LAYERS, PYTHON_PARTS, below, used_by
 from stages import Stage
 
-# Layers that tests reach by a command or in programs of their own, beside those that the file of
-# the test imports.
+# Layers that tests use by a command or in programs of their own, in addition to those that the
+# test's file imports.
 STARTED = {
     "tests/core": ["_core"],
     "tests/faults": ["__main__", "cli", "launch", "csrc/comm"],
@@ -40,7 +41,7 @@ STARTED = {
     "tests/unit/test_jobs.py": ["calls"],
 }
 
-# What the environments and the runners depend on: the whole gate.
+# The environments and the runners depend on these files: a change needs the whole gate.
 EVERYTHING = (
     ".ci/",
     "Makefile",
@@ -61,13 +62,13 @@ WITH_RANKS = ("tests/mpi/", "tests/gpu/", "tests/pytorch/")
 
 @dataclass
 class Choice:
-    """Tests to run, and the core's test programs."""
+    """The tests to run, and the core's test programs."""
 
     tests: list[str] = field(default_factory=list)
     programs: list[str] = field(default_factory=list)
     docs: bool = False
     whole: str = ""
-    """The file whose change asks for the whole gate."""
+    """The file whose change needs the whole gate."""
 
     def __str__(self) -> str:
         if self.whole:
@@ -88,7 +89,7 @@ class Choice:
 
 
 def summed_up(tests: set[str]) -> list[str]:
-    """Whole folders by their name."""
+    """Return the tests with whole folders replaced by the folders' names."""
     lines = []
     for folder in sorted({str(Path(test).parent) for test in tests}):
         inside = {one for one in all_tests() if str(Path(one).parent) == folder}
@@ -97,11 +98,11 @@ def summed_up(tests: set[str]) -> list[str]:
 
 
 class UnknownRevisionError(Exception):
-    """Git finds no such commit."""
+    """git finds no such commit."""
 
 
 def changed(revision: str) -> list[str]:
-    """Files that differ from a revision, those that git does not track yet among them."""
+    """Return the files that differ from a revision, including untracked files."""
     known = ["git", "rev-parse", "--verify", f"{revision}^{{commit}}"]
     asked = subprocess.run(known, cwd=ROOT, capture_output=True, text=True)
     if asked.returncode:
@@ -126,7 +127,7 @@ def all_tests() -> list[str]:
 
 @cache
 def all_programs() -> list[str]:
-    """Names of the programs of csrc/tests."""
+    """Return the names of the programs of csrc/tests."""
     sources = [*(ROOT / "csrc/tests").glob("*.cc"), *(ROOT / "csrc/tests/device").glob("*_test.cc")]
     return sorted(path.stem for path in sources)
 
@@ -137,7 +138,7 @@ def layer_of(name: str) -> str:
 
 @cache
 def imported(path: Path) -> frozenset[str]:
-    """The layers of gradred, and of the core, that a file imports."""
+    """Return the layers of gradred, and of the core, that a file imports."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         names = []
@@ -159,7 +160,7 @@ def imported(path: Path) -> frozenset[str]:
 
 @cache
 def concerns(test: str) -> tuple[set[str], set[str]]:
-    """The layers of the package, and of the core, whose changes a test may notice."""
+    """Return the layers of the package, and of the core, whose changes a test may detect."""
     path = ROOT / test
     layers = set(imported(path))
     started = [names for where, names in STARTED.items() if test.startswith(where)]
@@ -180,7 +181,7 @@ def concerns(test: str) -> tuple[set[str], set[str]]:
 
 
 def helpers_of(test: Path) -> list[Path]:
-    """The other files of its folder that a test names."""
+    """Return the other files of its folder that a test names."""
     text = test.read_text()
     files = [one for one in test.parent.glob("*.py") if not one.name.startswith("test_")]
     return [one for one in files if one.stem == "conftest" or re.search(rf"\b{one.stem}\b", text)]
@@ -188,7 +189,7 @@ def helpers_of(test: Path) -> list[Path]:
 
 @cache
 def program_concerns(name: str) -> set[str]:
-    """The layers of the core that a program of csrc/tests, and what it includes, is made of."""
+    """Return the layers of the core that a program of csrc/tests uses, with its includes."""
     folder = ROOT / "csrc" / "tests"
     source = next(iter([*folder.glob(f"{name}.cc"), *folder.glob(f"device/{name}.cc")]))
     text = source.read_text() + "".join(one.read_text() for one in folder.glob("*.h"))
@@ -197,7 +198,7 @@ def program_concerns(name: str) -> set[str]:
 
 
 def naming(file: str) -> list[str]:
-    """Tests that name a file: of examples, benchmarks, tools and pages."""
+    """Return the tests that name a file of examples, benchmarks, tools or pages."""
     words = rf"\b{re.escape(Path(file).name)}"
     if file.startswith("tools/"):
         words += rf"|[\"']{re.escape(Path(file).stem)}[\"']"
@@ -205,7 +206,7 @@ def naming(file: str) -> list[str]:
 
 
 def choose(files: Sequence[str]) -> Choice:
-    """What the changes of these files concern."""
+    """Return the tests that the changes of these files concern."""
     choice = Choice()
     tests: set[str] = set()
     programs: set[str] = set()
@@ -241,7 +242,7 @@ def choose(files: Sequence[str]) -> Choice:
 
 
 def stages(choice: Choice, gate: Iterable[Stage]) -> list[Stage]:
-    """The stages that run a choice."""
+    """Return the stages that run a choice."""
     if choice.whole:
         return list(gate)
     found = [Stage("lint", checks.lint)]
@@ -256,7 +257,7 @@ def stages(choice: Choice, gate: Iterable[Stage]) -> list[Stage]:
         words = ["--no-unit", "--ranks", "2", "--paths", ",".join(on_hosts)]
         found.append(Stage("tests, 2 ranks", lambda: checks.ranks(MPICH, *words)))
     front_ends = any(test.startswith("tests/pytorch/") for test in with_ranks)
-    if needs_torch or front_ends:  # their environment, if there is one, holds an older wheel
+    if needs_torch or front_ends:  # an existing environment has an older wheel
         found.append(Stage("sdist and wheel", checks.wheel))
     if jobs := [test for test in needs_torch if test not in with_ranks]:
         found.append(Stage("jobs with torch", lambda: checks.torch_jobs(*jobs)))
@@ -271,14 +272,14 @@ def stages(choice: Choice, gate: Iterable[Stage]) -> list[Stage]:
 
 
 def asks_for_torch(test: str) -> bool:
-    """Whether all of a file is skipped without PyTorch."""
+    """Return whether all tests of a file are skipped without PyTorch."""
     return bool(
         re.search(r'^(\w+ = )?pytest\.importorskip\("torch"', (ROOT / test).read_text(), re.M)
     )
 
 
 def core(programs: Sequence[str]) -> bool:
-    """Some programs of csrc/tests."""
+    """Run some programs of csrc/tests."""
     build = checks.build_of(MPICH)
     if build is None or not checks.compiled(build):
         return False

@@ -1,7 +1,7 @@
-"""Stages of checks: runs them, two or more beside each other, and reports what came of each.
+"""Run stages of checks, two or more at the same time, and report the result of each.
 
-tools/ci.py and tools/nightly.py hold the tables. A failed stage does not stop the others. A stage
-of which nothing could be checked on this machine is skipped, not passed.
+tools/ci.py and tools/nightly.py have the tables. A failed stage does not stop the others. A stage
+that could check nothing on this machine is skipped, not passed.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ AT_ONCE = 2 * len(os.sched_getaffinity(0))
 
 @dataclass(frozen=True)
 class Stage:
-    """One line of a table: a check prints what it finds and returns whether all is well."""
+    """A row of a table: `check` prints its findings and returns whether all tests passed."""
 
     name: str
     check: Callable[[], bool]
     beside: bool = False
-    """It leaves a core idle, and runs beside the stages after it until one needs all cores.
+    """Whether it runs at the same time as later stages, until one of them needs all cores.
 
-    At most AT_ONCE at a time: with more, the tests' deadlines measure who comes to run.
+    Such a stage leaves a core idle. At most AT_ONCE run at a time; with more, tests would fail
+    because they wait for a core.
     """
     all_cores: bool = False
     tests: Callable[[], bool] | None = None
-    """Its tests alone, in the environments that are there; None where it has none.
+    """Runs only its tests, in the existing environments; None if it has none.
 
     tools/under_load.py repeats them.
     """
@@ -44,16 +45,16 @@ class Stage:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a stage: one line of the table, and the tests that it skipped or repeated."""
+    """The result of a stage, with the tests that it skipped or repeated."""
 
     stage: Stage
     seconds: float
     core_seconds: float
-    """What its processes took of the processors, while it took as long."""
+    """The processor seconds that its processes used."""
     word: str
-    """"passed", "FAILED" or "skipped": well, but nothing could be checked."""
+    """"passed", "FAILED" or "skipped": no failure, but nothing could be checked."""
     passed: int
-    """Tests, where the stage counts them."""
+    """The number of passed tests, if the stage counts them."""
     skipped: Counter[str]
     again: Counter[str]
 
@@ -71,12 +72,12 @@ class Verdict:
 
 
 def tally_of(stage: Stage) -> Path:
-    """Where what runs the stage's tests notes how many it passed and skipped."""
+    """Return the file in which the stage's test runner counts passed and skipped tests."""
     return BUILD / f"{stage.name}.tally"
 
 
 def used_core_seconds() -> float:
-    """By processes that have ended, but those of stages that run beside."""
+    """Return the core seconds of ended processes, except those of concurrent stages."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime - Beside.ended_core_seconds
 
@@ -90,7 +91,7 @@ def check(stage: Stage) -> Verdict:
     before = used_core_seconds()
     try:
         well = stage.check()
-    except Exception:  # the stages after it run all the same
+    except Exception:  # later stages run in any case
         traceback.print_exc(file=sys.stdout)
         well = False
     used = used_core_seconds() - before
@@ -102,9 +103,9 @@ def check(stage: Stage) -> Verdict:
 def run_stages(
     stages: Iterable[Stage], program: str, ended: Callable[[Verdict], None] = lambda _: None
 ) -> list[Verdict]:
-    """What came of each, in the order of their ends, of which `ended` hears.
+    """Run the stages; return their verdicts in the order of their ends, and pass each to `ended`.
 
-    `program --stage NAME` runs the one of that name alone, in a process of its own.
+    `program --stage NAME` runs the stage of that name alone, in a process of its own.
     """
     stages = list(stages)
     verdicts: list[Verdict] = []
@@ -132,14 +133,14 @@ def run_stages(
                 join()
             note(check(stage))
         join()
-    finally:  # where `ended` stops the run, none goes on behind it
+    finally:  # if `ended` stops the run, no stage may continue after it
         for _, one in beside:
             one.wait()
     return verdicts
 
 
 def report(verdicts: list[Verdict], seconds: float) -> int:
-    """Prints the table, the tests that were skipped and the closing line; the exit status."""
+    """Print the table, the skipped tests and the closing line; returns the exit status."""
     print("\n" + "\n".join(map(str, verdicts)))
     reasons: dict[str, list[str]] = {}
     for one in verdicts:
@@ -162,7 +163,7 @@ def report(verdicts: list[Verdict], seconds: float) -> int:
 
 
 def named(stages: Iterable[Stage], exact: str | None, part: str | None) -> list[Stage]:
-    """Those that a command line asks for: the one of a name, or all whose names contain `part`."""
+    """Return the stage with the exact name, or all stages whose names contain `part`."""
     if exact is not None:
         return [one for one in stages if one.name == exact]
     found = [one for one in stages if (part or "") in one.name]

@@ -1,8 +1,8 @@
-"""Which tests a stage passed, skipped and tried again: from what ran them to tools/stages.py.
+"""Count the tests that a stage passed, skipped and tried again, for tools/stages.py.
 
-The variable CI_TALLY names a file; who runs tests appends a line of JSON to it. Without the
-variable nobody asks. tests/conftest.py does the same for a pytest that no tool runs; with
-CI_TALLY_NAMES the reasons of skips name their tests, too.
+The variable CI_TALLY names a file, to which each test runner appends a line of JSON. Without the
+variable nothing is counted. tests/conftest.py does the same for a pytest without a tool. With
+CI_TALLY_NAMES the reasons of skips also name their tests.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ NAMES = "CI_TALLY_NAMES"
 
 @dataclass
 class Tally:
-    """The sums of a stage; `skipped` counts the tests by the reason that they gave.
+    """The sums of a stage; `skipped` counts tests by the reason that they gave.
 
-    A reason without tests is that of a stage that checked nothing.
+    A reason with no tests is the reason of a stage that checked nothing.
     """
 
     passed: int = 0
@@ -32,7 +32,7 @@ class Tally:
 
 
 def add(passed: int, skipped: Mapping[str, int], again: Iterable[str] = ()) -> None:
-    """Append to the file, if there is one; `again`: tests that passed at their second try."""
+    """Append to the file, if there is one; `again` are tests that passed in their second try."""
     if name := os.environ.get(VARIABLE):
         found = {"passed": passed, "skipped": dict(skipped), "again": dict.fromkeys(again, 1)}
         with open(name, "a") as file:
@@ -40,14 +40,14 @@ def add(passed: int, skipped: Mapping[str, int], again: Iterable[str] = ()) -> N
 
 
 def skip(reason: str) -> bool:
-    """Nothing can be checked on this machine, and the report says why."""
+    """Record that nothing can be checked on this machine, and why; returns True."""
     print(f"skipped: {reason}")
     add(0, {reason: 0})
     return True
 
 
 def read(file: Path) -> Tally:
-    """The sums of a file; nothing where nobody has written one."""
+    """Return the sums of a file; zeros if it does not exist."""
     sums = Tally()
     for line in file.read_text().splitlines() if file.exists() else []:
         one = json.loads(line)
@@ -58,7 +58,7 @@ def read(file: Path) -> Tally:
 
 
 def passed_again(cache: Path, run: Callable[[], bool]) -> bool:
-    """Whether the tests that pytest's cache has as failed pass when `run` runs them; notes them."""
+    """Run the tests that pytest's cache lists as failed; count them, return whether they pass."""
     file = cache / "v" / "cache" / "lastfailed"
     failed = sorted(json.loads(file.read_text())) if file.exists() else []
     if not failed:

@@ -1,10 +1,10 @@
-"""Repeats the gate's tests, without installing and compiling, while a program burns all cores.
+"""Repeat the gate's tests, without installing and compiling, while busy loops use all cores.
 
     python3 tools/under_load.py              # five times: `make gate-under-load`
     python3 tools/under_load.py --times 1 --only faults
 
-It runs in the environments that `make ci` has left. All stages, five times or more, are written to
-docs/gate-under-load.json. Exit status: 0 every test passed each time.
+It uses the environments of the last `make ci`. A run of all stages, at least five times, is written
+to docs/gate-under-load.json. Exit status 0: every test passed each time.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from ci import GATE
 from nightly import git, processor
 from stages import BUILD, named, report, run_stages
 
-LEAST = 5  # rounds of a record
+LEAST = 5  # rounds needed for a record
 BURN = "while True: pass"
 STAGES = [replace(stage, check=stage.tests) for stage in GATE if stage.tests is not None]
 
 
 @contextlib.contextmanager
 def burning(cores: int) -> Iterator[None]:
-    """So many processes take each all that a core gives them."""
+    """Run so many processes, each of which keeps one core busy."""
     processes = [subprocess.Popen([sys.executable, "-c", BURN]) for _ in range(cores)]
     try:
         yield
