@@ -1,7 +1,7 @@
-"""What the gate and the nightly run check: environments, the core, tests with and without ranks.
+"""The checks of the gate and the nightly run: environments, the core, tests with and without ranks.
 
-Each function prints what it finds and returns whether all is well. tools/ci.py and tools/nightly.py
-have the tables that call them.
+Each function prints its findings and returns whether all passed. The tables in tools/ci.py and
+tools/nightly.py call them.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from stages import BUILD
 ROOT = Path(__file__).resolve().parent.parent
 MPICH = Path(".venv-ci")
 OPENMPI = Path(".venv-ci-openmpi")
-TORCH = "torch==2.13.0"  # the build for CPUs, where the index has it
-WITHOUT_TORCH = "TESTS_WITHOUT_TORCH"  # 1: there is none for this machine
+TORCH = "torch==2.13.0"  # the build for CPUs, if the package index has it
+WITHOUT_TORCH = "TESTS_WITHOUT_TORCH"  # 1: PyTorch has no build for this machine
 WARNINGS_ARE_ERRORS = "-DGRADRED_WERROR=ON"
 NONE: Mapping[str, str] = MappingProxyType({})
 CORES = len(os.sched_getaffinity(0))
 
 
 def run(*command: str | Path, seconds: float = 900, cmake_args: str = "", **variables: str) -> bool:
-    """Whether `command` ended with status 0 within `seconds`, and left no process behind."""
+    """Return whether `command` ended with status 0 within `seconds`, and left no process behind."""
     return ended(*command, seconds=seconds, CMAKE_ARGS=cmake_args, **variables).well
 
 
 def ended(*command: str | Path, seconds: float, **variables: str) -> Job:
-    """How `command` ended; says what was wrong."""
+    """Run `command`; prints what went wrong, and returns how it ended."""
     words = [str(word) for word in command]
     job = run_job(words, os.environ | variables, seconds)
     if job.problem:
@@ -58,20 +58,20 @@ def python_of(environment: Path) -> Path:
 
 
 def make_test() -> bool:
-    """`make test` in a new environment, every warning of the compiler an error."""
+    """Run `make test` in a new environment, with compiler warnings as errors."""
     shutil.rmtree(MPICH, ignore_errors=True)
     command = ["make", "test", f"PYTHON={sys.executable}", f"ENV={MPICH}"]
     return run(*command, cmake_args=WARNINGS_ARE_ERRORS)
 
 
 def prepared(extras: str) -> bool:
-    """Whether the environment with MPICH has the packages of `extras`, too, and is built."""
+    """Add the packages of `extras` to the environment with MPICH, and build it if outdated."""
     command = ["tools/environment.py", str(MPICH), f"mpich,test,{extras}"]
     return run(sys.executable, *command, cmake_args=WARNINGS_ARE_ERRORS)
 
 
 def wheel() -> bool:
-    """A wheel, in a new environment with the other MPI; the source distribution holds all of it."""
+    """Build a wheel, install it in a new environment with Open MPI, and check the sdist."""
     shutil.rmtree(BUILD / "dist", ignore_errors=True)
     shutil.rmtree(OPENMPI, ignore_errors=True)
     dist = BUILD / "dist"
@@ -90,10 +90,10 @@ def wheel() -> bool:
 
 
 def build_wheel(dist: Path) -> Path | None:
-    """The wheel, None if there is none; its extension is the one that `make test` has compiled."""
+    """Return the wheel, or None; its extension is the one that `make test` has compiled."""
     if not run(python_of(MPICH), "setup.py", "--quiet", "sdist", "--dist-dir", str(dist)):
         return None
-    for stale in Path("build").glob("lib*"):  # setuptools would take its files, too
+    for stale in Path("build").glob("lib*"):  # setuptools would add their files to the wheel
         shutil.rmtree(stale)
     options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(dist)]
     python = python_of(MPICH)
@@ -108,7 +108,7 @@ def build_wheel(dist: Path) -> Path | None:
 
 
 def has_torch() -> bool:
-    """Says so where there is none."""
+    """Return whether PyTorch is to be used; prints a line if not."""
     return os.environ.get(WITHOUT_TORCH) != "1" or not tally.skip(f"{WITHOUT_TORCH} is 1")
 
 
@@ -121,7 +121,7 @@ def lint() -> bool:
 
 def doctests() -> bool:
     options = ["--doctest-modules", "--import-mode=importlib", "-q", "src/gradred"]
-    # They need PyTorch, and have no examples.
+    # These modules need PyTorch, and have no examples.
     names = ("bench/gloo.py", "torch", "horovod_path")
     options += [f"--ignore=src/gradred/{name}" for name in names]
     return run(python_of(MPICH), "-m", "pytest", *options)
@@ -137,7 +137,7 @@ def docs() -> bool:
 
 @dataclass(frozen=True)
 class Program:
-    """A program of csrc/tests, with the part of it that is to run."""
+    """A program of csrc/tests, with the words that select a part of it."""
 
     path: Path
     words: tuple[str, ...] = ()
@@ -145,7 +145,7 @@ class Program:
 
 
 def compiled(build: Path, *options: str, target: str = "all") -> bool:
-    """Whether csrc/ is configured in `build` and compiled."""
+    """Configure csrc/ in `build` and compile it; returns whether that succeeded."""
     cmake = MPICH / "bin" / "cmake"
     ninja = (MPICH / "bin" / "ninja").absolute()
     configure = [
@@ -170,12 +170,12 @@ def programs_of(build: Path) -> list[Path]:
 
 
 def run_programs(programs: Iterable[Program], at_once: int = 1, **variables: str) -> bool:
-    """Whether all of them pass; a name, seconds and a verdict per line."""
+    """Run programs; prints name, seconds and verdict of each, and returns whether all passed."""
 
     def one(program: Program) -> tuple[str, bool, float, str]:
         begin = time.monotonic()
         command = [*program.prefix, str(program.path), *program.words]
-        with TemporaryFile("w+") as output:  # what a program leaves behind would hold a pipe open
+        with TemporaryFile("w+") as output:  # a process left behind would hold a pipe open
             process = subprocess.Popen(
                 command, stdout=output, stderr=subprocess.STDOUT, env=os.environ | variables
             )
@@ -204,7 +204,7 @@ def run_programs(programs: Iterable[Program], at_once: int = 1, **variables: str
 
 
 def build_of(environment: Path) -> Path | None:
-    """The folder in which `environment` had the extension compiled, and the core with it."""
+    """Return the folder in which `environment` has compiled the extension and the core."""
     prefix = f"{environment.absolute()}/"
     for cache in Path("build").glob("cmake-*/CMakeCache.txt"):
         if f"GRADRED_PYBIND11_INCLUDE:PATH={prefix}" in cache.read_text():
@@ -214,9 +214,9 @@ def build_of(environment: Path) -> Path | None:
 
 
 def core_tests(at_once: int = CORES, **variables: str) -> bool:
-    """csrc/tests, linked with the core that `make test` has compiled; then ranks without Python.
+    """Run csrc/tests, linked with the core of `make test`, and then ranks without Python.
 
-    Most of the programs wait for each other's ranks, and so run beside each other.
+    Most of the programs wait for each other's ranks, so they run at the same time.
     """
     build = build_of(MPICH)
     if build is None or not compiled(build):
@@ -226,14 +226,14 @@ def core_tests(at_once: int = CORES, **variables: str) -> bool:
 
 
 def sanitized_tests(sanitizer: str) -> bool:
-    """csrc/tests under a sanitizer."""
+    """Run csrc/tests under a sanitizer."""
     build = BUILD / sanitizer
     if not compiled(build, f"-DGRADRED_SANITIZE={sanitizer}"):
         return False
-    # ThreadSanitizer's shadow needs the classic address layout, which newer kernels randomise away.
+    # ThreadSanitizer needs the classic address layout, which newer kernels randomise.
     prefix = tuple(fixed_addresses()) if sanitizer == "thread" else ()
-    # It sees nothing of what processes do to each other: there only ranks that are threads count.
-    # The longest of these runs one half under each: what ranks do is the same code.
+    # It sees no accesses of other processes, so only ranks that are threads are useful under it. The
+    # longest of these programs runs one half under each sanitizer: the ranks' code is the same.
     among_processes = ("node_test", "node_led_test", "node_faults_test", "node_pool_test")
     if sanitizer == "thread":
         parts = dict.fromkeys(among_processes, ("threads",))
@@ -245,7 +245,7 @@ def sanitized_tests(sanitizer: str) -> bool:
 
 
 def without_python(build: Path, *environments: Path, **variables: str) -> bool:
-    """The core alone as ranks of MPIs; another stage runs meanwhile, as with jobs."""
+    """Run the core without Python as ranks of MPIs; another stage may run at the same time."""
     program = (build / "ranks" / "core_ranks").absolute()
     given = {"CORE_PROGRAM": str(program), **variables}
     verdicts = [jobs(one, "tests/core", variables=given) for one in environments]
@@ -253,7 +253,7 @@ def without_python(build: Path, *environments: Path, **variables: str) -> bool:
 
 
 def fixed_addresses() -> list[str]:
-    """A prefix that turns address randomisation off, where the container allows that."""
+    """Return a command prefix that turns address randomisation off; empty if not permitted."""
     prefix = ["setarch", platform.machine(), "--addr-no-randomize"]
     if (
         shutil.which("setarch")
@@ -263,11 +263,11 @@ def fixed_addresses() -> list[str]:
     return []
 
 
-OLDEST_CLANG = 16  # the first that lets lambdas capture structured bindings
+OLDEST_CLANG = 16  # the first version that lets lambdas capture structured bindings
 
 
 def clang_compiler() -> str | None:
-    """Where there is a clang++ that knows C++20."""
+    """Return the path of a clang++ that supports C++20; None if there is none."""
     for name in ("clang++", *(f"clang++-{version}" for version in range(25, OLDEST_CLANG - 1, -1))):
         found = shutil.which(name)
         if found is None:
@@ -279,7 +279,7 @@ def clang_compiler() -> str | None:
 
 
 def clang() -> bool:
-    """Does the other compiler take the code, and do the core's tests pass then?"""
+    """Compile the code with clang++ and run the core's tests."""
     compiler = clang_compiler()
     if compiler is None:
         found = f"no clang++ {OLDEST_CLANG} or newer on this machine (apt-get install clang-16)"
@@ -291,7 +291,7 @@ def clang() -> bool:
 
 
 def nvcc() -> bool:
-    """The GPU's kernels, all of them for every architecture that this nvcc knows."""
+    """Compile all GPU kernels for every architecture that this nvcc supports."""
     return run(python_of(MPICH), "tools/check_kernels.py", seconds=1800)
 
 
@@ -299,12 +299,12 @@ def nvcc() -> bool:
 
 
 def ranks(environment: Path, *words: str, seconds: float = 900) -> bool:
-    """tools/run_tests.py of an environment."""
+    """Run tools/run_tests.py of an environment."""
     return run(python_of(environment), "tools/run_tests.py", *words, seconds=seconds)
 
 
 def of_mpi(environment: Path) -> list[str]:
-    """Options of pytest: tests of what is the same with each MPI run with one of them."""
+    """Return pytest options that leave tests independent of the MPI to one environment."""
     return ["-m", "not one_mpi or each_mpi"] if environment is OPENMPI else []
 
 
@@ -317,17 +317,17 @@ def jobs(
     tries: int = 1,
     variables: Mapping[str, str] = NONE,
 ) -> bool:
-    """Tests that start jobs: commands, faults, several hosts.
+    """Run tests that start jobs: commands, faults, several hosts.
 
-    With two tries, those that have failed are run again at the end, by themselves, and the report
-    names them. What leaves a process behind has no second try.
+    With two tries, failed tests run again at the end without the others, and the report names them.
+    A run that leaves a process behind has no second try.
     """
     other = (OPENMPI if environment is MPICH else MPICH) / "bin" / "mpiexec"
     cache = BUILD / "failed" / os.environ.get(tally.VARIABLE, "").rpartition("/")[2]
     command = ["-m", "pytest", "-q", "-o", f"cache_dir={cache.absolute()}", "-rfs", "--tb=short"]
     command += ["--durations=10", *of_mpi(environment), *options, *paths]
     command += [f"--ignore={one}" for one in without]
-    # The test of the wrong launcher asks for the first.
+    # The test of the wrong launcher needs FOREIGN_MPIEXEC.
     given = {"FOREIGN_MPIEXEC": str(other.absolute()), **variables}
     words = [str(python_of(environment)), *command]
     shutil.rmtree(cache, ignore_errors=True)
@@ -338,5 +338,5 @@ def jobs(
 
 
 def torch_jobs(*paths: str) -> bool:
-    """Those that need PyTorch, with one try."""
+    """Run jobs that need PyTorch, with one try."""
     return not has_torch() or jobs(OPENMPI, *paths)
