@@ -1,12 +1,12 @@
-"""What it costs that ranks agree on each call before it moves data.
+"""Measure the cost of the agreement: ranks agree on each call before it moves data.
 
     gradred run -np 2 python benchmarks/agreement_cost.py --json out.json
 
-Where the agreement is an operation of its own, the same call is timed with and without it, block by
-block in turn: a call that gradred hands to the MPI, and a schedule on ranks that share memory
-(without shared memory, the signature travels with the data). Where it is part of the data's own
-message or cache line there is nothing to leave out; benchmarks/compare_builds.py compares with a
-build that does not look.
+Some calls have an agreement that is an operation of its own. They are timed with and without it, in
+alternating blocks: a call that gradred leaves to the MPI, and a schedule on ranks that share memory
+(without shared memory, the signature travels with the data). In other calls the agreement is part
+of the data's own message or cache line, so it cannot be left out. benchmarks/compare_builds.py
+compares those with a build that does not check.
 
 The JSON record (`schema` = "gradred-agreement-cost/1"):
 
@@ -52,14 +52,14 @@ def without_shared_memory(world: MPI.Intracomm) -> gradred.Comm:
     os.environ["GRADRED_SHM"] = "0"
     try:
         comm = gradred.Comm(world.Dup())
-        comm.Allreduce(MPI.IN_PLACE, np.zeros(1))  # a communicator keeps the knobs of its first use
+        comm.Allreduce(MPI.IN_PLACE, np.zeros(1))  # a communicator reads settings in its first use
         return comm
     finally:
         del os.environ["GRADRED_SHM"]
 
 
 def pairs(world: MPI.Intracomm) -> dict[str, tuple[Timer, Timer]]:
-    """By name: a call with the agreement, and the same without."""
+    """Return by name a call with the agreement, and the same call without."""
     x, y = np.ones(2, np.float32), np.zeros(2, np.float32)
     pair = MPI.FLOAT.Create_contiguous(2).Commit()  # a type that gradred leaves to the MPI
     own = MPI.Op.Create(lambda a, b, _: None, commute=True)
@@ -79,7 +79,7 @@ def pairs(world: MPI.Intracomm) -> dict[str, tuple[Timer, Timer]]:
 
 
 def measure(world: MPI.Intracomm, rounds: int, seconds: float) -> Iterator[dict[str, Any]]:
-    """The rows; collective on `world`."""
+    """Yield the rows; collective on `world`."""
     for call, timers in pairs(world).items():
         each = seconds / rounds / 4
         block = min(block_length(timer, each, world) for timer in timers)

@@ -2,22 +2,23 @@
 
     gradred run -np 2 python benchmarks/allreduce.py --json out.json --plot out.svg
 
-`mpiexec -n 2 python ...` does as well. Both are called on the same buffers, out of place, the MPI
-through mpi4py on the plain COMM_WORLD; block by block in turn, in alternating order, for several
-rounds. Before its timing, each size's results are compared with exact ones, in place and not.
+`mpiexec -n 2 python ...` works as well. Both run on the same buffers, out of place, the MPI through
+mpi4py on the plain COMM_WORLD. They run in alternating blocks for several rounds. Before a size is
+timed, its results are compared with exact ones, in place and out of place.
 
-The time of a call is the mean over a block of calls, on the slowest rank; shown is the median over
-the rounds. `ratio` is MPI's time over gradred's, round by round: above 1, gradred is faster.
+The time of a call is the mean over a block of calls, on the slowest rank. The table shows the
+median over the rounds. `ratio` is MPI's time divided by gradred's, round by round: above 1, gradred
+is faster.
 
-Before each round the one-way latency between ranks 0 and 1 is taken. Where the cores of a virtual
-machine move, it falls into two groups, and a table for each, near and far, follows that of all
-rounds. `--passes` goes over all sizes several times, so that each size meets both.
+Before each round the one-way latency between ranks 0 and 1 is measured. If the cores of a virtual
+machine move, it falls into two groups. Then a table for each group, near and far, follows the table
+of all rounds. `--passes` measures all sizes several times, so that each size has rounds of both.
 
 The JSON record (`schema` = "gradred-allreduce/2"):
 
     date, arguments, ranks, hosts, machine{...}, versions{...}
     flag        {what, us}: the time of one signal between ranks 0 and 1; null on one rank
-    placements  {name: {rounds, flag_us}}: near and far, or all; unknown where a rank did not run
+    placements  {name: {rounds, flag_us}}: near and far, or all; unknown if a rank did not run
     seconds     of the whole run
     rows        [{bytes, count, calls[passes], rounds, gradred_us, mpi_us, ratio, ratio_p10,
                   ratio_p90, gradred_rounds_us[rounds], mpi_rounds_us[rounds],
@@ -96,7 +97,7 @@ def arguments() -> argparse.Namespace:
 
 
 def sizes(given: argparse.Namespace) -> list[int]:
-    """Powers of two from --min to --max, a few between, and --also; whole elements, in bytes."""
+    """Return powers of two from --min to --max, a few between, and --also; in whole elements."""
     powers = [1 << k for k in range(given.max.bit_length()) if given.min <= 1 << k <= given.max]
     between = [size for size in BETWEEN if given.min <= size <= given.max]
     item = np.dtype(given.type).itemsize
@@ -104,12 +105,12 @@ def sizes(given: argparse.Namespace) -> list[int]:
 
 
 class Pair:
-    """gradred and the MPI underneath, each called on one pair of buffers long enough for all."""
+    """gradred and the MPI underneath, with one pair of buffers long enough for all sizes."""
 
     def __init__(self, given: argparse.Namespace, longest: int) -> None:
         self.plain = MPI.COMM_WORLD
         self.comm = gradred.Comm(MPI.COMM_WORLD)
-        self.flags = gradred.Comm(MPI.COMM_WORLD.Dup())  # what is measured is not interrupted
+        self.flags = gradred.Comm(MPI.COMM_WORLD.Dup())  # apart from the measured communicators
         self.item = np.dtype(given.type).itemsize
         self._op = MPI_OPS[given.op]
         self._inputs = Inputs(given.type, given.op, self.plain.size)
@@ -117,7 +118,7 @@ class Pair:
         self._inputs.fill(self._send, self.plain.rank)
 
     def timers(self, count: int) -> list[Timer]:
-        """The calls as a user writes them: gradred's, then MPI's."""
+        """Return the calls as a user writes them: gradred's, then MPI's."""
         names = {"x": self._send[:count], "y": self._receive[:count], "op": self._op}
         return [
             Timer("comm.Allreduce(x, y, op)", globals=names | {"comm": comm})
@@ -125,7 +126,7 @@ class Pair:
         ]
 
     def wrong(self, count: int) -> list[str]:
-        """What gave a wrong result on any rank: the same list on every rank."""
+        """Return what gave a wrong result on any rank; the same list on every rank."""
         failures = []
         send, receive = self._send[:count], self._receive[:count]
         for name, comm in ("gradred", self.comm), ("MPI", self.plain):
@@ -142,16 +143,16 @@ class Pair:
 
 
 class Measured:
-    """What the rounds of one size have brought so far."""
+    """The measurements of one size so far."""
 
     def __init__(self, size: int, count: int) -> None:
         self.size, self.count = size, count
-        self.calls: list[int] = []  # of a block, by pass
-        self.flags: list[float | None] = []  # by round, in microseconds
-        self.times = np.empty((0, 2))  # by round: seconds of gradred and of the MPI
+        self.calls: list[int] = []  # calls of a block, by pass
+        self.flags: list[float | None] = []  # one-way latencies by round, in microseconds
+        self.times = np.empty((0, 2))  # seconds of gradred and of the MPI, by round
 
     def row(self, placements: list[str] | None = None) -> dict[str, Any]:
-        """The size's row; with each round's placement, also the figures of each placement."""
+        """Return the size's row; given the rounds' placements, with figures for each placement."""
         row: dict[str, Any] = {"bytes": self.size, "count": self.count, "calls": self.calls}
         row |= summary(self.times)
         row["gradred_rounds_us"], row["mpi_rounds_us"] = (self.times * 1e6).T.tolist()
@@ -166,7 +167,7 @@ class Measured:
 
 
 def summary(times: Seconds) -> dict[str, Any]:
-    """Medians and ratio of some rounds."""
+    """Return medians and ratio of some rounds."""
     compared = ratio(times[:, 1], times[:, 0])
     return {
         "rounds": len(times),
@@ -179,7 +180,7 @@ def summary(times: Seconds) -> dict[str, Any]:
 
 
 def measure(pair: Pair, size: Measured, seconds: float, rounds: int) -> None:
-    """Check and time one size in about `seconds`; adds to what it has."""
+    """Check and time one size in about `seconds`, and add the results to it."""
     failures = pair.wrong(size.count)
     if failures:
         raise ArithmeticError(f"wrong result at {size.size} bytes: {', '.join(failures)}")
@@ -195,9 +196,9 @@ def measure(pair: Pair, size: Measured, seconds: float, rounds: int) -> None:
 
 
 class Budget:
-    """Shares out a pass's seconds: each size gets what it needs, and an equal part of what is left.
+    """Divides a pass's seconds: each size gets the time it needs, and an equal part of the rest.
 
-    Lowers `given.rounds`, to 3 at least, where there is no room for more.
+    Lowers `given.rounds`, to 3 at least, if the time is too short.
     """
 
     def __init__(
@@ -213,7 +214,7 @@ class Budget:
             timer.timeit(1)
         check, both = checked - start, time.perf_counter() - checked
 
-        def needed(rounds: int) -> float:  # for the largest size; two more to find the block
+        def needed(rounds: int) -> float:  # for the largest size; two more rounds to find the block
             return agree(check + both * (rounds + 2), self._comm)
 
         while given.rounds > 3 and needed(given.rounds) * sum(ladder) / ladder[-1] > seconds:
@@ -221,9 +222,9 @@ class Budget:
         self._per_byte = needed(given.rounds) / ladder[-1]
 
     def share(self, ladder: list[int], rounds: int) -> tuple[float, int]:
-        """Seconds and rounds for the first of the sizes still to come; the same on every rank.
+        """Return seconds and rounds for the first of the remaining sizes; the same on every rank.
 
-        Fewer than `rounds`, but 3 at least, once the sizes so far have taken too long.
+        The rounds are fewer than `rounds`, but 3 at least, if earlier sizes have taken too long.
         """
         needed = self._per_byte * sum(ladder)
         left = -agree(time.perf_counter() - self._end, self._comm)
@@ -242,7 +243,7 @@ def line(row: dict[str, Any]) -> str:
 
 
 def draw(record: dict[str, Any], path: Path) -> None:
-    """Draw the table: time over size with the spread of the rounds, and the ratio below."""
+    """Draw the table: time over size with the spread of the rounds, and the ratio below it."""
     rows = record["rows"]
     sizes = [row["bytes"] for row in rows]
     lines = []
@@ -264,7 +265,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
 
 
 def measure_all(pair: Pair, ladder: list[int], given: argparse.Namespace) -> list[Measured]:
-    """Go over all sizes, pass by pass; prints the row of each in the last one."""
+    """Measure all sizes, pass by pass; prints the row of each size in the last pass."""
     found = [Measured(size, size // pair.item) for size in ladder]
     rounds = given.rounds
     for done in range(given.passes):
@@ -278,7 +279,7 @@ def measure_all(pair: Pair, ladder: list[int], given: argparse.Namespace) -> lis
 
 
 def placed(found: list[Measured], record: dict[str, Any]) -> None:
-    """Add the rows, the rounds of each told by their placement, to the record."""
+    """Add the rows to the record, with the placement of each round."""
     flags = [flag for size in found for flag in size.flags]
     names = placement.named(flags)
     pairs = list(zip(names, flags, strict=True))
@@ -292,7 +293,7 @@ def placed(found: list[Measured], record: dict[str, Any]) -> None:
 
 
 def say_placements(record: dict[str, Any], comm: MPI.Intracomm) -> None:
-    """A table for each placement where there were two."""
+    """Print a table for each placement if there are two."""
     for name in (placement.NEAR, placement.FAR):
         about = record["placements"].get(name)
         if about is not None:

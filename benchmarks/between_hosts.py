@@ -1,20 +1,21 @@
-"""Compare gradred's Allreduce with that of the MPI between hosts: 1 x 1, 2 x 2, 3 + 1, 4 x 1 ranks.
+"""Compare gradred's Allreduce with the MPI's between hosts: 1 x 1, 2 x 2, 3 + 1, 4 x 1 ranks.
 
     .venv/bin/python benchmarks/between_hosts.py --out benchmarks/results
 
-The hosts are namespaces of this machine, each with a cable of a given rate (see tests/hosts), so
-this needs root, iproute2 and util-linux. On each layout `benchmarks/allreduce.py` runs once,
-gradred and the MPI in turn. What gradred measures of the hosts to choose plans by is measured anew
-for each layout, and kept in a folder that goes. Times of small messages are those of this machine's
-scheduler and loopback, and with a rate above 1gbit the cores set the pace: compare within one
-record only.
+The hosts are network namespaces of this machine, each with a link of a given rate (see
+tests/hosts). So it needs root, iproute2 and util-linux. On each layout `benchmarks/allreduce.py`
+runs once, with gradred and the MPI in alternating blocks. gradred measures the hosts anew for each
+layout, to choose plans, and stores the figures in a temporary folder.
 
-Writes a record for each layout, allreduce-MPI-Nranks-Nhosts-DATE.json (and 3+1ranks), which
-tools/gen_results_table.py shows. Where the rate is limited the record also has
+Times of small messages are those of this machine's scheduler and loopback. With a rate above 1gbit
+the cores limit the speed. So compare times only within one record.
 
-    wire   {bytes_per_s: of one TCP stream from host to host, taken just before;
-            factor: times its own length that a vector has to leave each host, 2 (h - 1) / h;
-            share: of the least time that follows from both, and that the longest vector took}
+It writes a record for each layout, allreduce-MPI-Nranks-Nhosts-DATE.json (and 3+1ranks), which
+tools/gen_results_table.py shows. If the rate is limited the record also has
+
+    wire   {bytes_per_s: of one TCP stream from host to host, measured just before;
+            factor: bytes that leave each host, as a multiple of the vector's length, 2 (h - 1) / h;
+            share: the least time that follows from both, divided by the longest vector's time}
 
 Exit status: 0 done; 1 a run failed; 2 usage.
 """
@@ -33,7 +34,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from hosts import jobs, machines  # noqa: E402 (of the tests)
+from hosts import jobs, machines  # noqa: E402 (a module of the tests)
 
 from gradred import launch  # noqa: E402
 
@@ -66,7 +67,7 @@ def arguments() -> argparse.Namespace:
 def run(
     made: machines.Machines, ranks: tuple[int, ...], given: argparse.Namespace, path: Path
 ) -> int:
-    """Measure with so many ranks on the hosts; the exit status of the job."""
+    """Measure with so many ranks on the hosts; returns the exit status of the job."""
     link = "no limit of its rate" if given.rate == "none" else given.rate
     note = f"The hosts are namespaces of one machine, whose cores they share; a link with {link}"
     words = [str(ROOT / "benchmarks" / "allreduce.py"), "--json", str(path), "--note", note]
@@ -96,7 +97,7 @@ stream.recv(1)  # until the other end has read all
 
 
 def stream_bytes_per_s(made: machines.Machines) -> float:
-    """What one TCP stream carries from h1 to h2."""
+    """Measure the rate of one TCP stream from h1 to h2."""
     receiver = made.start("h2", [sys.executable, "-c", RECEIVER], os.environ, ROOT)
     assert receiver.stdout is not None
     receiver.stdout.readline()
@@ -105,7 +106,7 @@ def stream_bytes_per_s(made: machines.Machines) -> float:
 
 
 def add_wire(path: Path, bytes_per_s: float) -> None:
-    """Tell in a record how near its longest vector came to what the wire allows."""
+    """Add to a record how near its longest vector came to the limit of the link."""
     record = json.loads(path.read_text(encoding="utf-8"))
     hosts, longest = record["hosts"], record["rows"][-1]
     factor = 2 * (hosts - 1) / hosts
@@ -133,7 +134,7 @@ def run_job(
 
 
 def measure(name: str, given: argparse.Namespace) -> int:
-    """One layout on hosts of its own; the exit status of the job."""
+    """Measure one layout on hosts of its own; returns the exit status of the job."""
     family = launch.find_mpi().family.lower().replace(" ", "")
     today = datetime.datetime.now(datetime.timezone.utc).date()
     path = (given.out / f"allreduce-{family}-{name}-{today}.json").resolve()

@@ -1,11 +1,11 @@
-"""What the Python call costs: Allreduce of 8 bytes, gradred's against mpi4py's, and the functions
-on arrays, of NumPy and, where there is PyTorch, of tensors.
+"""Measure the cost of the Python call: Allreduce of 8 bytes, gradred's against mpi4py's, and the
+functions on arrays, of NumPy and, if PyTorch is installed, of tensors.
 
     gradred run -np 2 python benchmarks/call_cost.py --json out.json
 
-On one rank (COMM_SELF) nothing is communicated, so that what is left is the call; with more ranks
-the whole of COMM_WORLD is timed too. Block by block in turn; the mean over a block on the slowest
-rank, the median over the rounds. The loop around the calls, some 10 ns, is part of every time.
+On one rank (COMM_SELF) nothing is communicated, so the time is that of the call. With more ranks
+COMM_WORLD is timed too. The calls run in alternating blocks. Each time is the mean over a block on
+the slowest rank, and the median over the rounds. It includes the loop around the calls, some 10 ns.
 
 The JSON record (`schema` = "gradred-call-cost/1"):
 
@@ -47,7 +47,7 @@ def arguments() -> argparse.Namespace:
 
 
 def calls(plain: MPI.Intracomm) -> dict[str, tuple[str, dict[str, Any]]]:
-    """By name: the statement to time, and the names that it uses."""
+    """Return by name the statement to time, and the names that it uses."""
     comm = gradred.Comm(plain)
     x, y = np.ones(1), np.zeros(1)
     names = {"x": x, "y": y}
@@ -80,7 +80,7 @@ def calls(plain: MPI.Intracomm) -> dict[str, tuple[str, dict[str, Any]]]:
 
 
 def measure(plain: MPI.Intracomm, rounds: int, seconds: float) -> Iterator[dict[str, Any]]:
-    """The rows of one communicator; collective on it."""
+    """Yield the rows of one communicator; collective on it."""
     timed = calls(plain)
     timers = [Timer(statement, globals=names) for statement, names in timed.values()]
     each = seconds / rounds / len(timers)

@@ -1,11 +1,11 @@
-"""What a communicator costs: made, used once and freed, against the MPI's own.
+"""Measure the cost of a communicator that is made, used once and freed, against the MPI's own.
 
     gradred run -np 2 python benchmarks/communicators.py --json out.json
 
-The world has been used before. In each turn a communicator of gradred's and one of the MPI's are
-made, in alternating order, by Dup or Split; each carries out one Allreduce of 8 bytes, then a
-second one, and is freed. Ranks begin each step together, and the slowest one counts. Shown are the
-medians over the turns, with the 10th and 90th percentile.
+COMM_WORLD has been used before. In each turn a communicator of gradred and one of the MPI are made,
+in alternating order, by Dup or Split. Each carries out one Allreduce of 8 bytes, then a second one,
+and is freed. The ranks begin each step together, and the slowest rank's time counts. The table
+shows medians over the turns, with the 10th and 90th percentile.
 
 The JSON record (`schema` = "gradred-communicators/1"):
 
@@ -57,7 +57,7 @@ def arguments() -> argparse.Namespace:
 
 
 def one_turn(world: MPI.Intracomm, make: Callable[[], MPI.Intracomm]) -> list[float]:
-    """Seconds of each of STEPS on this rank."""
+    """Return this rank's seconds of each of STEPS."""
     x, y = np.ones(1), np.empty(1)
     made: list[MPI.Intracomm] = []
     steps: tuple[Callable[[], Any], ...] = (
@@ -76,7 +76,7 @@ def one_turn(world: MPI.Intracomm, make: Callable[[], MPI.Intracomm]) -> list[fl
 
 
 def measure(made_by: str, turns: int) -> list[dict[str, Any]]:
-    """The rows of one way to make communicators."""
+    """Return the rows of one method to make communicators."""
     world = MPI.COMM_WORLD
     make = MADE_BY[made_by]
     sources = {"gradred": gradred.Comm(world), "mpi": world}
@@ -110,7 +110,7 @@ def main() -> int:
     world = MPI.COMM_WORLD
     given = parse_once(arguments, world)
     record: dict[str, Any] = {"schema": SCHEMA} | describe(world, vars(given))
-    record["load"] = os.getloadavg()[0]  # of the host when it begins
+    record["load"] = os.getloadavg()[0]  # the host's load at the beginning
     record["flag"] = one_way_latency(world)
     gradred.Comm(world).Allreduce(np.ones(1), np.empty(1))
     say(world, f"# {world.size} ranks, {mpi_name()}; us, by the slowest rank")

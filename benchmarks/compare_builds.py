@@ -1,18 +1,18 @@
-"""Compare two builds of gradred: is this change faster, or something else slower?
+"""Compare two builds of gradred, to see whether a change made anything faster or slower.
 
     python benchmarks/compare_builds.py OLD/src NEW/src -np 2 --json out.json
     python benchmarks/compare_builds.py OLD/src NEW/src --paths messages --sizes 1048576 67108864
     python benchmarks/compare_builds.py OLD/src NEW/src -np 1 --paths reduction --types float16
 
-The path "reduction" is no Allreduce, but what one rank computes for it: target = a + b, in seconds
-of the processor, which other programs disturb least.
+The path "reduction" is no Allreduce, but the computation of one rank in it: target = a + b. Its
+unit is processor seconds, which other programs affect least.
 
-Each argument is a folder that holds the package `gradred` with its extension. Round by round, in
-alternating order, each build gets a job of its own on the same MPI, which times Allreduce of
+Each argument is a folder with the package `gradred` and its extension. In each round, in
+alternating order, each build gets a job of its own on the same MPI. The job times Allreduce of
 several sizes through shared memory and over messages: blocks of calls, the mean of a block on the
-slowest rank, the median over the blocks. `ratio` is the first build's time over the second's, round
-by round: above 1, the second is faster. A job may land on near or on far cores, so rounds differ
-more than blocks of one job do: take many.
+slowest rank, the median over the blocks. `ratio` is the first build's time divided by the second's,
+round by round: above 1, the second is faster. A job may run on near or on far cores, so rounds
+differ more than the blocks of one job. Take many rounds.
 
 The JSON record (`schema` = "gradred-compare-builds/1"):
 
@@ -40,7 +40,7 @@ SCHEMA = "gradred-compare-builds/1"
 SIZES = (8, 64, 1024, 16384, 1 << 20)
 PATHS = {"shared memory": "1", "messages": "0", "reduction": ""}  # values of GRADRED_SHM
 BLOCKS = 7
-RECORDED = ("ranks", "rounds", "seconds", "paths", "sizes", "types")  # of the arguments
+RECORDED = ("ranks", "rounds", "seconds", "paths", "sizes", "types")  # arguments in the record
 
 
 def arguments() -> argparse.Namespace:
@@ -58,7 +58,7 @@ def arguments() -> argparse.Namespace:
 
 
 def measure(seconds: float, paths: list[str], sizes: list[int], types: list[str]) -> None:
-    """One job: rank 0 prints a line of JSON."""
+    """Run one job: rank 0 prints a line of JSON."""
     import ml_dtypes
     import numpy as np
     from mpi4py import MPI
@@ -72,7 +72,7 @@ def measure(seconds: float, paths: list[str], sizes: list[int], types: list[str]
     times = []
     each = seconds / len(paths) / len(sizes) / len(types) / BLOCKS
     record = machine.describe(world, {})
-    latency = getattr(machine, "one_way_latency", None) or machine.flag_time  # an older build's
+    latency = getattr(machine, "one_way_latency", None) or machine.flag_time  # in older builds
     record["flag_us"] = (latency(world) or {"us": None})["us"]
     for path in paths:
         os.environ["GRADRED_SHM"] = PATHS[path] or "1"
@@ -109,7 +109,7 @@ def job(build: Path, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def rows_of(rounds: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """A row for each path, type and size, from the records [build][round]."""
+    """Return a row for each path, type and size, from the records [build][round]."""
     import numpy as np
 
     from gradred.bench.timing import ratio

@@ -1,21 +1,21 @@
-"""Steps of data-parallel training as programs make them, beside gloo's: the median and the worst.
+"""Time steps of data-parallel training in real programs, beside gloo: the median and the worst.
 
     gradred run -np 2 python benchmarks/ddp.py --json out.json            (needs PyTorch)
     gradred run -np 2 python benchmarks/ddp.py --model resnet50 --device cuda --bucket 1 25 500
 
-Each way is a model of its own with the same start; each round all of them make a step on the same
-data, one after the other, in an order that changes:
+Each variant ("way" in the record) has a model of its own with the same initial values. In each
+round all variants make a step on the same data, one after the other, in an order that changes:
 
-- alone: a process without peers, on its own part of the batch: what the computing takes;
+- alone: a process without peers, on its own part of the batch, which is the time of computing;
 - ddp: DistributedDataParallel, with bucket views, once for each --bucket (bucket_cap_mb), by
   gradred and by gloo;
-- fsdp: FSDP2, `fully_shard` of each block, likewise;
+- fsdp: FSDP2, `fully_shard` of each block, by gradred and by gloo;
 - hvd: gradred.torch.DistributedOptimizer.
 
-Ranks come apart: before each step each rank sleeps for some time of its own, up to --apart ms. A
-step counts from the last rank's begin to the last rank's end, where all that the device was given
-is done. After the last step the losses of all ways are compared. The models have the shapes of
-GPT-2 small (Radford et al. 2019) and ResNet-50 (He et al. 2016); --part makes them thinner. The
+The ranks start each step at different times: each sleeps for a random time before it, up to --apart
+ms. A step counts from the last rank's start to the last rank's end, when the device's work is done.
+After the last step the losses of all variants are compared. The models have the shapes of GPT-2
+small (Radford et al. 2019) and ResNet-50 (He et al. 2016); --part makes them thinner. The
 JSON record (`schema` = "gradred-ddp/1"):
 
     date, arguments, ranks, hosts, machine{...}, versions{...}
@@ -48,7 +48,7 @@ from gradred.bench.rank_zero import parse_once, say, write_json
 
 SCHEMA = "gradred-ddp/1"
 WORDS, POSITIONS = 50257, 128
-WARM = 3  # rounds that do not count: buckets are made anew, kernels loaded
+WARM = 3  # rounds that do not count: PyTorch rebuilds buckets and loads kernels in them
 
 
 def arguments() -> argparse.Namespace:
@@ -155,7 +155,7 @@ class Resnet50(nn.Module):
 
 
 class Task:
-    """A model's data and its loss; the data are those of a rank in a round, the same for all."""
+    """A model's data and its loss; all variants get the same data of a rank and round."""
 
     def __init__(self, given: Any, rank: int) -> None:
         self._given, self._rank = given, rank
@@ -178,7 +178,7 @@ class Task:
         return images.to(self.device), labels.to(self.device)
 
     def finish(self) -> None:
-        """All that the device was given is done."""
+        """Block until all work that was given to the device is done."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
@@ -188,11 +188,11 @@ def loss_of(model: nn.Module, data: tuple[torch.Tensor, torch.Tensor]) -> torch.
     return nn.functional.cross_entropy(answers.flatten(0, -2), wanted.flatten())
 
 
-# ---- ways ----------------------------------------------------------------------------------------
+# ---- variants ------------------------------------------------------------------------------------
 
 
 class Way:
-    """A model of its own with its optimizer."""
+    """A variant: a model of its own with its optimizer."""
 
     def __init__(self, model: nn.Module, optimizer: Any) -> None:
         self.model, self.optimizer = model, optimizer
@@ -211,7 +211,7 @@ def _optimizer(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def ways_of(given: Any, task: Task) -> dict[str, Callable[[], Way]]:
-    """How to make each, by its name; on all ranks in this order."""
+    """Return functions that make the variants, by name; all ranks call them in this order."""
     groups = {"gradred": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
     wanted = given.only or ["ddp", "fsdp", "hvd"]
 
@@ -254,7 +254,7 @@ def ways_of(given: Any, task: Task) -> dict[str, Callable[[], Way]]:
 
 
 def measure(ways: dict[str, Way], given: Any, task: Task, world: MPI.Comm) -> Any:
-    """Milliseconds of each round, by way."""
+    """Return the milliseconds of each round, by variant."""
     found: dict[str, list[float]] = {name: [] for name in ways}
     apart = random.Random(world.rank)
     order = random.Random(0)
@@ -268,7 +268,7 @@ def measure(ways: dict[str, Way], given: Any, task: Task, world: MPI.Comm) -> An
             ways[name].step(data)
             task.finish()
             end = time.perf_counter()
-            # The ranks of a host have one clock; of several hosts each counts its own step.
+            # The ranks of a host share a clock; with several hosts each rank counts its own step.
             begin = world.allreduce(begin, op=MPI.MAX) if hvd.cross_size() == 1 else begin
             end = world.allreduce(end, op=MPI.MAX) if hvd.cross_size() == 1 else end
             if turn >= WARM:
@@ -277,7 +277,7 @@ def measure(ways: dict[str, Way], given: Any, task: Task, world: MPI.Comm) -> An
 
 
 def compare_losses(ways: dict[str, Way]) -> None:
-    """Those that reduce have had the same steps; alone has not."""
+    """Compare the losses of the variants that reduce: their steps are the same. alone's differ."""
     losses = {name: way.loss for name, way in ways.items() if name != "alone"}
     for name, loss in losses.items():
         expected = next(iter(losses.values()))
@@ -329,7 +329,7 @@ def main() -> int:
 
 
 def device_of(world: MPI.Comm) -> int:
-    """The ranks of a host take turns with its devices."""
+    """Return this rank's device; the ranks of a host use its devices in turn."""
     here = world.Split_type(MPI.COMM_TYPE_SHARED)
     number = here.rank % torch.cuda.device_count()
     here.Free()

@@ -1,18 +1,18 @@
-"""What GRADRED_DETERMINISTIC costs between hosts: 0, 1 and size, in turn in one job.
+"""Measure the cost of GRADRED_DETERMINISTIC between hosts: 0, 1 and size, alternating in one job.
 
     .venv/bin/python benchmarks/determinism.py --out benchmarks/results
 
-The hosts are namespaces of this machine, as those of benchmarks/between_hosts.py, which says what
-its times are worth. On one host all three choose alike. For each size the same `Allreduce` goes
-block by block over three communicators, one for each value of the knob: with 0 the plans are chosen
-by what was measured of these hosts, with 1 by round figures, with size among those that add up in
-one order. Every result is checked.
+The hosts are namespaces of this machine, as in benchmarks/between_hosts.py, which explains the
+limits of such times. On one host all three values choose the same plans. For each size the same
+`Allreduce` runs in alternating blocks on three communicators, one for each value of the setting.
+With 0 the plans are chosen by measurements of these hosts, and with 1 by round figures. With size
+they are chosen from the plans that sum in one order. Every result is checked.
 
 Writes determinism-MPI-Nranks-Nhosts-DATE.json for each layout (`schema` = "gradred-determinism/1"):
 
     date, arguments, ranks, hosts, machine{...}, versions{...}
     rows    [{bytes, calls, values{0, 1, size: {plan, us, rounds_us[rounds], ratio, ratio_p10,
-              ratio_p90}}}]; ratio is its time over that of 1
+              ratio_p90}}}]; ratio is its time divided by that of 1
 
 Exit status: 0 done; 1 a run failed; 2 usage.
 """
@@ -48,7 +48,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--max", type=int, default=16 << 20, metavar="BYTES")
     parser.add_argument("--rounds", type=int, default=9, help="per size; 3 at least")
     parser.add_argument("--layout", choices=LAYOUTS, action="append", help="one alone")
-    parser.add_argument("--json", type=Path, metavar="FILE", help=argparse.SUPPRESS)  # of the ranks
+    parser.add_argument("--json", type=Path, metavar="FILE", help=argparse.SUPPRESS)  # for ranks
     return parser.parse_args()
 
 
@@ -56,7 +56,7 @@ def arguments() -> argparse.Namespace:
 
 
 def measure(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """The rows; collective on all ranks."""
+    """Yield the rows; collective on all ranks."""
     import numpy as np
     from mpi4py import MPI
 
@@ -121,13 +121,13 @@ def be_a_rank(given: argparse.Namespace) -> int:
     return 0
 
 
-# ---- who starts it ------------------------------------------------------------------------------
+# ---- the process that starts the job ------------------------------------------------------------
 
 
 def start(name: str, given: argparse.Namespace) -> int:
-    """One layout on hosts of its own; the exit status of the job."""
+    """Measure one layout on hosts of its own; returns the exit status of the job."""
     import between_hosts
-    from hosts import machines  # of the tests, which that has found
+    from hosts import machines  # a module of the tests; the import above has set its path
 
     from gradred import launch
 

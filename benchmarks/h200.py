@@ -1,41 +1,41 @@
-"""All that a machine with a GPU can say about gradred, in one command of under ten minutes.
+"""Measure everything about gradred that needs a GPU, by one command of under ten minutes.
 
     python benchmarks/h200.py --out results --only machine allreduce
 
-Sections, the most telling ones first, each a record in one JSON file, each of which runs alone
-(`--only`) and goes on where another fails. The file is written after each job; of a job that is
-ended by its limit it has the rows so far; what no longer fits the time (`--minutes`) is left out
-and says so:
+The sections are listed below, the most important first; each makes a record in one JSON file. Each
+can run alone (`--only`), and the others continue after a failure. The file is written after each
+job. A job that is ended at its limit leaves the rows so far. A job that no longer fits into the
+time (`--minutes`) is left out, and its record says so:
 
     machine   the driver, the device, what the system lets processes share
     arrays    every kind of call on CuPy, PyTorch and Numba arrays, results checked, 2 and 4 ranks
-    allreduce Allreduce of device arrays, from device to device (where they lie, and through
-              workspaces) and through host memory, against what a
-              program has to do without gradred: copy to the host, the MPI's Allreduce, copy back;
-              2, 4 and 8 ranks on one device, 4 also where NVIDIA's MPS lets them share it at once
+    allreduce Allreduce of device arrays, from device to device (directly, and through workspaces)
+              and through host memory, against a program without gradred: copy to the host, the MPI's
+              Allreduce, copy back; 2, 4 and 8 ranks on one device, 4 ranks also with NVIDIA's MPS,
+              by which they share the device at the same time
     kernels   reductions on the device against its copies: bytes moved per second
-    order     calls in the order of a stream that has other work, also where all streams share one
-              queue of the hardware and memory is freed meanwhile; times against blocking calls
-    nccl      NCCL where it runs (a GPU for each rank, or 2.30 and later), and in a CUDA graph
+    order     calls in stream order on a stream that has other work, also if all streams share one
+              hardware queue and memory is freed meanwhile; times against blocking calls
+    nccl      NCCL if it runs (with a GPU for each rank, or 2.30 and later), and in a CUDA graph
     training  PyTorch's CUDA tensors by both front ends: results, times against
               copies by hand around the MPI's Allreduce, DDP's gradients against one process's
-    ddp       steps of DDP, FSDP2 and the Horovod front end on GPT-2 small and ResNet-50, ranks that
-              come apart, gloo in turn: the median and the worst (benchmarks/ddp.py), and profiles
-              that say where the time of DDP's calls went
-    death     a rank is killed whose memory others have open: what they meet, and whether their
-              device can be used further
+    ddp       steps of DDP, FSDP2 and the Horovod front end on GPT-2 small and ResNet-50, with ranks
+              that start apart, and of gloo: the median and the worst (benchmarks/ddp.py), and
+              profiles of DDP's calls
+    death     a rank is killed while others have its memory open: their errors, and whether their
+              device can still be used
     crowd     8 ranks on the device for half a minute, calls of all kinds, each result checked
     staging   calls through host memory against the longest of copy out, reduction and copy in
-    handover  what it takes to hand over from the host to the device and back, by several ways
-    memories  arrays in pools, mapped chunks and managed memory, which CUDA IPC does not take
-    lookup    what it costs to ask where an address lies, in C: host, pinned, device, managed, pool,
-              mapped (`gradred bench --pointer-cache`)
+    handover  the time to signal from the host to the device and back, by several methods
+    memories  arrays in pools, mapped chunks and managed memory, which CUDA IPC does not support
+    lookup    the cost of finding the kind of an address's memory, in C: host, pinned, device,
+              managed, pool, mapped (`gradred bench --pointer-cache`)
     host      Allreduce of host arrays against the MPI's, 2 to 16 ranks, as many as there are cores;
               also with the MPIs of other environments (`--python other/bin/python`)
 
-Jobs are started by `gradred run`, with the MPI of this environment. The JSON record (`schema` =
-"gradred-h200/3"): date, arguments, sections{name: {seconds, jobs{name: what it tells, or error, or
-skipped}}}; a job that was ended has `rows` as well as `error`.
+`gradred run` starts the jobs, with the MPI of this environment. The JSON record (`schema` =
+"gradred-h200/3"): date, arguments, sections{name: {seconds, jobs{name: the job's record, or error,
+or skipped}}}; a job that was ended has `rows` as well as `error`.
 """
 
 from __future__ import annotations
@@ -62,15 +62,15 @@ SIMULATED = HERE.parent / "tests" / "libsimulated_cuda.so"
 SCHEMA = "gradred-h200/3"
 RANKS = HERE / "gpu" / "ranks.py"
 SHARED_BY_NCCL = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "4"}
-WHOLE = "job_seconds"  # in a job's record when all of it is there
-LEAST_S = 10  # that a job gets, or it is left out
-SPARE_S = 5  # for a job that overruns to be ended
+WHOLE = "job_seconds"  # a job's record has this key when it is complete
+LEAST_S = 10  # seconds that a job needs; with less it is left out
+SPARE_S = 5  # seconds in which a job that exceeds its limit is ended
 
 Record = dict[str, Any]
 
 
 class Run:
-    """One run of the script: its arguments, its record on the disk, its time."""
+    """One run of the script: its arguments, its record on disk, its time."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.given = given
@@ -85,13 +85,13 @@ class Run:
         self.simulated = "simulated" in given.library
 
     def section(self, name: str) -> str:
-        """Carry one out. Returns how it went."""
+        """Run a section; returns a description of the result."""
         begin = time.monotonic()
         self.jobs = {}
         self.record["sections"][name] = section = {"seconds": 0.0, "jobs": self.jobs}
         try:
             SECTIONS[name](self)
-        except Exception as error:  # what its jobs have told so far stays, and others follow
+        except Exception as error:  # the section's results so far stay, and others follow
             self.jobs["the rest"] = {"error": f"{type(error).__name__}: {error}"}
         section["seconds"] = round(time.monotonic() - begin, 1)
         self.write()
@@ -105,7 +105,7 @@ class Run:
     def job(
         self, name: str, section: str, ranks: int, seconds: float, *more: str, **variables: str
     ) -> None:
-        """A job of `gpu/ranks.py`, and what its rank 0 prints last."""
+        """Run `gpu/ranks.py` as a job; its record is what rank 0 prints last."""
         command = ["run", "-np", str(ranks), "--timeout", "{seconds}", sys.executable, str(RANKS)]
         self.gradred(name, [*command, section, *more, *self.given.library], seconds, **variables)
 
@@ -117,7 +117,7 @@ class Run:
         python: str = sys.executable,
         **variables: str,
     ) -> None:
-        """A command of gradred's, which prints a record: all that it prints, or the last line."""
+        """Run a command of gradred that prints its record, as a whole or in its last line."""
         left = self.end - time.monotonic() - SPARE_S
         if left < LEAST_S:
             self.jobs[name] = {"skipped": f"of {self.given.minutes} minutes {left:.0f} s were left"}
@@ -129,7 +129,7 @@ class Run:
 
 
 def told_by(command: list[str], limit: float, variables: dict[str, str]) -> Record:
-    """What a command prints last, or how it went wrong. A rank may have been killed on purpose."""
+    """Return what a command prints last, or its error. A rank may have been killed on purpose."""
     environment = os.environ | variables
     try:
         done = subprocess.run(
@@ -147,7 +147,7 @@ def told_by(command: list[str], limit: float, variables: dict[str, str]) -> Reco
 
 
 def last_record(text: str) -> Record | None:
-    """All of it, or the last line that is one."""
+    """Parse the whole text as a record, or the last line that is one."""
     for part in (text, *reversed(text.splitlines())):
         try:
             found = json.loads(part)
@@ -160,7 +160,7 @@ def last_record(text: str) -> Record | None:
 
 @contextlib.contextmanager
 def mps() -> Iterator[dict[str, str] | None]:
-    """A server of MPS of this script's own: variables for who uses it. None: it does not run."""
+    """Start an MPS server for this script; yields variables for its users, or None without it."""
     control = shutil.which("nvidia-cuda-mps-control")
     if control is None:
         yield None

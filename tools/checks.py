@@ -232,7 +232,7 @@ def sanitized_tests(sanitizer: str) -> bool:
         return False
     # ThreadSanitizer needs the classic address layout, which newer kernels randomise.
     prefix = tuple(fixed_addresses()) if sanitizer == "thread" else ()
-    # It sees no accesses of other processes, so under it only ranks that are threads are useful. The
+    # It sees no accesses of other processes, so it is useful only for ranks that are threads. The
     # longest of these programs runs one half under each sanitizer: the ranks' code is the same.
     among_processes = ("node_test", "node_led_test", "node_faults_test", "node_pool_test")
     if sanitizer == "thread":
