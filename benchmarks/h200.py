@@ -10,9 +10,9 @@ time (`--minutes`) is left out, and its record says so:
     machine   the driver, the device, what the system lets processes share
     arrays    every kind of call on CuPy, PyTorch and Numba arrays, results checked, 2 and 4 ranks
     allreduce Allreduce of device arrays, from device to device (directly, and through workspaces)
-              and through host memory, against a program without gradred: copy to the host, the MPI's
-              Allreduce, copy back; 2, 4 and 8 ranks on one device, 4 ranks also with NVIDIA's MPS,
-              by which they share the device at the same time
+              and through host memory, against a program without gradred: copy to the host, the
+              MPI's Allreduce, copy back; 2, 4 and 8 ranks on one device, 4 ranks also with NVIDIA's
+              MPS, by which they share the device at the same time
     kernels   reductions on the device against its copies: bytes moved per second
     order     calls in stream order on a stream that has other work, also if all streams share one
               hardware queue and memory is freed meanwhile; times against blocking calls

@@ -1,25 +1,27 @@
-"""What names cost: `gradred.torch` against blocking allreduces of the same tensors.
+"""Measure the cost of named operations: `gradred.torch` against blocking allreduces of the tensors.
 
     gradred run -np 2 python benchmarks/horovod_engine.py --json out.json      (needs PyTorch)
 
-Sets of tensors: one of 4 KB, 1 MB and 64 MB, 161 of 1 KB, and the gradients of ResNet-50 in
-backward order. Each round all ways reduce the same set, one after the other, in an order that
-changes:
+The sets of tensors are: one tensor of 4 KB, 1 MB and 64 MB, 161 of 1 KB, and the gradients of
+ResNet-50 in backward order. In each round all variants ("way" in the record) reduce the same set,
+one after the other, in an order that changes:
 
 - named: `allreduce_async_` of each tensor under its name, then `synchronize` of each;
-- views: the same tensors as views of buckets (`gradient_as_bucket_view=True`): `allreduce_async_`
-  of a bucket when its last tensor is there;
+- views: the same tensors as views of buckets (`gradient_as_bucket_view=True`), with
+  `allreduce_async_` of a bucket when its last tensor is there;
 - blocking: `comm.Allreduce` of each tensor, in place;
-- mpi: the MPI's own `Allreduce`, likewise.
+- mpi: the MPI's own `Allreduce` of each tensor, in place.
 
-Each way begins a round with a set that does not count: the way before has left the same tensors in
-other caches. A round counts as long as its slowest rank. Results are checked first. The JSON record
+Each variant begins a round with a set that does not count, since the variant before has left the
+same tensors in other caches. A round's time is that of its slowest rank. Results are checked first.
+The JSON record
 (`schema` = "gradred-horovod-engine/1"):
 
     date, arguments, ranks, hosts, machine{...}, versions{...}
     flag     {what, us}: the time of one signal between ranks 0 and 1
     sets     [{set, tensors, bytes, rounds_us{way: [...]}, us{way}, of_blocking, of_mpi, of_named}];
-             the named way's median over the other's, and the median of views over that of named
+             of_blocking and of_mpi: the median of named divided by that of blocking and mpi;
+             of_named: the median of views divided by that of named
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ def arguments() -> argparse.Namespace:
 
 
 def resnet50() -> list[int]:
-    """How many elements its parameters have, from the last layer to the first."""
+    """Return the numbers of elements of its parameters, from the last layer to the first."""
     counts = [64 * 3 * 7 * 7, 64, 64]
     inputs = 64
     for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
@@ -83,7 +85,7 @@ SETS = {
 
 
 def views_of(tensors: list[torch.Tensor], label: str) -> tuple[Way, list[torch.Tensor]]:
-    """The way, and the gradients that it reduces."""
+    """Return the variant, and the gradients that it reduces."""
     parameters = [torch.nn.Parameter(torch.zeros_like(tensor)) for tensor in tensors]
     buckets = buckets_of(parameters)
     bucket_of = {parameter: one for one in buckets for parameter in one.parameters}
@@ -147,7 +149,7 @@ def measure(label: str, counts: list[int], given: Any, comm: gradred.Comm) -> di
         order = list(ways)[turn % len(ways) :] + list(ways)[: turn % len(ways)]
         for way in order:
             carry_out = ways[way]
-            carry_out()  # what the way before has left in the caches
+            carry_out()  # the variant before has left the tensors in other caches
             comm.Barrier()
             begin = time.perf_counter()
             for _ in range(calls):

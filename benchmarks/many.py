@@ -1,18 +1,18 @@
-"""Several arrays in one call, as the gradients of a model: allreduce_many, a loop, and the MPI.
+"""Compare allreduce_many on a list of arrays, such as gradients, with a loop, and with the MPI.
 
     gradred run -np 2 python benchmarks/many.py --json out.json
 
-For each list of arrays, block by block in turn: `allreduce_many(xs, out=ys)`; a loop of
-`comm.Allreduce(x, y)` of gradred; the same loop of the MPI's; and the arrays copied into a vector,
-which the MPI reduces and from which they are copied back. Every result is checked.
+For each list of arrays these run in alternating blocks: `allreduce_many(xs, out=ys)`; a loop of
+gradred's `comm.Allreduce(x, y)`; the same loop of the MPI's; and a copy of the arrays into a
+vector, which the MPI reduces and which is copied back. Every result is checked.
 
 The JSON record (`schema` = "gradred-many/1"):
 
     date, arguments, ranks, hosts, machine{...}, versions{...}
     flag      {what, us}: the time of one signal between ranks 0 and 1
     rows      [{list, arrays, bytes, calls, ways{name: {us, rounds_us[rounds]}},
-                ratios{name: {ratio, ratio_p10, ratio_p90}}}]; ratio is this way's time over that of
-                allreduce_many
+                ratios{name: {ratio, ratio_p10, ratio_p90}}}]; ratio is this variant's time divided
+                by that of allreduce_many
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Vector = npt.NDArray[np.float32]
 
 
 def resnet50() -> list[int]:
-    """The elements of the parameters of ResNet-50, in the order in which it has them."""
+    """Return the elements of ResNet-50's parameters, in the model's order."""
     found = [64 * 3 * 49, 64, 64]
     inside = 64
     for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
@@ -62,7 +62,7 @@ LISTS: dict[str, list[int]] = {
 
 
 def ways(comm: gradred.Comm, xs: list[Vector], ys: list[Vector]) -> dict[str, Callable[[], None]]:
-    """Each writes the sums of `xs` over the ranks into `ys`."""
+    """Return the variants; each writes the sums of `xs` over the ranks into `ys`."""
     mpi = comm.Dup()
     vector = np.empty(sum(x.size for x in xs), np.float32)
     bounds = np.cumsum([0, *(x.size for x in xs)])
@@ -96,7 +96,7 @@ def ways(comm: gradred.Comm, xs: list[Vector], ys: list[Vector]) -> dict[str, Ca
 
 
 def measure(comm: gradred.Comm, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """The rows; collective on `comm`."""
+    """Yield the rows; collective on `comm`."""
     for name, sizes in LISTS.items():
         xs = [np.full(size, comm.rank + 1 + i % 7, np.float32) for i, size in enumerate(sizes)]
         ys = [np.empty_like(x) for x in xs]

@@ -1,13 +1,14 @@
-"""send and recv of torch.distributed, and a pipeline of two stages: "gradred" against gloo.
+"""Compare send and recv of torch.distributed, and a pipeline of two stages, with gradred and gloo.
 
     gradred run -np 2 python benchmarks/messages.py --json out.json            (needs PyTorch)
     torchrun --nproc-per-node 2 benchmarks/messages.py --json out.json         (no MPI)
 
-Both backends are groups of one job, on the same tensors, in turn round by round, in changing
-order; a round counts as long as its slowest rank. A ping-pong's time is that of one way. `isend`
-has both ranks send at once, each with irecv and isend, and waits for both. The pipeline is that of
-`torch.distributed.pipelining` with GPipe's schedule: two linear layers of --width, 8 microbatches.
-Results are checked. The JSON record (`schema` = "gradred-messages/1"):
+Both backends are groups of one job, on the same tensors. They alternate round by round, in an order
+that changes. A round's time is that of its slowest rank. A ping-pong's time is that of one
+direction. In `isend` both ranks send at the same time, each with irecv and isend, and wait for
+both. The pipeline is that of `torch.distributed.pipelining` with GPipe's schedule: two linear
+layers of --width, 8 microbatches. Results are checked. The JSON record (`schema` =
+"gradred-messages/1"):
 
     date, arguments, ranks, hosts, machine{...}, versions{...}
     started_by   "MPI" or "torchrun"
@@ -121,7 +122,7 @@ def pipeline(width: int, group: Any, name: str) -> Callable[[], None]:
 def measure(
     label: str, ways: Ways, nbytes: int, calls: int, given: Any, each: int = 1
 ) -> dict[str, Any]:
-    """Microseconds of a call that carries out `each` of what counts."""
+    """Return the microseconds of one message in calls that carry out `each` of them."""
     rounds: dict[str, list[float]] = {way: [] for way in ways}
     for turn in range(given.rounds):
         order = list(ways) if turn % 2 == 0 else list(ways)[::-1]
@@ -168,7 +169,7 @@ def main() -> int:
         for kind, make in {"ping-pong": ping_pong, "isend": at_once}.items():
             ways = {name: make(nbytes, group, name) for name, group in groups.items()}
             label = f"{kind} of {text}"
-            each = 2 if make is ping_pong else 1  # there and back
+            each = 2 if make is ping_pong else 1  # one message in each direction
             rows.append(measure(label, ways, nbytes, calls, given, each))
     nbytes = 4 * 4 * given.width
     ways = {name: pipeline(given.width, group, name) for name, group in groups.items()}

@@ -1,17 +1,17 @@
-"""What it saves over messages that the input is read where it is, and not copied first.
+"""Measure what it saves, over messages, to read the input in place instead of copying it first.
 
     gradred run -np 2 python benchmarks/out_of_place.py --json out.json
 
-Times `Allreduce(x, y)` against the same sum in place after a copy, which is what a schedule that
-knows one buffer alone needs: `y[:] = x; Allreduce(IN_PLACE, y)`. Block by block in turn, over
-messages (without shared memory), by one schedule each.
+It times `Allreduce(x, y)` against the same sum in place after a copy, which a schedule with a
+single buffer needs: `y[:] = x; Allreduce(IN_PLACE, y)`. They run in alternating blocks, over messages
+(without shared memory), with one schedule at a time.
 
 The JSON record (`schema` = "gradred-out-of-place/1"):
 
     date, arguments, ranks, hosts, machine{...}, versions{...}
     flag      {what, us}: the time of one signal between ranks 0 and 1
     rows      [{plan, bytes, us, copied_us, ratio, ratio_p10, ratio_p90, calls,
-                rounds_us[rounds], copied_rounds_us[rounds]}]; ratio is copied_us over us
+                rounds_us[rounds], copied_rounds_us[rounds]}]; ratio is copied_us divided by us
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def arguments() -> argparse.Namespace:
 def measure(
     comm: gradred.Comm, given: argparse.Namespace, world: MPI.Intracomm
 ) -> Iterator[dict[str, Any]]:
-    """The rows; collective on `world`."""
+    """Yield the rows; collective on `world`."""
     each = given.seconds / len(given.plans) / len(given.sizes) / given.rounds / 2
     for plan in given.plans:
         for nbytes in given.sizes:

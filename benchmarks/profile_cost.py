@@ -1,13 +1,13 @@
-"""What GRADRED_PROFILE costs: calls on communicators with a profile against those without.
+"""Measure the cost of GRADRED_PROFILE: calls on communicators with a profile and without one.
 
     gradred run -np 2 python benchmarks/profile_cost.py --json out.json
 
-Eight communicators over all ranks, four with a profile and four without in turn, are called on the
-same buffers, in many short blocks, in alternating order. Of each communicator counts the 20th
-percentile of its blocks' means, the slowest rank's: other programs disturb only some blocks.
-`ratio` is the mean over those with a profile over the mean over those without; `low` and `high` are
-of single communicators, since memory lies better for some than for others, and `noise` is how far
-those without a profile lie apart. The table of the profile follows at the end, on stderr.
+Eight communicators over all ranks, four with a profile and four without, are called on the same
+buffers, in many short blocks, in alternating order. The figure of a communicator is the 20th
+percentile of its blocks' means on the slowest rank, since other programs disturb only some blocks.
+`ratio` is the mean over those with a profile divided by the mean over those without. `low` and
+`high` are ratios of single communicators, since the placement of their memory differs. `noise` is
+how far those without a profile differ. The table of the profile follows at the end, on stderr.
 
 The JSON record (`schema` = "gradred-profile-cost/1"):
 
@@ -61,7 +61,7 @@ def arguments() -> argparse.Namespace:
 
 
 def communicator(profile: bool) -> gradred.Comm:
-    """One of its own, set up with or without a profile."""
+    """Make a communicator that is set up with or without a profile."""
     config.set("profile", profile)
     comm = gradred.Comm(MPI.COMM_WORLD.Dup())
     comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
@@ -72,7 +72,7 @@ def communicator(profile: bool) -> gradred.Comm:
 def measure(
     comms: list[gradred.Comm], statement: str, size: int, rounds: int, seconds: float
 ) -> dict[str, Any]:
-    """The row of one case; communicators as in PROFILES."""
+    """Return the row of one case; the communicators are as in PROFILES."""
     x, y = np.ones(size // 8), np.zeros(size // 8)
     timers = []
     for comm in comms:
@@ -108,7 +108,7 @@ def main() -> int:
     world = MPI.COMM_WORLD
     given = parse_once(arguments, world)
     record: dict[str, Any] = {"schema": SCHEMA} | describe(world, vars(given))
-    record["load"] = os.getloadavg()[0]  # of the host when it begins
+    record["load"] = os.getloadavg()[0]  # the host's load at the beginning
     record["flag"] = one_way_latency(world)
     comms = [communicator(profile) for profile in PROFILES]
     say(world, f"# {world.size} ranks, {mpi_name()}; us per call")

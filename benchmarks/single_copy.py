@@ -1,24 +1,24 @@
-"""Compare the ways of a long allreduce on one host, and the MPI's, in one run.
+"""Compare the plans of a long allreduce on one host, and the MPI's, in one run.
 
     gradred run -np 2 python benchmarks/single_copy.py --json out.json
 
-In turn, block by block, results checked first:
+These variants ("way" in the record) run in alternating blocks, after their results were checked:
 
-- own: arrays of `gradred.empty`, which peers read where they lie;
-- numpy: NumPy's, which the kernel reads for peers (where rank 0 measures that it pays);
-- chunks: the same on a communicator that may not (`GRADRED_SINGLE_COPY=0`);
+- own: arrays of `gradred.empty`, which peers read directly;
+- numpy: NumPy arrays, which the kernel reads for peers (if rank 0 measures that this is faster);
+- chunks: the same on a communicator without that plan (`GRADRED_SINGLE_COPY=0`);
 - mpi: the same by the MPI's own Allreduce.
 
-Each out of place, in place, and in place after `x.fill(1)`, whose time counts: a program writes
-what it reduces, and lines that another core has read cost more to write. What is the fastest
-depends on where the cores of the ranks are, so the one-way latency between ranks 0 and 1 stands
-beside each row.
+Each runs out of place, in place, and in place after `x.fill(1)`. The time of the fill counts: a
+program writes what it reduces, and cache lines that another core has read cost more to write. The
+fastest variant depends on the placement of the ranks' cores, so each row has the one-way latency
+between ranks 0 and 1.
 
 The JSON record (`schema` = "gradred-single-copy/2"):
 
     date, arguments, ranks, hosts, machine{...}, versions{...}
     rows  [{bytes, use, calls, flag_us, us{way}, to_mpi{way: ratio}, rounds_us{way: [...]}}];
-          ratios are of the MPI's time over the way's
+          ratios are the MPI's time divided by the variant's
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from gradred.bench.timing import block_length, interleave, microseconds, ratio
 
 SCHEMA = "gradred-single-copy/2"
 KIB = 1 << 10
-WAYS = {"own": "may", "numpy": "may", "chunks": "may_not", "mpi": "plain"}  # by communicator
+WAYS = {"own": "may", "numpy": "may", "chunks": "may_not", "mpi": "plain"}  # their communicators
 USES = {
     "out of place": "{comm}.Allreduce({x}, {y})",
     "in place": "{comm}.Allreduce(MPI.IN_PLACE, {x})",
@@ -63,7 +63,7 @@ def arguments() -> argparse.Namespace:
 
 
 def made(world: MPI.Intracomm, single_copy: bool) -> gradred.Comm:
-    """A communicator that has been set up with the knob like this."""
+    """Make a communicator that has been set up with this value of the setting."""
     config.set("single_copy", single_copy)
     comm = gradred.Comm(world.Dup())
     comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
@@ -71,7 +71,7 @@ def made(world: MPI.Intracomm, single_copy: bool) -> gradred.Comm:
 
 
 def statements(use: str) -> dict[str, str]:
-    """What each way does."""
+    """Return the statement of each variant."""
     return {
         way: USES[use].format(
             comm=comm, x="own_x" if way == "own" else "x", y="own_y" if way == "own" else "y"
@@ -81,7 +81,7 @@ def statements(use: str) -> dict[str, str]:
 
 
 def check(use: str, names: dict[str, Any], world: MPI.Intracomm) -> None:
-    """Stop where a way's result is wrong; also makes rank 0 try all that it chooses from."""
+    """Exit if a variant's result is wrong; also makes rank 0 try all plans that it chooses from."""
     numbers = world.rank + np.arange(len(names["x"])) % 7
     expected = sum(range(world.size)) + world.size * (np.arange(len(names["x"])) % 7)
     for way, statement in [*statements(use).items()] * 9:
@@ -97,7 +97,7 @@ def check(use: str, names: dict[str, Any], world: MPI.Intracomm) -> None:
 
 
 def rows(given: argparse.Namespace, world: MPI.Intracomm) -> Iterator[dict[str, Any]]:
-    """One for each size and use; collective on `world`."""
+    """Yield a row for each size and use; collective on `world`."""
     may, may_not = made(world, True), made(world, False)
     each = given.seconds / len(given.sizes) / len(USES) / given.rounds / len(WAYS)
     for nbytes in given.sizes:

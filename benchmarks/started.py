@@ -1,26 +1,27 @@
-"""Compare the ways of making one allreduce: blocking, non-blocking, persistent, and the MPI's.
+"""Compare blocking, non-blocking and persistent calls of one allreduce, and the MPI's.
 
     gradred run -np 2 python benchmarks/started.py --json out.json
 
-Five parts, each in turn call by call or block by block, on the same buffers, results checked first:
+It has five parts, each in turn call by call or block by block, on the same buffers, after the
+results were checked:
 
 - ways: `Allreduce`, `Iallreduce` and `Wait`, `p()`, and the MPI's own `Iallreduce` and `Wait`;
-- waitall: two requests in `MPI.Request.Waitall` and in `gradred.Request.Waitall`, alone and while
-  --busy other processes compute without end;
-- late: rank 0 comes 300 microseconds late; what the others wait beyond that, in `Allreduce` on a
-  communicator that shares memory, on one that does not, and of the MPI;
-- overlap: an operation of --overlap-bytes is begun, then matrices are multiplied for about
-  --overlap-ms on the same cores; what is left to wait for;
-- several: ten reductions of 4 MiB, four of 1 MiB, 161 of 1 KiB, by blocking calls and all begun
-  before the first is waited for.
+- waitall: two requests in `MPI.Request.Waitall` and in `gradred.Request.Waitall`, without other
+  processes and while --busy other processes compute all the time;
+- late: rank 0 arrives 300 microseconds late. The part measures how long the others wait beyond
+  that, in `Allreduce` on a communicator that shares memory, on one that does not, and of the MPI;
+- overlap: an operation of --overlap-bytes is started, then matrices are multiplied for about
+  --overlap-ms on the same cores. The part measures the wait after that;
+- several: ten reductions of 4 MiB, four of 1 MiB, 161 of 1 KiB, by blocking calls and by starting
+  all before the first wait.
 
 The JSON record (`schema` = "gradred-started/1"):
 
     date, arguments, ranks, hosts, machine{...}, versions{...}
     flag      {what, us}: the time of one signal between ranks 0 and 1
     ways      [{bytes, calls, rounds_us{way: [...]}, us{way}, to_blocking{way: ratio},
-                to_mpi{way: ratio}}]; to_mpi is the MPI's time over the way's
-    waitall   [{bytes, busy, us{how}, p90_us{how}}]; busy: how many others compute
+                to_mpi{way: ratio}}]; to_mpi is the MPI's time divided by the variant's
+    waitall   [{bytes, busy, us{how}, p90_us{how}}]; busy: the number of other processes
     late      [{bytes, us{how}}]: medians over calls, of the slowest rank that waits
     overlap   {bytes, compute_ms, left_ms{how}, rounds_ms{how: [...]}}
     several   [{arrays, bytes, us{how}, rounds_us{how: [...]}}]; bytes of each array
@@ -85,7 +86,7 @@ def arguments() -> argparse.Namespace:
 
 
 def checked(names: Names, statements: dict[str, str], world: MPI.Intracomm) -> None:
-    """Stop where a way's result is wrong."""
+    """Exit if a variant's result is wrong."""
     names["x"][:] = world.rank + np.arange(len(names["x"])) % 7
     expected = sum(range(world.size)) + world.size * (np.arange(len(names["x"])) % 7)
     for way, statement in statements.items():
@@ -103,7 +104,7 @@ def buffers(nbytes: int) -> Names:
 def ways(
     comm: gradred.Comm, given: argparse.Namespace, world: MPI.Intracomm
 ) -> Iterator[dict[str, Any]]:
-    """The rows; collective on `world`."""
+    """Yield the rows; collective on `world`."""
     each = given.seconds / len(given.sizes) / given.rounds / len(WAYS)
     for nbytes in given.sizes:
         names = buffers(nbytes) | {"comm": comm, "plain": world}
@@ -126,7 +127,7 @@ def ways(
 
 @contextmanager
 def others_that_compute(count: int) -> Iterator[None]:
-    """Processes without MPI, as many."""
+    """Run so many processes without MPI that compute all the time."""
     command = [sys.executable, "-c", "while True: pass"]
     started = [subprocess.Popen(command) for _ in range(count)]
     try:
@@ -141,7 +142,7 @@ def waitall(
     comm: gradred.Comm, given: argparse.Namespace, world: MPI.Intracomm
 ) -> Iterator[dict[str, Any]]:
     others = [gradred.Comm(world.Dup()), world.Dup(), world.Dup()]
-    others[0].Allreduce(MPI.IN_PLACE, np.zeros(1))  # sets it up
+    others[0].Allreduce(MPI.IN_PLACE, np.zeros(1))  # sets up the communicator
     for busy, nbytes in itertools.product((0, given.busy), (8, 64 << 10, 1 << 20)):
         names = buffers(nbytes) | dict(zip("abcd", [comm, *others], strict=True))
         names |= {"waitall": MPI.Request.Waitall, "own_waitall": gradred.Request.Waitall}
@@ -161,7 +162,7 @@ def waitall(
 
 
 def wait_beyond(call: Callable[[], object], world: MPI.Intracomm) -> float:
-    """Seconds that the slowest of those that wait took beyond the time by which rank 0 is late."""
+    """Return how long the slowest waiting rank took beyond the time by which rank 0 is late."""
     world.Barrier()
     begin = time.perf_counter()
     while world.rank == 0 and time.perf_counter() - begin < LATE_S:
@@ -172,11 +173,11 @@ def wait_beyond(call: Callable[[], object], world: MPI.Intracomm) -> float:
 
 
 def apart(world: MPI.Intracomm) -> gradred.Comm:
-    """A communicator whose ranks exchange messages by a schedule of gradred's."""
+    """Make a communicator whose ranks exchange messages by a schedule of gradred's."""
     config.set("shm", False)
     config.set("plan", "recursive_doubling")
     comm = gradred.Comm(world.Dup())
-    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))  # sets it up
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))  # sets up the communicator
     config.reset("shm")
     config.reset("plan")
     return comm
@@ -272,7 +273,7 @@ def main() -> int:
     world = MPI.COMM_WORLD
     given = parse_once(arguments, world)
     comm = gradred.Comm(world)
-    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))  # sets it up
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))  # sets up the communicator
     record: dict[str, Any] = {"schema": SCHEMA} | describe(world, vars(given))
     record["flag"] = one_way_latency(world)
     say(world, f"# {world.size} ranks, {mpi_name()}; us per call, medians; flag {record['flag']}")

@@ -1,11 +1,11 @@
-"""torch.distributed's all_reduce and DistributedDataParallel: "gradred" against gloo.
+"""Compare torch.distributed's all_reduce and DistributedDataParallel with gradred and with gloo.
 
     gradred run -np 2 python benchmarks/torch_backend.py --json out.json       (needs PyTorch)
 
-Both backends are groups of one job, on the same tensors, in turn round by round, in changing
-order; a round counts as long as its slowest rank. Results are checked first. `blocking` is
+Both backends are groups of one job, on the same tensors. They alternate round by round, in an order
+that changes. A round's time is that of its slowest rank. Results are checked first. `blocking` is
 `comm.Allreduce` of the same array, without torch. The step of DistributedDataParallel is a backward
-pass of as many parameters as ResNet-50's, with next to no computation, in torch's default buckets.
+pass with as many parameters as ResNet-50, with very little computation, in torch's default buckets.
 The JSON record (`schema` = "gradred-torch-backend/1"):
 
     date, arguments, ranks, hosts, machine{...}, versions{...}
@@ -50,14 +50,14 @@ def arguments() -> argparse.Namespace:
 
 
 class Weights(torch.nn.Module):
-    """Parameters whose gradients cost little."""
+    """A module whose gradients need little computation."""
 
     def __init__(self, counts: list[int]) -> None:
         super().__init__()
         self.all = torch.nn.ParameterList(torch.zeros(count) for count in counts[::-1])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """A number that depends on all of them."""
+        """Return a number that depends on all parameters."""
         return sum(((weight * x).sum() for weight in self.all), torch.zeros(()))
 
 
@@ -102,7 +102,7 @@ def measure(label: str, ways: Ways, size: int, given: Any, comm: gradred.Comm) -
     for turn in range(given.rounds):
         first = turn % len(ways)
         for way in [*ways][first:] + [*ways][:first]:
-            ways[way]()  # does not count: the way before has left the tensors in other caches
+            ways[way]()  # does not count: the variant before has left the tensors in other caches
             comm.Barrier()
             begin = time.perf_counter()
             for _ in range(calls):

@@ -1,23 +1,24 @@
-"""How much of the reduction of gradients hides behind the backward pass.
+"""Measure how much of the gradients' reduction overlaps with the backward pass.
 
     gradred run -np 2 python benchmarks/training_step.py --json out.json      (needs PyTorch)
 
-A step of a network of linear layers (forward, backward, SGD), one computing thread per rank. Each
-round all ways make the same step, one after the other, in an order that changes:
+A step of a network of linear layers (forward, backward, SGD) runs with one computing thread per
+rank. In each round all variants ("way" in the record) make the same step, one after the other, in
+an order that changes:
 
-- alone: no reduction; what the computation takes by itself;
-- after: the gradients are reduced by one blocking call each after the backward pass;
-- tensors: `DistributedOptimizer`, which reduces each while the backward pass goes on;
-- buckets: likewise with `gradient_as_bucket_view=True`.
+- alone: no reduction, which is the time of the computation;
+- after: one blocking call reduces each gradient after the backward pass;
+- tensors: `DistributedOptimizer`, which reduces each gradient during the backward pass;
+- buckets: `DistributedOptimizer` with `gradient_as_bucket_view=True`.
 
-With --elsewhere nothing is computed: each layer's backward pass lasts so many ms, its forward pass
-half of that, in which the rank's thread sleeps. So its core is free, as where a GPU computes.
+With --elsewhere nothing is computed. Each layer's backward pass takes so many ms and its forward
+pass half of that, during which the rank's thread sleeps. So its core is free, as if a GPU computed.
 
-A round counts as long as its slowest rank. Hidden is (after - way) / (after - alone): 1 where the
-step takes no longer than without a reduction. The model of synchronous SGD (S. Shi et al., A DAG
-Model of Synchronous Stochastic Gradient Descent in Distributed Deep Learning, ICPADS 2018) lets all
-but the reduction of the first layer hide, where communication needs no core of the computation:
-`bound` is 1 less that layer's part of the bytes. Gradients are compared first. The JSON record
+A round's time is that of its slowest rank. `hidden` is (after - way) / (after - alone): 1 if the
+step takes no longer than without a reduction. In the model of synchronous SGD (S. Shi et al., A DAG
+Model of Synchronous Stochastic Gradient Descent in Distributed Deep Learning, ICPADS 2018) all but
+the reduction of the first layer can overlap, if communication needs no core of the computation.
+`bound` is 1 minus that layer's part of the bytes. Gradients are compared first. The JSON record
 (`schema` = "gradred-training-step/1"):
 
     date, arguments, ranks, hosts, machine{...}, versions{...}
@@ -79,7 +80,7 @@ class _Elsewhere(torch.autograd.Function):
 
 
 class ComputedElsewhere(torch.nn.Module):
-    """A layer whose passes take time, and no core of this host."""
+    """A layer whose passes take time, but use no core of this host."""
 
     def __init__(self, width: int, seconds: float, rank: int) -> None:
         super().__init__()
@@ -92,7 +93,7 @@ class ComputedElsewhere(torch.nn.Module):
 
 
 class Way:
-    """A model of its own, and how its gradients are reduced."""
+    """A variant: a model of its own, and how its gradients are reduced."""
 
     def __init__(self, given: Any, comm: gradred.Comm, name: str) -> None:
         torch.manual_seed(1)
@@ -125,11 +126,12 @@ class Way:
 
 
 def keep_memory() -> None:
-    """Have malloc keep what PyTorch frees: else some ways fault its pages in anew at each step.
+    """Make malloc keep memory that PyTorch frees.
 
-    Which way is hit depends on where small blocks lie in the heap, not on how it reduces.
+    Otherwise some variants cause page faults in it in each step. Which variant this affects depends
+    on the places of small blocks in the heap, not on how the variant reduces.
     """
-    trim_threshold, mmap_threshold = -1, -3  # of glibc's mallopt
+    trim_threshold, mmap_threshold = -1, -3  # parameters of glibc's mallopt
     library = ctypes.CDLL(None)
     if not library.mallopt(trim_threshold, 2**31 - 1) or not library.mallopt(mmap_threshold, 2**25):
         sys.exit("malloc cannot be told to keep memory")

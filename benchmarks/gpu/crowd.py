@@ -1,4 +1,4 @@
-"""Many ranks on a GPU for a while, and the death of one: sections of h200.py."""
+"""Many ranks on one GPU for some time, and a rank that is killed: sections of h200.py."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def free_bytes(cuda: Any) -> int:
 
 
 def run(comm: gradred.Comm, library: Library, cuda: Any, seconds: float) -> Record:
-    """Calls of all kinds and lengths, in the same order on all ranks; each result checked."""
+    """Make calls of all kinds and lengths, in the same order on all ranks; check each result."""
     random = np.random.default_rng(7)  # the same on all ranks
     total = comm.size * (comm.size + 1) // 2
     stream, calls, elements = 1, 0, 0
@@ -62,7 +62,7 @@ def run(comm: gradred.Comm, library: Library, cuda: Any, seconds: float) -> Reco
 
 
 def death(comm: gradred.Comm, library: Library, cuda: Any) -> Record:
-    """Rank 1 is killed while others read its memory; what rank 0 meets, and what it can do then."""
+    """Kill rank 1 while others read its memory; return rank 0's error and what still works."""
     x = gradred.empty(MOST, device="cuda")
     comm.Allreduce(MPI.IN_PLACE, x)
     path = comm.device_path
@@ -78,11 +78,11 @@ def death(comm: gradred.Comm, library: Library, cuda: Any) -> Record:
             break
     record: Record = {"path": path, "calls": calls, "met": met}
     record["after_s"] = round(time.monotonic() - begin, 2)
-    time.sleep(0.5)  # the dead one's memory is gone by now
+    time.sleep(0.5)  # the ended process's memory has been freed by now
     record["cuCtxSynchronize"] = cuda.cuCtxSynchronize()
     try:
         alone = gradred.allreduce(library.put(np.ones(1000, np.float32)), comm=MPI.COMM_SELF)
         record["device_can_be_used"] = bool((np.asarray(library.get(alone)) == 1).all())
-    except Exception as problem:  # the library's own, too
+    except Exception as problem:  # includes the library's own errors
         record["device_can_be_used"] = f"{type(problem).__name__}: {problem}"
     return record

@@ -1,4 +1,4 @@
-"""What a hand-over between host and device costs, and staging against its parts.
+"""Time a signal between host and device, and compare staging with its parts.
 
 Sections `handover` and `staging` of h200.py.
 """
@@ -30,7 +30,7 @@ def must(code: int, what: str) -> None:
 
 
 def microseconds(action: Callable[[], object], turns: int) -> float:
-    """The median of so many."""
+    """Return the median time of so many calls."""
     times = []
     for _ in range(turns):
         begin = time.perf_counter()
@@ -40,7 +40,7 @@ def microseconds(action: Callable[[], object], turns: int) -> float:
 
 
 class Pinned:
-    """Host memory at which a device copies without a stop."""
+    """Pinned host memory, which a device reads and writes by DMA."""
 
     def __init__(self, cuda: Any, nbytes: int) -> None:
         self.cuda, self.at = cuda, ctypes.c_void_p()
@@ -62,7 +62,7 @@ def new_stream(cuda: Any) -> ctypes.c_void_p:
 
 
 def copier(cuda: Any, stream: ctypes.c_void_p, target: int, source: int, nbytes: int) -> Any:
-    """Copies each time it is called, and waits."""
+    """Return a function that copies and waits for the copy."""
     where = ctypes.c_uint64(target), ctypes.c_uint64(source), ctypes.c_size_t(nbytes)
 
     def action() -> None:
@@ -73,7 +73,7 @@ def copier(cuda: Any, stream: ctypes.c_void_p, target: int, source: int, nbytes:
 
 
 def measure(comm: gradred.Comm, library: Library, cuda: Any) -> Record:
-    """Of rank 0; microseconds from the host to the device and back."""
+    """Measure on rank 0 the microseconds from the host to the device and back."""
     ranks = _core.one_way_latency(comm)
     record: Record = {"a flag between two ranks' cores": round(ranks * 1e6, 3)}
     if comm.rank == 0:
@@ -100,7 +100,7 @@ class _Side(ctypes.Structure):
 
 
 class _Rows(ctypes.Structure):
-    """CUDA_MEMCPY2D."""
+    """The driver's CUDA_MEMCPY2D."""
 
     _fields_ = (
         ("of", _Side),
@@ -111,7 +111,7 @@ class _Rows(ctypes.Structure):
 
 
 def _all_at_once(comm: gradred.Comm, library: Library, cuda: Any) -> Record:
-    """Copies by all ranks, which may share a device: medians of the slowest rank's."""
+    """Time copies by all ranks, which may share a device; medians of the slowest rank."""
     unified, most = 4, 1 << 20
     array = library.put(np.zeros(2 * most, np.uint8))
     x = library.address(array)
@@ -186,7 +186,7 @@ def _of_one(cuda: Any, stream: ctypes.c_void_p, pinned: Pinned, there: int) -> R
 
 
 def staging(comm: gradred.Comm, library: Library, cuda: Any, most: int) -> Record:
-    """Calls through host memory against the longest of copy out, reduction, and copy in."""
+    """Compare calls through host memory with the longest of copy out, reduction, and copy in."""
     gradred.config.set("ipc_bytes", "none")
     staged = gradred.Comm(MPI.COMM_WORLD.Dup())
     staged.Allreduce(MPI.IN_PLACE, np.zeros(1))

@@ -1,7 +1,7 @@
-"""What CUDA IPC does with memory that a program frees while peers have it open.
+"""Test what CUDA IPC does with memory that a program frees while peers have it open.
 
-Part of section `machine` of h200.py: gradred reads programs' own allocations where they lie, and
-relies on it.
+Part of section `machine` of h200.py. gradred relies on this behaviour, since it reads programs' own
+allocations directly.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ BUFFER_ID = 7
 
 
 class Handle(ctypes.Structure):
-    """CUipcMemHandle."""
+    """The driver's CUipcMemHandle."""
 
     _fields_ = (("bytes", ctypes.c_char * 64),)
 
 
 class Memory:
-    """Allocations of this process, and those of the other one that it opens."""
+    """Allocations of this process, and those of the other process that it opens."""
 
     def __init__(self, cuda: Any) -> None:
         self.cuda = cuda
@@ -80,7 +80,7 @@ class Memory:
 
 
 def note(record: Record, name: str, look: Callable[[], Any]) -> Any:
-    """What it gives, or the error: the other rank waits for the record."""
+    """Record a result or an error; an error must not stop, since the other rank waits."""
     try:
         record[name] = look()
     except RuntimeError as error:
@@ -89,7 +89,7 @@ def note(record: Record, name: str, look: Callable[[], Any]) -> Any:
 
 
 def opens(memory: Memory, handles: list[bytes], record: Record) -> list[int]:
-    """What rank 0 has made first, and stays open."""
+    """Open rank 0's first allocations, which stay open."""
     begin = time.perf_counter()
     opened = [memory.open(one) for one in handles]
     record["opening three us"] = round((time.perf_counter() - begin) * 1e6, 1)
@@ -102,7 +102,7 @@ def opens(memory: Memory, handles: list[bytes], record: Record) -> list[int]:
 
 
 def looks_anew(memory: Memory, opened: list[int], handles: list[bytes], record: Record) -> None:
-    """The old ones, which rank 0 has freed, and the new ones beside them and after them."""
+    """Read the old allocations, which rank 0 has freed, and the new; close the old, read again."""
     note(record, "what was freed reads", lambda: [memory.read(one) for one in opened[1:]])
     others: list[int] = []
 
@@ -117,7 +117,7 @@ def looks_anew(memory: Memory, opened: list[int], handles: list[bytes], record: 
 
 
 def measure(comm: gradred.Comm, cuda: Any) -> Record:
-    """Rank 0 allocates, frees and allocates anew; rank 1 has it open."""
+    """Rank 0 allocates, frees and allocates again, while rank 1 has the memory open."""
     memory, told = Memory(cuda), {}
     mine: list[int] = []
     if comm.rank == 0:

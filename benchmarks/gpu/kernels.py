@@ -1,4 +1,4 @@
-"""The kernels of reductions against the device's own copies, by the events of one stream."""
+"""Compare the reduction kernels with the device's own copies, timed by events of one stream."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_INPUTS, THREADS = 32, 256
 LAUNCHES, ROUNDS = 10, 7
 PART = 1 << 18  # bytes that are checked at a time
 BYTES = {"float16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint8": 1}
-# Those that array libraries may not have, by their bits: of 1, 2, 4 and 8.
+# Types that array libraries may not have, with the bits of 1, 2, 4 and 8.
 IN_BITS = {
     "bfloat16": ("uint16", {1: 0x3F80, 2: 0x4000, 4: 0x4080, 8: 0x4100}),
     "float8_e4m3fn": ("uint8", {1: 0x38, 2: 0x40, 4: 0x48, 8: 0x50}),
@@ -29,7 +29,7 @@ BYTES |= {"bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
 
 class Arguments(ctypes.Structure):
-    """As csrc/device/kernels/arguments.h has it."""
+    """The kernels' arguments, as in csrc/device/kernels/arguments.h."""
 
     _fields_ = (
         ("targets", ctypes.c_uint64 * MOST_INPUTS),
@@ -43,7 +43,7 @@ class Arguments(ctypes.Structure):
 
 
 def filled(dtype: str, count: int, value: int) -> Any:
-    """So many elements, as bytes."""
+    """Return so many elements of one value, as bytes."""
     stored, bits = IN_BITS.get(dtype, (dtype, {}))
     return np.full(count, bits.get(value, value), stored).view(np.uint8)
 
@@ -54,11 +54,11 @@ def must(code: int) -> None:
 
 
 class Kernels:
-    """Those of a type, from the code that gradred has kept in a folder."""
+    """The kernels of a type, from the compiled code that gradred has cached in a folder."""
 
     def __init__(self, cuda: Any, folder: pathlib.Path, dtype: str) -> None:
         files = (folder / "gradred" / "kernels").glob(f"{dtype}-sm_*")
-        file = max(files, key=lambda one: one.stat().st_mtime)  # the driver has refused the others
+        file = max(files, key=lambda one: one.stat().st_mtime)  # the driver rejected older files
         code = ctypes.create_string_buffer(file.read_bytes()[HASH_BYTES:])
         self.cuda, self.dtype, self.module = cuda, dtype, ctypes.c_void_p()
         must(cuda.cuModuleLoadData(ctypes.byref(self.module), code))
@@ -67,7 +67,7 @@ class Kernels:
         self.most_blocks = 8 * units.value
 
     def launch(self, target: int, inputs: list[int], count: int) -> Callable[[], None]:
-        """A sum, each time it is called; does not wait."""
+        """Return a function that launches a sum, without waiting for it."""
         function = ctypes.c_void_p()
         name = f"gradred_{self.dtype}_sum_{len(inputs)}".encode()
         must(self.cuda.cuModuleGetFunction(ctypes.byref(function), self.module, name))
@@ -79,7 +79,7 @@ class Kernels:
         blocks = max(1, min(vectors, self.most_blocks))
 
         def action() -> None:
-            _ = call  # lives as long as this
+            _ = call  # keeps the arguments alive as long as this function
             where = (blocks, 1, 1, THREADS, 1, 1, 0, ctypes.c_void_p(0))
             must(self.cuda.cuLaunchKernel(function, *where, given, None))
 
@@ -87,7 +87,7 @@ class Kernels:
 
 
 def microseconds(cuda: Any, action: Callable[[], None]) -> float:
-    """Of one, in the middle of some rounds of several; 0 where the driver measures no time."""
+    """Return the median time of one call over the rounds; 0 if the driver measures no time."""
     action()
     must(cuda.cuStreamSynchronize(ctypes.c_void_p(0)))
     if not hasattr(cuda, "cuEventElapsedTime"):
@@ -116,7 +116,7 @@ def copy(cuda: Any, to: int, of: int, nbytes: int) -> None:
 
 
 def check(cuda: Any, address: int, nbytes: int, wanted: Any) -> None:
-    """Parts as long as `wanted`: first, last, and some between."""
+    """Check parts as long as `wanted`: the first, the last, and some between."""
     part = len(wanted)
     found = np.zeros(part, np.uint8)
     for begin in sorted({nbytes // 7 * i // part * part for i in range(7)} | {nbytes - part}):
@@ -127,7 +127,7 @@ def check(cuda: Any, address: int, nbytes: int, wanted: Any) -> None:
 
 
 def measure(library: Library, folder: pathlib.Path, sizes: list[int]) -> list[Record]:
-    """Bytes moved per second, by kernels and by copies of the same length; results checked."""
+    """Return the bytes moved per second by kernels and by copies of the same length, checked."""
     cuda = libraries.driver()
     rows: list[Record] = []
     arrays = [library.put(np.zeros(max(sizes), np.uint8)) for _ in range(9)]
@@ -139,7 +139,7 @@ def measure(library: Library, folder: pathlib.Path, sizes: list[int]) -> list[Re
             copy(cuda, one, at[0], max(sizes))
         for nbytes in sizes:
             count = nbytes // BYTES[dtype]
-            # Which leaves ones where the sums go.
+            # The copy leaves ones in the target of the sums.
             copied = microseconds(cuda, lambda n=nbytes: copy(cuda, to, at[0], n))
             for k in (2, 4, 8):
                 took = microseconds(cuda, kernels.launch(to, at[:k], count))

@@ -1,4 +1,4 @@
-"""Libraries whose arrays lie on a GPU, in one way: put, get, set; and the driver below them."""
+"""Libraries of GPU arrays behind one interface (put, get, set), and the driver below them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIMULATED = ROOT / "tests" / "libsimulated_cuda.so"
 
 
 class Library(NamedTuple):
-    """One of them. Each function waits until it is done."""
+    """One library. Each function blocks until it is done."""
 
     name: str
     version: str
@@ -27,7 +27,7 @@ class Library(NamedTuple):
     set: Callable[[Any, Any], None]
     address: Callable[[Any], int]
     use: Callable[[int], object]
-    """Make a device current in this thread."""
+    """Makes a device current in this thread."""
 
 
 def _cupy() -> Library:
@@ -120,9 +120,9 @@ _KNOWN = {"cupy": _cupy, "torch": _torch, "numba": _numba, "simulated": _simulat
 
 
 def those(names: list[str]) -> tuple[list[Library], dict[str, str]]:
-    """The named ones; without names those of a GPU that work, of which there must be one.
+    """Return the named libraries; without names all that work, of which there must be one.
 
-    And why others that are installed do not: what fails in one keeps no section from the rest.
+    Also returns why other installed libraries do not work; a failure of one stops no section.
     """
     if names:
         return [_KNOWN[name]() for name in names], {}
@@ -143,6 +143,6 @@ def those(names: list[str]) -> tuple[list[Library], dict[str, str]]:
 
 
 def driver() -> Any:
-    """The driver that the libraries have loaded and initialised."""
+    """Return the driver that the libraries have loaded and initialised."""
     name = os.environ.get("GRADRED_LIBCUDA", "libcuda.so.1")
     return ctypes.CDLL(name)

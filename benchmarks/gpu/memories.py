@@ -1,4 +1,4 @@
-"""Memory that CUDA IPC does not take: pools and mapped chunks. Section `memories` of h200.py."""
+"""Memory that CUDA IPC does not support: pools and mapped chunks. Section `memories` of h200.py."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Handle(ctypes.Structure):
 
 
 def measure(comm: gradred.Comm, cuda: Any) -> Record:
-    """Sums of such arrays, checked; and what the driver says where one is exported as it is."""
+    """Check sums of such arrays, and record the driver's answer to an export of each."""
     device = Device("cuda", None, "h200.py")
     stream = ctypes.c_void_p(0)
     kinds = {

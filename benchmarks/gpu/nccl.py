@@ -1,4 +1,4 @@
-"""NCCL where it runs, and its calls in CUDA graphs. Section `nccl` of h200.py."""
+"""NCCL, if it runs, and its calls in CUDA graphs. Section `nccl` of h200.py."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import gradred
 from gradred.bench.timing import block_length, interleave, microseconds
 
 Record = dict[str, Any]
-MOST_SHARED = 1 << 23  # where ranks take turns on one GPU, and a kernel waits for its peer's turn
+MOST_SHARED = 1 << 23  # if ranks share one GPU, a kernel waits until its peer's kernel has a turn
 SIZES = [1 << 14, 1 << 20, 1 << 23, 1 << 26, 1 << 29]
-RELAXED = 2  # capture: other threads may allocate meanwhile
+RELAXED = 2  # mode of capture in which other threads may allocate
 
 
 def measure(comm: gradred.Comm, library: Library, cuda: Any, most: int) -> Record:
-    """On a GPU of each rank's own where there are so many, else all on one."""
+    """Measure on a GPU for each rank if there are enough GPUs, else with all ranks on one."""
     count = ctypes.c_int()
     must(cuda.cuDeviceGetCount(ctypes.byref(count)), "cuDeviceGetCount")
     library.use(comm.rank % count.value)
@@ -64,7 +64,7 @@ def _row(comm: gradred.Comm, library: Library, nbytes: int) -> Record:
 
 
 def _graph(comm: gradred.Comm, library: Library, cuda: Any) -> Record:
-    """A call that is captured once and launched with other data."""
+    """Capture a call once, and launch it with other data."""
     count, total = 70_001, comm.size * (comm.size + 1) // 2
     stream, graph, launched = new_stream(cuda), ctypes.c_void_p(), ctypes.c_void_p()
     x = library.put(np.zeros(count, np.float32))

@@ -1,8 +1,8 @@
-"""Calls in the order of a stream, on a device that has other things to do: section `order`.
+"""Calls in stream order, on a device that has other work: section `order` of h200.py.
 
-Everything is given to the stream without a wait of the host: a load, the input, the call, a copy
-of the result, rubbish over the input. Results are checked. Then the times: until the call returns
-while the stream is still at its load, and until the result is there, against blocking calls.
+The host gives everything to the stream without waiting: a load, the input, the call, a copy of the
+result, and other values over the input. Results are checked. Two times are compared with blocking
+calls: until the call returns while the stream still has the load, and until the result is there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOADS = 20
 
 
 class Stream:
-    """A stream of the driver's, and copies in it."""
+    """A stream of the driver, and copies in it."""
 
     def __init__(self, cuda: Any) -> None:
         self.cuda = cuda
@@ -50,14 +50,14 @@ class Stream:
         self._must("cuStreamSynchronize", ctypes.c_void_p(self.handle))
 
     def allocate_and_free(self) -> None:
-        """What may take the driver until the device has nothing to do."""
+        """Allocate and free memory, for which the driver may wait until the device is idle."""
         address = ctypes.c_uint64()
         self._must("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(1 << 20))
         self._must("cuMemFree_v2", address)
 
 
 def measure(comm: gradred.Comm, library: Library, cuda: Any, most: int) -> Record:
-    """Checks and times for each size; of rank 0."""
+    """Check and time each size; returns rank 0's record."""
     total = comm.size * (comm.size + 1) // 2
     scratch = [library.put(np.zeros(most // 4, np.float32)) for _ in range(2)]
     stream = Stream(cuda)  # in the context that the library has made

@@ -1,6 +1,6 @@
-"""A rank of a section of h200.py: `gradred run -np 2 python ranks.py arrays cupy torch`.
+"""Run as a rank of a section of h200.py: `gradred run -np 2 python ranks.py arrays cupy torch`.
 
-Rank 0 prints the section's record as one line of JSON, last.
+Rank 0 prints the section's record as one line of JSON at the end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gradred.bench.timing import agree, block_length, interleave, microseconds, 
 from gradred.buffers import cuda_interface
 
 Record = dict[str, Any]
-LEGACY = 1  # the default stream, which the libraries' own copies come after
+LEGACY = 1  # the legacy default stream, after which the libraries' own copies come
 WORLD = MPI.COMM_WORLD
 SIZES = [8, 1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 26, 1 << 28, 1 << 29]
 LONG_S = 0.3  # calls that take longer are timed in fewer rounds
@@ -38,8 +38,8 @@ LONG_S = 0.3  # calls that take longer are timed in fewer rounds
 
 
 def machine(comm: gradred.Comm, found: list[Library]) -> Record:
-    """What the driver and the system say, and whether two processes can share a device's memory."""
-    kept = [library.put(np.zeros(1)) for library in found]  # which initialises the driver
+    """Record facts of driver and system, and whether two processes can share a device's memory."""
+    kept = [library.put(np.zeros(1)) for library in found]  # initialises the driver
     cuda = libraries.driver()
     version = ctypes.c_int()
     cuda.cuDriverGetVersion(ctypes.byref(version))
@@ -74,7 +74,7 @@ def machine(comm: gradred.Comm, found: list[Library]) -> Record:
 
 
 def _stream_values(cuda: Any) -> str:
-    """Whether the device writes a word of the host's and waits for it, in a stream."""
+    """Test whether the device can write a host word and wait for it, in a stream."""
     page, stream = ctypes.c_void_p(), ctypes.c_void_p()
     try:
         write, wait = cuda.cuStreamWriteValue32_v2, cuda.cuStreamWaitValue32_v2
@@ -103,7 +103,7 @@ def _tried(action: Callable[[], object]) -> str:
 
 
 def _ipc(comm: gradred.Comm, cuda: Any) -> str:
-    """Rank 0 exports memory, rank 1 reads a pattern in it."""
+    """Let rank 0 export memory, and rank 1 read a pattern in it."""
     handle, address = ipc.Handle(), ctypes.c_uint64()
     if comm.rank == 0:
         codes = [cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(1 << 20))]
@@ -119,7 +119,7 @@ def _ipc(comm: gradred.Comm, cuda: Any) -> str:
             codes.append(_copy(cuda, values.ctypes.data, address.value, 64))
             codes.append(cuda.cuIpcCloseMemHandle(address))
         codes.append(0 if (values == np.arange(64)).all() else -1)
-    all_codes = comm.allgather(codes)  # mpi4py's own, of objects
+    all_codes = comm.allgather(codes)  # mpi4py's own method, for objects
     if comm.rank == 0:
         cuda.cuMemFree_v2(address)
     return "ok" if not any(map(any, all_codes)) else f"codes {all_codes}"
@@ -146,7 +146,7 @@ CALLS: list[Callable[[gradred.Comm, Any, Any], object]] = [
 
 
 def arrays(comm: gradred.Comm, found: list[Library]) -> Record:
-    """Every kind of call; the sums are exact in any order."""
+    """Make every kind of call; the sums are exact in any order."""
     checks: Record = {}
     total = comm.size * (comm.size + 1) // 2
     for library in found:
@@ -168,7 +168,7 @@ def arrays(comm: gradred.Comm, found: list[Library]) -> Record:
                 comm.Allreduce(MPI.IN_PLACE, x)
                 _expect(library.get(x), total, library.name)
                 done += 3
-        # Mixed: the even ranks have theirs on the host.
+        # Mixed: the arrays of even ranks are on the host.
         one = np.full(5000, comm.rank + 1.0)
         mixed = library.put(one) if comm.rank % 2 else one
         _expect(np.asarray(library.get(gradred.allreduce(mixed, comm=comm))), total, "mixed")
@@ -185,7 +185,7 @@ def _expect(values: Any, wanted: float, what: str) -> None:
 
 
 def kernels(comm: gradred.Comm, found: list[Library], most: int) -> Record:
-    """Rank 0 measures; gradred's calls compile them first."""
+    """Measure on rank 0, after gradred's calls have compiled the kernels."""
     import kernels as measuring
 
     library = found[0]
@@ -205,10 +205,10 @@ def kernels(comm: gradred.Comm, found: list[Library], most: int) -> Record:
 
 
 def _user_op(comm: gradred.Comm, library: Library, nbytes: int) -> Record:
-    """An operation of the program's own, beside the sum of the same arrays."""
+    """Time an operation of the program's own, and the sum of the same arrays."""
     try:
         op = gradred.user_op(lambda a, b: a if abs(a) > abs(b) else b)
-    except gradred.UsageError as error:  # there is no Numba
+    except gradred.UsageError as error:  # Numba is not installed
         return {"not_measured": str(error)}
     count = nbytes // 4
     x = library.put(np.full(count, -(comm.rank + 1), np.float32))
@@ -225,7 +225,7 @@ def _user_op(comm: gradred.Comm, library: Library, nbytes: int) -> Record:
 
 
 def _reduce_in_bits(comm: gradred.Comm, library: Library, dtype: str, count: int) -> None:
-    """A call on elements of a type that the library may not have."""
+    """Make a call on elements of a type that the library may not have."""
     import kernels as measuring
 
     x = library.put(measuring.filled(dtype, count, 1))
@@ -246,7 +246,7 @@ def _reduce_in_bits(comm: gradred.Comm, library: Library, dtype: str, count: int
 
 
 def way_of(ipc_bytes: int | str, ipc_arrays: str = "all") -> gradred.Comm:
-    """A communicator whose calls go from device to device, or "none": through host memory.
+    """Make a communicator whose calls go between devices; "none": through host memory.
 
     With `ipc_arrays="own"` arrays of the library are copied into a workspace.
     """
@@ -260,7 +260,7 @@ def way_of(ipc_bytes: int | str, ipc_arrays: str = "all") -> gradred.Comm:
 
 
 class Own:
-    """An array of `gradred.empty`, filled and read by the driver."""
+    """An array of `gradred.empty`, which the driver fills and reads."""
 
     def __init__(self, values: Any) -> None:
         self.array = gradred.empty(values.shape, values.dtype, device="cuda")
@@ -279,7 +279,7 @@ class Own:
 
 
 def allreduce(comm: gradred.Comm, found: list[Library], most: int) -> Record:
-    """All ways of gradred's, and the MPI on host copies, in turn; results checked."""
+    """Time all plans of gradred's, and the MPI on host copies, alternating; results checked."""
     library = found[0]
     world = WORLD.Dup()
     ways = {
@@ -330,62 +330,62 @@ def allreduce(comm: gradred.Comm, found: list[Library], most: int) -> Record:
 
 
 def order(comm: gradred.Comm, found: list[Library], most: int) -> Record:
-    """In the order of a stream; the first library's arrays."""
+    """Run calls in stream order, on the first library's arrays."""
     import order as measuring
 
     return measuring.measure(comm, found[0], libraries.driver(), most)
 
 
 def handover(comm: gradred.Comm, found: list[Library]) -> Record:
-    """Microseconds between host and device."""
+    """Measure the microseconds between host and device."""
     import handover as measuring
 
     return measuring.measure(comm, found[0], libraries.driver())
 
 
 def staging(comm: gradred.Comm, found: list[Library], most: int) -> Record:
-    """Through host memory, against the longest of its parts."""
+    """Compare calls through host memory with the longest of their parts."""
     import handover as measuring
 
     return measuring.staging(comm, found[0], libraries.driver(), most)
 
 
 def memories(comm: gradred.Comm, found: list[Library]) -> Record:
-    """Arrays in pools, mapped chunks and managed memory."""
+    """Test arrays in pools, mapped chunks and managed memory."""
     import memories as measuring
 
-    kept = found[0].put(np.zeros(1))  # which initialises the driver
+    kept = found[0].put(np.zeros(1))  # initialises the driver
     record = measuring.measure(comm, libraries.driver())
     return record | {"arrays": int(kept is not None)}
 
 
 def nccl(comm: gradred.Comm, found: list[Library], most: int) -> Record:
-    """NCCL, also in a graph."""
+    """Test NCCL, also in a CUDA graph."""
     import nccl as measuring
 
-    kept = found[0].put(np.zeros(1))  # which initialises the driver
+    kept = found[0].put(np.zeros(1))  # initialises the driver
     record = measuring.measure(comm, found[0], libraries.driver(), most)
     return record | {"arrays": int(kept is not None)}
 
 
 def crowd(comm: gradred.Comm, found: list[Library], seconds: int) -> Record:
-    """All kinds of calls for so many seconds."""
+    """Make all kinds of calls for so many seconds."""
     import crowd as measuring
 
     return measuring.run(comm, found[0], libraries.driver(), seconds)
 
 
 def death(comm: gradred.Comm, found: list[Library]) -> Record:
-    """A rank that is killed."""
+    """Kill a rank."""
     import crowd as measuring
 
-    kept = found[0].put(np.zeros(1))  # which initialises the driver
+    kept = found[0].put(np.zeros(1))  # initialises the driver
     record = measuring.death(comm, found[0], libraries.driver())
     return record | {"arrays": int(kept is not None)}
 
 
 def training(comm: gradred.Comm, found: list[Library], most: int) -> Record:
-    """PyTorch's tensors by the front ends."""
+    """Test PyTorch's tensors with the front ends."""
     import training as measuring
 
     return measuring.measure(comm, found[0], most)
@@ -427,7 +427,7 @@ def main() -> None:
     if comm.rank == 0:
         print(json.dumps(record), flush=True)
     if section == "death":
-        os._exit(0)  # peers are lost: there is nothing to end together
+        os._exit(0)  # a peer has ended, so MPI_Finalize would hang
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a job prints while it runs."""
+"""Print the results of a job while it runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from typing import Any
 
 
 def so_far(rank: int, rows: list[dict[str, Any]]) -> None:
-    """One line of JSON by rank 0: what counts of a job that is ended before its record is whole."""
+    """Print the rows so far on rank 0 as one line of JSON, for a job that is ended early."""
     if rank == 0:
         print(json.dumps({"rows": rows}), flush=True)

@@ -1,7 +1,7 @@
-"""Tensors of PyTorch on a GPU by the front ends for deep learning: a section of h200.py.
+"""PyTorch tensors on a GPU with the front ends for deep learning: a section of h200.py.
 
-Each result is checked; times are of blocks in turn, against what a program has to do without
-gradred: copy to the host, the MPI's Allreduce, copy back; and against PyTorch's gloo.
+Each result is checked. Times are of alternating blocks. They are compared with a program without
+gradred (copy to the host, the MPI's Allreduce, copy back) and with PyTorch's gloo.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Record = dict[str, Any]
 WORLD = MPI.COMM_WORLD
 SIZES = [1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 26, 1 << 28]
 GRADIENTS = [64, 9408, 4096, 16384, 36864, 65536, 147456, 262144, 589824, 1048576, 2359296]
-"""Lengths as ResNet-50's gradients have them; a model has some of each."""
+"""Lengths of ResNet-50's gradients; a model has several of each."""
 
 
 def measure(comm: gradred.Comm, library: Library, most: int) -> Record:
-    """Tensors of up to `most` bytes; says why where PyTorch sees no GPU."""
+    """Measure tensors of up to `most` bytes; returns the reason if PyTorch finds no GPU."""
     try:
         import torch
     except ImportError as error:
@@ -42,13 +42,13 @@ def measure(comm: gradred.Comm, library: Library, most: int) -> Record:
     for name, part in (("ddp", run.ddp), ("fsdp2", run.fsdp2), ("step", run.step)):
         try:
             record[name] = part()
-        except Exception as error:  # the other parts are worth their time
+        except Exception as error:  # the other parts run in any case
             record[name] = {"error": f"{type(error).__name__}: {error}"}
     return record
 
 
 def _on_simulated_driver(torch: Any, comm: gradred.Comm, most: int) -> Record:
-    """All but DDP, which needs PyTorch's own tensors."""
+    """Run all parts except DDP, which needs PyTorch's own tensors."""
     from gpu.simulated import the_driver
     from gpu.tensors import in_stream, on_gpu
 
@@ -60,7 +60,7 @@ def _on_simulated_driver(torch: Any, comm: gradred.Comm, most: int) -> Record:
 
 
 class Run:
-    """The ranks, and how tensors come to the GPU."""
+    """The ranks, and the function that copies tensors to the GPU."""
 
     def __init__(
         self,
@@ -80,17 +80,17 @@ class Run:
         self.gloo = self.dist.new_group(backend="gloo")
 
     def given(self, count: int, rank: int) -> Any:
-        """A rank's whole numbers, on the host."""
+        """Return a rank's whole numbers, on the host."""
         return ((self.torch.arange(count) + rank) % 5).to(self.torch.float32)
 
     def expect(self, x: Any, what: str) -> None:
-        """The sum of all ranks'."""
+        """Check that `x` is the sum over all ranks."""
         sums = sum(self.given(x.numel(), rank) for rank in range(self.comm.size))
         if not self.torch.equal(x.cpu(), sums):
             raise AssertionError(f"{what}: not the sum")
 
     def sizes(self, most: int) -> Record:
-        """Single tensors, all ways in turn."""
+        """Time single tensors, with all variants in turn."""
         rows: list[Record] = []
         for nbytes in SIZES:
             if nbytes <= most:
@@ -133,7 +133,7 @@ class Run:
         self.synchronize()
 
     def gradients(self, of_each: int) -> Record:
-        """Many in flight at once, in backward order."""
+        """Time many operations in flight at the same time, in backward order."""
         lengths = [length for length in GRADIENTS for _ in range(of_each)]
         tensors = [self.put(self.given(length, self.comm.rank)) for length in lengths]
         handles = [
@@ -147,7 +147,7 @@ class Run:
         return {"tensors": len(tensors)}
 
     def models(self) -> tuple[Any, Any, Any]:
-        """Two that are alike, and a batch for all ranks."""
+        """Return two equal models, and a batch for all ranks."""
         torch = self.torch
         torch.manual_seed(3)
         made = []
@@ -158,11 +158,11 @@ class Run:
         return *made, torch.randn(self.comm.size * 8, 512).cuda()
 
     def backward(self, model: Any, batch: Any) -> None:
-        """On a rank's part."""
+        """Run a backward pass on this rank's part of the batch."""
         model(batch[self.comm.rank * 8 :][:8]).square().mean().backward()
 
     def compare(self, what: str, grads: list[Any], alone: Any, batch: Any) -> Record:
-        """Gradients against those of one process on the whole batch."""
+        """Compare gradients with those of one process on the whole batch."""
         alone(batch).square().mean().backward()
         pairs = zip(grads, (b.grad for b in alone.parameters()), strict=True)
         apart = max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
@@ -171,13 +171,13 @@ class Run:
         return {"largest_relative_difference": apart}
 
     def ddp(self) -> Record:
-        """The ranks' gradients by DDP."""
+        """Test the ranks' gradients with DDP."""
         model, alone, batch = self.models()
         self.backward(self.torch.nn.parallel.DistributedDataParallel(model), batch)
         return self.compare("DDP", [one.grad for one in model.parameters()], alone, batch)
 
     def fsdp2(self) -> Record:
-        """By fully_shard, which gathers parameters and scatters gradients."""
+        """Test fully_shard, which gathers parameters and scatters gradients."""
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
@@ -190,7 +190,7 @@ class Run:
         return self.compare("FSDP2", grads, alone, batch)
 
     def step(self) -> Record:
-        """A backward pass of 25 million parameters in DDP, gradred and gloo in turn."""
+        """Time a backward pass of 25 million parameters in DDP, gradred and gloo in turn."""
         torch = self.torch
         torch.manual_seed(3)
         groups = {"gradred": None, "gloo": self.gloo, "alone": None}
@@ -209,6 +209,6 @@ class Run:
                 begin = time.perf_counter()
                 model(batch).square().mean().backward()
                 torch.cuda.synchronize()
-                if number > 2:  # buckets are laid out anew in the first ones
+                if number > 2:  # DDP rebuilds its buckets in the first steps
                     times[name].append(time.perf_counter() - begin)
         return {f"{name} us": microseconds(np.array(each)) for name, each in times.items()}
