@@ -3,8 +3,8 @@
     gradred run -np 2 python benchmarks/out_of_place.py --json out.json
 
 It times `Allreduce(x, y)` against the same sum in place after a copy, which a schedule with a
-single buffer needs: `y[:] = x; Allreduce(IN_PLACE, y)`. They run in alternating blocks, over messages
-(without shared memory), with one schedule at a time.
+single buffer needs: `y[:] = x; Allreduce(IN_PLACE, y)`. They run in alternating blocks, over
+messages (without shared memory), with one schedule at a time.
 
 The JSON record (`schema` = "gradred-out-of-place/1"):
 
