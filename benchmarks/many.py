@@ -2,9 +2,14 @@
 
     gradred run -np 2 python benchmarks/many.py --json out.json
 
-For each list of arrays these run in alternating blocks: `allreduce_many(xs, out=ys)`; a loop of
-gradred's `comm.Allreduce(x, y)`; the same loop of the MPI's; and a copy of the arrays into a
-vector, which the MPI reduces and which is copied back. Every result is checked.
+For each list of arrays these variants run in alternating blocks:
+
+- `allreduce_many(xs, out=ys)`;
+- a loop of gradred's `comm.Allreduce(x, y)`;
+- the same loop of the MPI's;
+- a copy of the arrays into one vector, which the MPI reduces, and a copy back.
+
+Every result is checked.
 
 The JSON record (`schema` = "gradred-many/1"):
 

@@ -122,7 +122,7 @@ def pipeline(width: int, group: Any, name: str) -> Callable[[], None]:
 def measure(
     label: str, ways: Ways, nbytes: int, calls: int, given: Any, each: int = 1
 ) -> dict[str, Any]:
-    """Return the microseconds of one message in calls that carry out `each` of them."""
+    """Return the microseconds of one operation, for calls that each carry out `each` of them."""
     rounds: dict[str, list[float]] = {way: [] for way in ways}
     for turn in range(given.rounds):
         order = list(ways) if turn % 2 == 0 else list(ways)[::-1]

@@ -6,8 +6,9 @@ Eight communicators over all ranks, four with a profile and four without, are ca
 buffers, in many short blocks, in alternating order. The figure of a communicator is the 20th
 percentile of its blocks' means on the slowest rank, since other programs disturb only some blocks.
 `ratio` is the mean over those with a profile divided by the mean over those without. `low` and
-`high` are ratios of single communicators, since the placement of their memory differs. `noise` is
-how far those without a profile differ. The table of the profile follows at the end, on stderr.
+`high` are the same for the fastest and the slowest communicator with a profile: the placement of
+memory differs between communicators. `noise` is how far those without a profile differ. The table
+of the profile follows at the end, on stderr.
 
 The JSON record (`schema` = "gradred-profile-cost/1"):
 

@@ -15,10 +15,11 @@ With --elsewhere nothing is computed. Each layer's backward pass takes so many m
 pass half of that, during which the rank's thread sleeps. So its core is free, as if a GPU computed.
 
 A round's time is that of its slowest rank. `hidden` is (after - way) / (after - alone): 1 if the
-step takes no longer than without a reduction. In the model of synchronous SGD (S. Shi et al., A DAG
-Model of Synchronous Stochastic Gradient Descent in Distributed Deep Learning, ICPADS 2018) all but
-the reduction of the first layer can overlap, if communication needs no core of the computation.
-`bound` is 1 minus that layer's part of the bytes. Gradients are compared first. The JSON record
+step takes no longer than without a reduction. `bound` follows from a model of synchronous SGD (S.
+Shi et al., A DAG Model of Synchronous Stochastic Gradient Descent in Distributed Deep Learning,
+ICPADS 2018). In it all but the reduction of the first layer can overlap, if communication needs no
+core of the computation. So `bound` is 1 minus that layer's part of the bytes. Gradients are
+compared first. The JSON record
 (`schema` = "gradred-training-step/1"):
 
     date, arguments, ranks, hosts, machine{...}, versions{...}

@@ -132,7 +132,7 @@ def _require_mpi4py(asked: str) -> None:
     from gradred.errors import explain
 
     try:
-        import mpi4py  # noqa: F401 (asked for by name: pip may have been told to leave it out)
+        import mpi4py  # noqa: F401 (checked by itself: pip can leave it out)
     except ModuleNotFoundError as error:
         remedy = 'Install it with: pip install "mpi4py>=4.1"'
         raise UsageError(explain(asked, "there is no mpi4py", remedy)) from error

@@ -97,7 +97,7 @@ class Comm(MPI.Intracomm):
 
     @property
     def device_path(self) -> str:
-        """The memory by which calls on GPU arrays have been carried out so far. Local.
+        """How calls on GPU arrays have been carried out: between devices or by host memory. Local.
 
         Only calls that could have been carried out between devices count. The text is
         `"devices: ..."`, `"host memory: "` and the reason, or `"no such call yet"`.

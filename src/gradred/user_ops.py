@@ -60,8 +60,8 @@ def user_op(function: Callable[[Any, Any], Any]) -> UserOp:
 
     Args:
         function: takes two elements and returns one. It is a Python function, or one that
-            `numba.njit`, `numba.vectorize` or `numba.cuda.jit` has decorated. Later changes of
-            the values that it uses have no effect.
+            `numba.njit`, `numba.vectorize` or `numba.cuda.jit` has decorated. It is taken as it
+            is at this call.
 
     Raises:
         gradred.UsageError: the function does not take two arguments, or contains a `raise`; Numba

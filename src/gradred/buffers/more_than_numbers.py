@@ -91,7 +91,7 @@ def refuse(x: Any, asked: str, *, is_result: bool = False) -> None:
         asked: what the caller wants to do, for messages: `"allreduce of x"`.
         is_result: whether a result goes there, for messages.
     """
-    found = _kind_of(type(x))  # type: ignore[arg-type] # mypy takes types for unhashable
+    found = _kind_of(type(x))  # type: ignore[arg-type] # mypy considers types unhashable
     if found is None:
         return
     remedy = found.remedy

@@ -25,7 +25,7 @@ _ADAPTERS = (pathlib.Path("/sys/class/infiniband"), pathlib.Path("/sys/class/cxi
 
 
 def fabric(output: str, adapters: Sequence[pathlib.Path] = _ADAPTERS) -> Finding:
-    """The network that the MPI said it uses, beside the adapters that this host has."""
+    """Report the network in the MPI's output, and whether this host has a faster adapter."""
     matches = (re.search(pattern, output) for pattern in _SAYS)
     network = next((match[1].split(";")[0] for match in matches if match is not None), None)
     if network is None:

@@ -33,8 +33,8 @@ class Look:
     """How a job's output appears.
 
     Attributes:
-        prefix: whether `[rank]` precedes each line; None if only several ranks on a terminal have
-            it.
+        prefix: whether `[rank]` precedes each line; None: only if several ranks print to a
+            terminal.
         folder: the folder for a file per rank; None for no files.
         timeout: seconds for the whole job; None for no limit.
         verbose: also show mpiexec's messages about failures that gradred explains better.

@@ -131,7 +131,7 @@ class Job:
         self._rendezvous = RendezvousServer(order.remote, order.ranks, selector, self._admit)
         self._taken: dict[int, int] = {}  # bytes of output by rank, not confirmed yet
         self._plan: list[tuple[float, int]] = []  # signals to send to the ranks, and when
-        self.ending = False  # whether ranks have been told to end
+        self.ending = False  # whether ranks have been asked to end
         self._unsorted: list[Failure] = []
         self._moment_since = 0.0  # when the first of the latest failures was noticed
         self._before = 0  # the number of earlier failures

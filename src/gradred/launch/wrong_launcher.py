@@ -90,7 +90,7 @@ def starts(environment: Mapping[str, str]) -> list[Start]:
 
 
 def start_without_mpi(environment: Mapping[str, str]) -> Start | None:
-    """Return the start by a launcher that no MPI reads the variables of; None if there is none."""
+    """Return the start by a launcher of WITHOUT_MPI; None if there is none."""
     told = (_told(launcher, environment) for launcher in WITHOUT_MPI)
     return next((start for start in told if start is not None), None)
 
