@@ -28,7 +28,7 @@ JOB = "_GRADRED_JOB"
 # To a supervisor:
 #   START: the program to run               SIGNAL: a signal to pass on
 #   END: a signal that is to end the rank   STDIN: input, empty at its end
-#   TAKEN: bytes of output received         FAILED: another rank has failed, and how
+#   TAKEN: bytes of output received         FAILED: a rank has failed or ended, and how
 #   HOSTS: the available hosts are not those of the job
 #   RELEASE: the supervisor may end
 HELLO, STDOUT, STDERR, ENDED, GONE, READY, CLOSED = b"h", b"o", b"e", b"x", b"g", b"r", b"c"
