@@ -129,7 +129,7 @@ def tests_of_torch() -> bool:
 
 
 def more_ranks_openmpi() -> bool:
-    """Run more ranks on Open MPI, with GPU tests of each transport and of Numba, which is here."""
+    """Run 2 and 8 ranks on Open MPI; GPU tests of each transport, and of Numba, only here."""
     words = ["--no-unit", "--ranks", "2,8", "--on-devices", DEVICES_ON_OPENMPI]
     return checks.ranks(OPENMPI, *words, seconds=1800)
 
