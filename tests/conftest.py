@@ -1,4 +1,4 @@
-"""What every test shares: the size of the sweep, MPI tests by folder, and one rank that speaks."""
+"""Fixtures and hooks of all tests: sweep size, MPI tests by folder, output of rank 0 only."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     import stepped
 
 HERE = Path(__file__).parent
-faked.stand_as_told()  # TEST_HOSTS=0,0,1 mpiexec -n 3 ...: any test, as if on several hosts
+faked.stand_as_told()  # TEST_HOSTS=0,0,1 mpiexec -n 3 ... runs any test as if on several hosts
 
-# The launcher's variables name the rank before MPI is initialised; without a launcher it is 0.
+# The launcher's variables give the rank before MPI is initialised. Without a launcher it is 0.
 RANK = int(os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0")))
 
-# tools/run_tests.py sets these two: where each rank leaves its results, and how many ranks it
-# started.
+# tools/run_tests.py sets these two: the folder for each rank's results, and the number of ranks
+# that it started.
 RESULTS = os.environ.get("RUN_TESTS_RESULTS")
 RANKS = os.environ.get("RUN_TESTS_RANKS")
 
 TALLY = os.environ.get("CI_TALLY")  # tools/tally.py
 
-SECONDS = 60.0  # of one test that is not marked with a limit of its own
-STDERR = pytest.StashKey[int]()  # past pytest's capturing
+SECONDS = 60.0  # limit for a test that has no mark with a limit of its own
+STDERR = pytest.StashKey[int]()  # a duplicate of stderr that pytest does not capture
 RUNNING = pytest.StashKey[int]()  # a file with the name of the running test
 
 
@@ -46,7 +46,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     sweep.full = config.getoption("--full")
-    # What a script starts in the background ignores these, and so would what the tests start.
+    # A script starts background processes with these signals ignored, and child processes inherit
+    # that. So restore the default handlers.
     for number, usual in (
         (signal.SIGINT, signal.default_int_handler),
         (signal.SIGHUP, signal.SIG_DFL),
@@ -62,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Tell tools/ci.py what was skipped, where no tool of its own reads the results."""
+    """Report skipped tests to tools/ci.py if no other tool reads the results."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if not TALLY or RESULTS or reporter is None:
         return
@@ -80,7 +81,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Silence every rank but 0: their failures are read from their result files."""
+    """Silence every rank but 0: the failures of the others are in their result files."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if RANK > 0 and reporter is not None:
         reporter._tw._file = open(os.devnull, "w")  # noqa: SIM115 (open until the process ends)
@@ -97,7 +98,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Thousands of calls take minutes where each waits for the scheduler to run another rank."""
+    """Skip a test of thousands of calls if ranks share cores.
+
+    Such a test takes minutes if each call waits until the scheduler runs another rank.
+    """
     cores = len(os.sched_getaffinity(0))
     if item.get_closest_marker("rank_per_core") and int(RANKS or 1) > cores:
         pytest.skip(f"more ranks than the {cores} cores")
@@ -105,7 +109,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuse N worlds of size 1 (a launcher of another MPI): every test would pass in them."""
-    gc.freeze()  # thousands of tests, which each collection would look through
+    gc.freeze()  # each garbage collection would otherwise scan thousands of tests
     if RANKS is None or session.config.option.collectonly:
         return
     from mpi4py import MPI
@@ -117,10 +121,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Leave the test's name where a hang can be traced to it, and end the process after a hang.
+    """Write the test's name to a file, so that a hang can be traced, and end the process after one.
 
-    All threads' stacks are shown. A signal would wait for a blocking MPI call for ever, and a
-    thread of Python's for whoever keeps the interpreter's lock.
+    It shows all threads' stacks. A signal handler would wait for ever for a blocking MPI call, and
+    a Python thread would wait for the interpreter's lock.
     """
     if RESULTS:
         name = item.nodeid.encode()
@@ -136,8 +140,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def stepped_clock() -> Iterator[stepped.SteppedClock]:
-    """The clock that this process goes by from its first test that steps it: it goes on only."""
-    import stepped  # here: not every test imports gradred
+    """The clock of this process, from the first test that steps it. It never goes back."""
+    import stepped  # imported here because not every test imports gradred
 
     made = stepped.SteppedClock()
     made.take()
@@ -149,12 +153,12 @@ def stepped_clock() -> Iterator[stepped.SteppedClock]:
 def clock(
     stepped_clock: stepped.SteppedClock, monkeypatch: pytest.MonkeyPatch
 ) -> stepped.SteppedClock:
-    """A clock to step: this process's, and that of the jobs that the test starts."""
+    """A clock that the test steps, for this process and for the jobs that the test starts."""
     monkeypatch.setenv("GRADRED_CLOCK_FILE", stepped_clock.path)
     return stepped_clock
 
 
 @pytest.fixture(scope="session")
 def full(pytestconfig: pytest.Config) -> bool:
-    """Whether the whole sweep was asked for (mark tests that only it runs with `full`)."""
+    """Whether the full sweep was requested. Tests that only it runs have the mark `full`."""
     return bool(pytestconfig.getoption("--full"))

@@ -1,4 +1,4 @@
-"""What tests alone call of the C++ core: csrc/testing, which an editable install builds here."""
+"""Functions of the C++ core for tests only: csrc/testing, which an editable install builds here."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""hypothesis with this project's settings, for the few files that draw their inputs.
+"""Settings of hypothesis for this project, for the few files that draw their inputs.
 
-Not in conftest.py: the import would take longer than all other imports of a rank's tests.
+They are not in conftest.py, because the import takes longer than all other imports of a rank's
+tests together.
 """
 
 import sweep
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 __all__ = ["Phase", "assume", "given", "settings", "st"]
 
-# Derandomized, because ranks that draw different examples do not make the same collective calls.
+# Derandomized: ranks that draw different examples would make different collective calls.
 settings.register_profile(
     "gradred",
     max_examples=500 if sweep.full else 25,

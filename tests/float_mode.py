@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-# stmxcsr [rdi]; ret, and ldmxcsr [rdi]; ret
+# Machine code: stmxcsr [rdi]; ret, and ldmxcsr [rdi]; ret.
 _CODE = {"store": b"\x0f\xae\x1f\xc3", "load": b"\x0f\xae\x17\xc3"}
-UNUSUAL = 0x8040 | 0x4000  # denormal results and operands are zero; rounds up
+UNUSUAL = 0x8040 | 0x4000  # denormal results and operands become zero; rounding goes up
 _MODE = 0xE040
 
 needs_modes = pytest.mark.skipif(
@@ -36,7 +36,7 @@ def _function(name: str) -> Callable[[Any], None]:
 
 
 def mode() -> int:
-    """Of this thread: the bits of UNUSUAL and of the other ways to round."""
+    """The mode of this thread: the bits of UNUSUAL and of the other rounding modes."""
     word = ctypes.c_uint32()
     _function("store")(ctypes.byref(word))
     return word.value & _MODE
@@ -51,7 +51,10 @@ def _set(bits: int) -> None:
 
 @contextlib.contextmanager
 def unusual(wanted: bool = True) -> Iterator[None]:
-    """This thread computes in an unusual mode, if wanted, and still does so at the end."""
+    """Let this thread compute in an unusual mode, if wanted.
+
+    Asserts that it still does at the end.
+    """
     if not wanted:
         yield
         return

@@ -2,11 +2,11 @@
 
     python one_rank.py TESTS OUT plain|copies|gradred [-TEST ...] [TEST ...]
 
-imports the modules of the folder TESTS and runs their tests: all but those with a `-`, or those
-named alone. OUT/RANK.json holds each test's verdict
-(`passed`, `skipped`, or what failed), OUT/RANK.log what was printed, OUT/RANK.running the test that
-runs. `copies` replaces COMM_WORLD and COMM_SELF by mpi4py's own copies of them: what fails there
-asks for the very objects that mpi4py exports, and no other communicator can pass it.
+imports the modules of the folder TESTS and runs their tests: all except those named with a `-`, or
+only those named without one. OUT/RANK.json holds each test's verdict (`passed`, `skipped`, or the
+failure), OUT/RANK.log the output, OUT/RANK.running the test that runs. `copies` replaces COMM_WORLD
+and COMM_SELF by mpi4py's own copies of them. A test that fails there requires the very objects that
+mpi4py exports, and no other communicator can pass it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mpi4py import MPI
 
 import gradred
 
-# What gradred has a part in: communicators, collective calls and requests. Messages between two
+# gradred implements or wraps communicators, collective calls and requests. Messages between two
 # ranks, files, windows, datatypes and spawned processes are the MPI's alone.
 MODULES = (
     *("test_cco_buf", "test_cco_nb_buf", "test_cco_pr_buf", "test_cco_vec", "test_cco_nb_vec"),
@@ -43,7 +43,7 @@ MODULES = (
 
 
 class Verdicts(unittest.TestResult):
-    """Every test's verdict by name; the first failure of a test with parts counts."""
+    """Every test's verdict by name; the first failure counts for a test with several parts."""
 
     def __init__(self, running: Path) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ def tests_of(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
 class Replaced(types.ModuleType):
     """The module mpi4py.MPI, but each use of COMM_WORLD or COMM_SELF makes a new communicator.
 
-    A test that frees its object so leaves that of the others alone.
+    So a test that frees its object does not affect the objects of other tests.
     """
 
     def __init__(self, mpi: Any, intracomm: type[MPI.Intracomm]) -> None:
@@ -98,7 +98,7 @@ class Replaced(types.ModuleType):
 
 
 def load(kind: str) -> unittest.TestSuite:
-    """The tests; those of `kind` other than `plain` see the replaced names and nobody else does."""
+    """The tests. If `kind` is not `plain`, only they see the replaced names."""
     intracomm = gradred.Comm if kind == "gradred" else MPI.Intracomm
     if kind != "plain":
         mpi4py.MPI = sys.modules["mpi4py.MPI"] = Replaced(MPI, intracomm)
@@ -112,11 +112,11 @@ def load(kind: str) -> unittest.TestSuite:
 
 
 def allow_what_gradred_promises() -> None:
-    """Change what the tests ask for where gradred promises something else."""
+    """Relax the tests where gradred promises something else."""
     topologies = sys.modules["test_comm_topo"]
 
     def check_handle(case: unittest.TestCase, comm: MPI.Comm) -> None:
-        """MPI.Comm knows mpi4py's classes alone; gradred's are derived from them."""
+        """MPI.Comm returns objects of mpi4py's classes; gradred's classes are derived from them."""
         for made in (MPI.Comm.fromint(comm.toint()), MPI.Comm.f2py(comm.py2f())):
             assert made == comm
             assert isinstance(comm, type(made))

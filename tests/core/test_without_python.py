@@ -1,6 +1,6 @@
 """The core under an MPI, without Python: `csrc/tests/ranks`, a program that CMake builds.
 
-CORE_PROGRAM names the program; else the newest that lies in `build` is taken:
+CORE_PROGRAM names the program. Otherwise the test uses the newest one in `build`:
 
     cmake -S csrc -B build/core -G Ninja -DGRADRED_TESTS=ON && cmake --build build/core
 """
@@ -36,11 +36,12 @@ def program() -> str:
 
 
 def run(start: Sequence[str], case: str, **knobs: str) -> subprocess.CompletedProcess[str]:
-    """The program's output, by rank where the launcher says so."""
+    """The program's output, by rank where the launcher labels it."""
     mpi = launch.find_mpi()
     environment = launch.job_environment(mpi)
     environment |= {f"GRADRED_{name.upper()}": value for name, value in knobs.items()}
-    # MPI keeps memory that it has got once, and ranks that lose others end at once.
+    # Leaks are not checked: the MPI never frees some memory, and ranks that lose others end at
+    # once.
     environment["ASAN_OPTIONS"] = "detect_leaks=0"
     command = [*start, program(), str(mpi.library), case]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
@@ -51,7 +52,7 @@ def mpiexec(ranks: int) -> list[str]:
 
 
 def gradred_run(ranks: int) -> list[str]:
-    """Whose ranks outlive others: mpiexec alone ends them, before they can say anything."""
+    """A launcher whose ranks may outlive others; mpiexec alone ends them before they can report."""
     return [sys.executable, "-m", "gradred", "run", "-np", str(ranks), "--timeout", "60"]
 
 
@@ -119,7 +120,7 @@ def test_survivors_of_a_killed_rank_get_peer_lost_in_time() -> None:
     for _, seconds, text in told:
         assert float(seconds) < within(2.5)
         assert re.search(r"rank 1 .*has ended", text)
-    assert done.returncode == 128 + 9, done.stderr  # the killed rank's
+    assert done.returncode == 128 + 9, done.stderr  # the killed rank's status
 
 
 def test_peers_of_a_rank_that_ends_by_an_error_get_its_reason() -> None:

@@ -1,4 +1,4 @@
-"""What every test of faults leaves behind, and takes away."""
+"""Clean-up after the tests of faults."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from faults import seeing
 
 @pytest.fixture(autouse=True)
 def remove_reports() -> Iterator[None]:
-    """Take away the files in which jobs wrote where their ranks were."""
+    """Remove the files into which jobs wrote where their ranks were."""
     yield
     for file in seeing.written:
         file.unlink(missing_ok=True)

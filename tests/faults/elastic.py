@@ -1,7 +1,7 @@
 """One rank of a test of shrink(): `elastic.py SCENARIO [ARGUMENT]`.
 
-Each rank that lives prints one line of JSON. A rank contributes 2 to the power of its rank in
-COMM_WORLD, so that every sum tells whose numbers are in it.
+Each surviving rank prints one line of JSON. A rank contributes 2 to the power of its rank in
+COMM_WORLD, so every sum shows which ranks contributed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WORLD = MPI.COMM_WORLD
 RANK = WORLD.rank
 MINE = 2**RANK
 
-shrinks: list[float] = []  # how long each took, in seconds
+shrinks: list[float] = []  # how long each shrink took, in seconds
 
 
 def die() -> None:
@@ -33,12 +33,12 @@ def die() -> None:
 
 
 def die_in(seconds: float) -> None:
-    """At no moment in particular, wherever the program is."""
+    """Kill this process after `seconds`, wherever the program is."""
     threading.Timer(seconds, die).start()
 
 
 def total(comm: gradred.Comm) -> int:
-    """Of all members, by a small allreduce."""
+    """The sum over all members, by a small allreduce."""
     return int(gradred.allreduce(np.array([MINE]), comm=comm)[0])
 
 
@@ -59,7 +59,7 @@ def shrink(comm: gradred.Comm) -> gradred.Comm:
 
 
 def shrunk(comm: gradred.Comm) -> gradred.Comm:
-    """Tries again where another rank ends meanwhile."""
+    """Shrink, and try again if another rank ends meanwhile."""
     while True:
         try:
             return shrink(comm)
@@ -68,7 +68,7 @@ def shrunk(comm: gradred.Comm) -> gradred.Comm:
 
 
 def check(comm: gradred.Comm, members: list[int]) -> None:
-    """Every path of a shrunk communicator gives what these ranks give together."""
+    """Every plan of a shrunk communicator computes the sum of these ranks."""
     everybody = sum(2**rank for rank in members)
     assert comm.Get_size() == comm.size == len(members)
     assert members[comm.rank] == RANK, (members, comm.rank)
@@ -103,7 +103,7 @@ def check(comm: gradred.Comm, members: list[int]) -> None:
 
 
 def lose_rank_1(comm: gradred.Comm) -> None:
-    """Rank 1 ends in the middle of a loop, and the others notice."""
+    """Rank 1 ends in the middle of a loop, and the others notice it."""
     try:
         train(comm, 3)
         if RANK == 1:
@@ -133,13 +133,13 @@ def once(comm: gradred.Comm) -> None:
     comm = shrink(comm)
     members = [rank for rank in range(WORLD.size) if rank != victim]
     check(comm, members)
-    time.sleep(3.5)  # longer than the grace of gradred run
+    time.sleep(3.5)  # longer than the grace period of gradred run
     train(comm, 10, sum(2**rank for rank in members))
     say(members=members)
 
 
 def twice(comm: gradred.Comm) -> None:
-    """4 -> 3 -> 2."""
+    """Two ranks fail one after the other: 4 -> 3 -> 2."""
     members = list(range(WORLD.size))
     for victim in (1, 3):
         try:
@@ -155,7 +155,7 @@ def twice(comm: gradred.Comm) -> None:
 
 
 def meanwhile(comm: gradred.Comm) -> None:
-    """Rank 2 ends while the others shrink without rank 1, at a moment of its own."""
+    """Rank 2 ends at a random moment while the others shrink without rank 1."""
     lose_rank_1(comm)
     if RANK == 2:
         die_in(random.Random(ARGUMENT).uniform(0.0, 0.06))
@@ -172,7 +172,7 @@ def meanwhile(comm: gradred.Comm) -> None:
 
 
 def never(comm: gradred.Comm) -> None:
-    """Rank 2 lives and does not call shrink."""
+    """Rank 2 is alive and does not call shrink."""
     lose_rank_1(comm)
     if RANK == 2:
         time.sleep(4)
@@ -193,7 +193,7 @@ def without_memory(comm: gradred.Comm) -> None:
 
 
 def half(comm: gradred.Comm) -> None:
-    """Ranks 0 and 1 have a communicator of their own; the others wait for a failed one in MPI."""
+    """Ranks 0 and 1 have a separate communicator; the others wait for a failed rank in the MPI."""
     pair = gradred.Comm(WORLD.Split(RANK // 2))
     total(pair)
     if RANK == 1:
@@ -209,7 +209,7 @@ def half(comm: gradred.Comm) -> None:
 
 
 def exits(comm: gradred.Comm) -> None:
-    """Rank 1 leaves the program, which is over for it, by an exception or by sys.exit."""
+    """Rank 1's program ends, by an exception or by sys.exit."""
     try:
         train(comm, 3)
         if RANK == 1 and ARGUMENT == "raise":
@@ -224,7 +224,7 @@ def exits(comm: gradred.Comm) -> None:
 
 
 def fails_later(comm: gradred.Comm) -> None:
-    """After a shrink a rank fails by an exception of its own."""
+    """A rank fails by an exception of its own after a shrink."""
     lose_rank_1(comm)
     comm = shrink(comm)
     if RANK == 3:

@@ -1,8 +1,9 @@
-"""One rank of a job that loses a rank from outside: `killed.py DOING VICTIM FOLDER`.
+"""One rank of a job that loses a rank to a signal: `killed.py DOING VICTIM FOLDER`.
 
-Every rank does the same again and again, or once where it can be done only once. The victim says by
-a pipe in FOLDER that the others have begun, too, and shows in two files there what it is doing and
-how far its result is written. Each survivor prints one line of JSON with the error that it got.
+Every rank does the same again and again, or once where it can be done only once. The victim writes
+to a pipe in FOLDER when the others have begun, too. In two files there it publishes what it is
+doing and how much of its result is written. Each survivor prints one line of JSON with the error
+that it got.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LARGE = 1_500_000  # float64: 12 MB
 
 
 def shared_file(name: str, nbytes: int) -> mmap.mmap:
-    """Memory that outlives this process: a file of the victim's, of nobody's on other ranks."""
+    """Memory that outlives this process: a file on the victim, anonymous memory on other ranks."""
     if RANK != VICTIM:
         return mmap.mmap(-1, nbytes)
     with (FOLDER / name).open("r+b") as file:
@@ -44,7 +45,7 @@ def show(what: str) -> None:
 
 
 def say_begun() -> None:
-    """All ranks are here; from now on the victim may end at any moment."""
+    """Report that all ranks have begun; from now on the victim may end at any moment."""
     show("between calls")
     WORLD.Barrier()
     if RANK == VICTIM:
@@ -59,7 +60,7 @@ def survive(error: str, text: str, **more: object) -> None:
 
 
 def until_lost(turn: Callable[[gradred.Comm, int], None], comm: gradred.Comm) -> None:
-    """Take turns until one fails, then say how."""
+    """Take turns until one fails, then report the error."""
     turns = 0
     try:
         while True:
@@ -170,7 +171,7 @@ def duplicates(comm: gradred.Comm, turn: int) -> None:
 
 
 def shrinking(comm: gradred.Comm, turn: int) -> None:
-    """Who shrinks while a rank ends gets a communicator without it, or an error."""
+    """A rank that shrinks while another ends gets a communicator without it, or an error."""
     show("shrink")
     fewer = comm.shrink()
     if fewer.size < SIZE:
@@ -180,7 +181,7 @@ def shrinking(comm: gradred.Comm, turn: int) -> None:
     fewer.Free()
 
 
-# ---- what can be done once only ----------------------------------------------------------------
+# ---- what the ranks can do only once -----------------------------------------------------------
 
 
 def first_call() -> None:
@@ -196,7 +197,10 @@ def first_non_blocking_call() -> None:
 
 
 def going_on() -> None:
-    """Who survives shrinks, and adds up with the others that do. Rank r contributes 2 to the r."""
+    """The survivors shrink and compute a sum on the new communicator.
+
+    Rank r contributes 2 to the r.
+    """
     comm = gradred.Comm(WORLD)
     small(comm, 1)
     say_begun()
@@ -208,7 +212,7 @@ def going_on() -> None:
             show("Allreduce, then shrink")
             total = gradred.allreduce(np.full(count, 2**RANK), comm=comm)
         except gradred.PeerLost:
-            while True:  # another rank may still find the loss in its own call
+            while True:  # another rank may still detect the loss in its own call
                 try:
                     comm = comm.shrink()
                     break
@@ -249,7 +253,8 @@ if DOING in ONCE:
     ONCE[DOING]()
 else:
     COMM = gradred.Comm(WORLD)
-    COMM.Allreduce(MPI.IN_PLACE, np.zeros(1))  # or the MPI would carry out what does not block
+    # without it the MPI would carry out non-blocking calls
+    COMM.Allreduce(MPI.IN_PLACE, np.zeros(1))
     TURNS[DOING](COMM, 1)
     say_begun()
     until_lost(TURNS[DOING], COMM)

@@ -30,10 +30,10 @@ class Doing:
 
     title: str
     within_ms: float
-    """Within which time of its beginning the kill comes: what is done once is over soon."""
+    """The kill comes within this time of the beginning; things that are done once end soon."""
 
 
-DOINGS = {  # by the functions of killed.py
+DOINGS = {  # keys: the functions of killed.py
     "small": Doing("small Allreduce", 100),
     "large": Doing("Allreduce of 12 MB", 200),
     "non_blocking": Doing("small Iallreduce", 100),
@@ -50,40 +50,43 @@ DOINGS = {  # by the functions of killed.py
     "going_on": Doing("Allreduce; the others go on by shrink()", 100),
     "finalize": Doing("the program's end", 30),
 }
-ON_SHARED_MEMORY = ("shrinking", "going_on")  # alone
+ON_SHARED_MEMORY = ("shrinking", "going_on")  # cases that run only there
 
 
 @dataclasses.dataclass
 class Kill:
-    """What a kill met, and what came of it."""
+    """The circumstances of a kill and its consequences."""
 
     doing: str
     path: str
     victim: int
     moment_us: float
-    """Slept from the victim's word that all have begun to the kill; what the kernel adds is random,
-    too."""
+    """Time slept between the victim's report that all have begun and the kill.
+
+    The kernel adds a random time.
+    """
     inside: str
     """What the victim was doing."""
     operation: str
-    """What its status page named as the last operation begun."""
+    """The last operation begun, according to its status page."""
     half_written: bool
     """Whether its result was partly of this turn and partly of an earlier one."""
     survivors: dict[int, dict[str, Any]]
-    """What the others reported, with the `seconds` from the kill to the error."""
+    """The reports of the others, with the `seconds` from the kill to the error."""
     seen: seeing.Seen
     over_s: float
-    """From the kill until `gradred run` had ended."""
+    """Seconds from the kill until `gradred run` had ended."""
     mapped: int
     """How many files in memory the victim had mapped; none of them may remain."""
     left: list[str]
-    """Processes and files that were there when `gradred run` had ended."""
+    """Processes and files that existed after `gradred run` had ended."""
 
     @property
     def in_mpich(self) -> bool:
-        """Whether the others sat in the blocking call with which MPICH ends a duplication.
+        """Whether the others were in the blocking call with which MPICH ends a duplication.
 
-        It makes that inside of `MPI_Test`: they hear nothing, and `gradred run` ends them.
+        MPICH makes this call inside `MPI_Test`. So the others receive no notice, and `gradred run`
+        ends them.
         """
         mpich = str(launch.find_mpi().family) == "MPICH"
         making = self.inside in ("Dup", "first call")
@@ -96,7 +99,7 @@ def lose_a_rank(doing: str, path: str, draw: random.Random, folder: pathlib.Path
     Args:
         doing: a key of `DOINGS`.
         path: "shared memory" or "messages".
-        draw: where the victim and the moment come from.
+        draw: the generator that selects the victim and the moment.
         folder: empty, for files of this kill.
     """
     victim = draw.randrange(RANKS)
@@ -154,7 +157,8 @@ def lose_a_rank(doing: str, path: str, draw: random.Random, folder: pathlib.Path
 
 def _await_begin(pipe: pathlib.Path, job: subprocess.Popen[str]) -> int:
     """The victim's process number, once it has begun."""
-    file = os.open(pipe, os.O_RDWR)  # as a writer, too: else the end of the file shows at once
+    # open for writing, too, or select() sees the end of the file at once
+    file = os.open(pipe, os.O_RDWR)
     try:
         while not select.select([file], [], [], 0.1)[0]:
             if job.poll() is not None:
@@ -165,13 +169,13 @@ def _await_begin(pipe: pathlib.Path, job: subprocess.Popen[str]) -> int:
 
 
 class _Watched:
-    """A rank whose last operation and shared memory can still be told once it has ended."""
+    """A rank whose last operation and shared memory can still be read after it has ended."""
 
     def __init__(self, pid: int) -> None:
         self.memory = _shared_memory(pid)
         self._page = -1
         for entry in os.scandir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            with contextlib.suppress(FileNotFoundError):  # the descriptor was closed meanwhile
                 if os.readlink(entry.path).startswith(f"/memfd:{status.RANK}"):
                     self._page = os.open(entry.path, os.O_RDONLY)
 
@@ -193,7 +197,7 @@ def _shared_memory(pid: int | str) -> set[tuple[str, str]]:
 
 
 def _is_half_written(result: pathlib.Path) -> bool:
-    """Each turn's result is one number, so two of them are of a turn that is not over."""
+    """Each turn's result is one number, so two different numbers mean an unfinished turn."""
     values = np.fromfile(result)
     return len(np.unique(values[: len(values) - np.argmax(values[::-1] != 0)])) > 1
 
@@ -202,13 +206,13 @@ def _remains_of(memory: set[tuple[str, str]]) -> list[str]:
     """The files in memory that still have a name, or a process that has mapped them."""
     found = [name for _, name in memory if os.path.exists(name)]
     for process in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             found += [f"process {process}: {name}" for _, name in memory & _shared_memory(process)]
     return found
 
 
 def record(kill: Kill) -> None:
-    """Note a kill, if a record is wanted."""
+    """Record a kill, if a record is requested."""
     seconds = max((one["seconds"] for one in kill.survivors.values()), default=kill.over_s)
     seeing.write(
         {

@@ -1,4 +1,4 @@
-"""One of two ranks: `leaving.py CASE`; rank 1 leaves in some way, rank 0 says what it got."""
+"""One of two ranks: `leaving.py CASE`; rank 1 leaves in some way, rank 0 reports what it got."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def after_the_others_gave_up() -> None:
 
 
 def while_a_message_is_on_its_way() -> None:
-    """Rank 1 leaves with a large buffered send that needs it to go on."""
+    """Rank 1 leaves with a large buffered send, which needs its progress."""
     comm = gradred.Comm(WORLD.Dup())
     call(comm)
     comm.Free()
@@ -193,7 +193,7 @@ def with_no_descriptor_when_they_met() -> None:
 
 
 def of_a_spawned_child() -> None:
-    """The child ends while its parent goes on."""
+    """The forked child ends while its parent continues."""
     parent = MPI.Comm.Get_parent()
     if parent != MPI.COMM_NULL:
         comm = gradred.Comm(parent.Merge())

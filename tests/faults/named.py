@@ -1,4 +1,4 @@
-"""Four ranks that submit named operations: `named.py HOW`; something happens to rank 1."""
+"""Four ranks that submit named operations: `named.py HOW`; HOW says what happens to rank 1."""
 
 from __future__ import annotations
 

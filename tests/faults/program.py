@@ -1,7 +1,7 @@
-"""One rank of a fault test: `program.py FAULT CALL`; rank 1 is the one that something happens to.
+"""One rank of a fault test: `program.py FAULT CALL`; the fault happens to rank 1.
 
-Each other rank prints one line of JSON: the error it got, after how many seconds, and in how many
-the next call on the communicator failed.
+Each other rank prints one line of JSON: the error that it got, after how many seconds, and after
+how many seconds the next call on the communicator failed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ COMM = gradred.Comm(WORLD)
 
 
 def let_time_pass() -> None:
-    """Of the others, which wait: first three quarters of it, where that is to be reported."""
+    """Step the clock of the waiting ranks past their limit.
+
+    If a report is expected, the first step is three quarters of the limit.
+    """
     if stepped.VARIABLE not in os.environ:
         time.sleep(60)
     limit, others = float(os.environ["GRADRED_TIMEOUT"]), WORLD.size - 1
@@ -46,7 +49,7 @@ def let_time_pass() -> None:
 
 
 def meet_fault() -> None:
-    """What happens to rank 1 while the others are in the call."""
+    """Do to rank 1 what FAULT says, while the others are in the call."""
     time.sleep(0.3)
     if FAULT in ("killed", "killed early"):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -60,12 +63,12 @@ def meet_fault() -> None:
         sys.exit(7)
     elif FAULT == "returns":
         sys.exit(0)
-    elif FAULT == "error below":  # by GRADRED_FAULT, in a call of its own
+    elif FAULT == "error below":  # GRADRED_FAULT injects it in a separate call
         return
     elif FAULT == "finalizes":
         MPI.Finalize()
         sys.exit(0)
-    elif FAULT == "interrupted":  # within a call, or between two
+    elif FAULT == "interrupted":  # within a call, or between two calls
         timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
         timer.daemon = True
         timer.start()

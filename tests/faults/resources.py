@@ -1,7 +1,7 @@
-"""One rank of a job that lacks something: `resources.py LACK CALL`.
+"""One rank of a job that lacks a resource: `resources.py LACK CALL`.
 
-Each rank that lives prints one line of JSON: the error it got (or none), after how many seconds,
-and whether the communicator served another call.
+Each surviving rank prints one line of JSON: the error that it got (or none), after how many
+seconds, and whether the communicator served another call.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ import gradred
 
 LACK, CALL = sys.argv[1:3]
 WORLD = MPI.COMM_WORLD
-WRAP = gradred.Comm  # loaded while that is possible
-LARGE = 9_000_000  # elements of 8 bytes: more than malloc's arenas hold in reserve
+WRAP = gradred.Comm  # loaded while that is still possible
+LARGE = 9_000_000  # elements of 8 bytes: more than malloc has in reserve
 MIB = 1 << 20
 
 
 def no_descriptors() -> None:
-    """From now on this process opens nothing any more."""
+    """From now on this process cannot open any file."""
     lowest_free = os.dup(0)
     os.close(lowest_free)
     resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, 4096))
 
 
 def no_memory(room: int) -> None:
-    """From now on this process gets so many bytes at most."""
+    """From now on this process can allocate at most `room` bytes."""
     with open("/proc/self/statm") as file:
         pages = int(file.read().split()[0])
     limit = pages * resource.getpagesize() + room
@@ -46,7 +46,7 @@ def all_back() -> None:
 
 
 def fill_shm() -> None:
-    """Leave nothing of /dev/shm."""
+    """Fill /dev/shm completely."""
     assert os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize < 256 * MIB
     with open(f"/dev/shm/filled-by-{os.getpid()}", "wb", buffering=0) as file:
         os.unlink(file.name)

@@ -1,7 +1,7 @@
-"""Jobs in which something goes wrong, what was seen of them, and the record of it.
+"""Jobs in which something fails, what their ranks reported, and the record of it.
 
-With the variable FAULTS_RECORD naming a file, what was seen is written there:
-tools/gen_faults_docs.py makes docs/faults.md of it.
+If the variable FAULTS_RECORD names a file, the observations are appended to it.
+tools/gen_faults_docs.py makes docs/faults.md from it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ import stepped
 from gradred import launch
 
 RANKS = 4
-TIMEOUT = 1.0  # GRADRED_TIMEOUT of the jobs, seconds: of their clock, which ranks may step
-_TESTS = pathlib.Path(__file__).parents[1]  # where ranks find `stepped`
-GRACE = 2.0  # of gradred run
+TIMEOUT = 1.0  # GRADRED_TIMEOUT of the jobs, in seconds of their clock, which ranks may step
+_TESTS = pathlib.Path(__file__).parents[1]  # the folder in which ranks find `stepped`
+GRACE = 2.0  # --grace of gradred run
 
 _MARK = "JOB_OF_A_FAULT_TEST"  # a variable that each process of a job inherits
 
-written: set[pathlib.Path] = set()  # what jobs have left: where their ranks were at a timeout
+written: set[pathlib.Path] = set()  # files in which jobs wrote where their ranks were at a timeout
 
 
 @dataclasses.dataclass
@@ -40,12 +40,12 @@ class Seen:
     status: int
     seconds: float
     reports: dict[int, dict[str, Any]]
-    """What the ranks printed, by rank."""
+    """What each rank printed, by rank."""
     stderr: str
 
     @property
     def last_line(self) -> str:
-        """What `gradred run` said last."""
+        """The last line that `gradred run` printed."""
         lines = self.stderr.splitlines()
         return lines[-1] if lines else ""
 
@@ -59,12 +59,12 @@ def job(
 ) -> Seen:
     """Run a program as a job, below the command `inside`; its ranks report in lines of JSON.
 
-    No process of it may be left, and so nothing that holds its shared memory.
+    Fails if a process of the job is left, because such a process would hold its shared memory.
     """
     command = [*inside, sys.executable, "-m", "gradred", "run", "-np", str(ranks)]
     command += ["--grace", str(GRACE), sys.executable, str(program), *arguments]
     path = os.pathsep.join(filter(None, [str(_TESTS), os.environ.get("PYTHONPATH")]))
-    clock = stepped.SteppedClock()  # of this job alone, whose ranks may step it
+    clock = stepped.SteppedClock()  # of this job alone; its ranks may step it
     given = {"GRADRED_TIMEOUT": str(TIMEOUT), stepped.VARIABLE: clock.path, "PYTHONPATH": path}
     environment, mark = marked(given | variables)
     begin = time.monotonic()
@@ -80,16 +80,16 @@ def job(
 
 
 def marked(variables: Mapping[str, str]) -> tuple[dict[str, str], str]:
-    """The variables of a job, and the mark by which `processes_of` knows what belongs to it."""
+    """The variables of a job, and the mark by which `processes_of` recognises its processes."""
     mark = uuid.uuid4().hex
     return {**os.environ, **variables, _MARK: mark}, mark
 
 
 def processes_of(mark: str) -> list[str]:
-    """The living processes of a job, wherever they have gone; zombies have no variables."""
+    """The running processes of a job, wherever they are; zombies have no variables."""
     found = []
     for process in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):  # another user's, or it has ended
+        with contextlib.suppress(OSError):  # the process belongs to another user, or has ended
             if f"{_MARK}={mark}".encode() in pathlib.Path(f"/proc/{process}/environ").read_bytes():
                 words = pathlib.Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
                 found.append(f"process {process}: {b' '.join(words).decode(errors='replace')}")
@@ -97,7 +97,7 @@ def processes_of(mark: str) -> list[str]:
 
 
 def reports_in(lines: Sequence[str]) -> dict[int, dict[str, Any]]:
-    """The ranks' reports among lines of output, by rank."""
+    """The ranks' reports in lines of output, by rank."""
     reports = {}
     for line in lines:
         if "{" in line:
@@ -109,15 +109,15 @@ def reports_in(lines: Sequence[str]) -> dict[int, dict[str, Any]]:
 def record(
     fault: str, call: str, path: str, seen: Seen, *, part: str = "ranks", saw: str = ""
 ) -> None:
-    """Note what was seen, if a record is wanted.
+    """Record what was observed, if a record is requested.
 
     Args:
-        fault: what went wrong.
+        fault: what failed.
         call: what the ranks were doing.
-        path: how their data went, or where it happened.
-        seen: what came of it.
-        part: of the page.
-        saw: what the ranks got, where it was no error.
+        path: how their data travelled, or where the fault happened.
+        seen: the outcome.
+        part: section of the page.
+        saw: what the ranks got, if it was not an error.
     """
     failed = [one for one in seen.reports.values() if one["error"]]
     first = min(failed, key=lambda report: float(report["seconds"]), default=None)
@@ -138,7 +138,7 @@ def record(
 
 
 def write(entry: dict[str, Any]) -> None:
-    """Add to the record, if one is wanted."""
+    """Add to the record, if one is requested."""
     if name := os.environ.get("FAULTS_RECORD"):
         mpi = {"mpi": str(launch.find_mpi().family), "version": launch.find_mpi().version}
         with open(name, "a") as file:

@@ -1,4 +1,4 @@
-"""A rank that spawns another one, goes on without it, and fails itself with status 7."""
+"""A rank that spawns another one, continues without it, and fails with status 7."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to the other ranks when something happens to one, for real, and how soon.
+"""What happens to the other ranks after a real fault of one rank, and how soon.
 
 Jobs of four ranks under `gradred run`.
 """
@@ -44,7 +44,7 @@ def job(*arguments: str, **variables: str) -> Seen:
     return seeing.job(PROGRAM, *arguments, **variables)
 
 
-# Of the silent peers, what the small sweep tries: each costs some seconds.
+# The silent peers that the small sweep tries; each costs some seconds.
 OFTEN = [
     ("stopped", "small"),
     ("never calls", "large non-blocking"),
@@ -59,7 +59,7 @@ def path(request: pytest.FixtureRequest) -> str:
 
 
 def some(*often: str) -> list[Any]:
-    """All calls; the small sweep has these alone."""
+    """All calls; the small sweep has only these."""
     return [pytest.param(call, marks=() if call in often else pytest.mark.full) for call in CALLS]
 
 
@@ -76,7 +76,7 @@ def assert_all_others_raise(seen: Seen, error: str, within: float) -> None:
         assert report["later"] == error, "a failed communicator must stay so"
         assert report["later_seconds"] < bounds.within(1)
         assert report["text"].count("can no longer be used") <= 1, "once is enough"
-    # Who is slow may hear first of one that has left because of it.
+    # A slow rank may first receive the notice of another rank that left because of rank 1.
     assert any("rank 1" in report["text"] for report in seen.reports.values()), seen
 
 
@@ -240,7 +240,7 @@ def test_second_timeout_adds_what_it_saw_to_the_file_of_the_first(
 
 
 def test_ps_shows_operation_and_stack_of_each_rank(path: str) -> None:
-    last = 1 if path == "shared memory" else 0  # the number of the first operation
+    last = 1 if path == "shared memory" else 0  # number of the first operation
     fields = ("operation", "call", "bytes", "missing")
     command = [sys.executable, "-m", "gradred", "run", "-np", str(RANKS), sys.executable]
     with subprocess.Popen(
@@ -264,8 +264,10 @@ def test_ps_shows_operation_and_stack_of_each_rank(path: str) -> None:
 
 
 def ps_once_all_miss(rank: int, launcher: int) -> list[dict[str, Any]]:
-    """The ranks of a job, once all others know that they wait for `rank`, and it has shown where it
-    is, which it may be late with on a busy machine; at the latest in 15 s.
+    """The ranks of a job, once all others report that they wait for `rank`.
+
+    `rank` must also have shown where it is, which may take long on a busy machine. Returns after at
+    most 15 s.
     """
     deadline = time.monotonic() + 15
     ps = [sys.executable, "-m", "gradred", "ps", "--json"]
@@ -282,7 +284,7 @@ def ps_once_all_miss(rank: int, launcher: int) -> list[dict[str, Any]]:
 
 def is_below(rank: dict[str, Any], ancestor: int) -> bool:
     pid = rank["pid"]
-    with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
+    with contextlib.suppress(FileNotFoundError):  # the process has ended meanwhile
         while pid > 1 and pid != ancestor:
             stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
             pid = int(stat[stat.rindex(")") + 1 :].split()[1])

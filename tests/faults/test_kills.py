@@ -1,7 +1,7 @@
 """Kills from outside: this process ends a rank of a job with SIGKILL at a random microsecond.
 
-By default one kill while the ranks do some of what they can do; the whole sweep has several while
-they do anything of it. Moments are drawn anew each time: a failure shows its own.
+By default there is one kill for each of a few activities of the ranks. The full sweep has several
+kills for each activity. Moments are random in each run, and a failure prints its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytestmark = [
 ]
 
 KILLS_OF_FULL_SWEEP = 5
-OFTEN = [  # what the small sweep tries: each costs some seconds
+OFTEN = [  # activities of the small sweep; each costs some seconds
     ("large", "shared memory"),
     ("large_non_blocking", "messages"),
     ("first_call", "shared memory"),
@@ -51,7 +51,7 @@ def test_kill_from_outside_is_known_to_all_others_within_two_seconds_and_leaves_
         kill = killing.lose_a_rank(doing, path, random.Random(), folder)
         killing.record(kill)
         if kill.in_mpich and in_mpich == 0:
-            in_mpich += 1  # known (docs/errors.md) and rare: another one has to follow
+            in_mpich += 1  # known (docs/errors.md) and rare; repeat the kill once
             check_end(kill)
         else:
             check(kill)
@@ -60,13 +60,13 @@ def test_kill_from_outside_is_known_to_all_others_within_two_seconds_and_leaves_
 
 
 def went_on(kill: Kill) -> bool:
-    """Whether the others have a communicator without the victim: then the job ends well."""
+    """Whether the others have a communicator without the victim. Then the job succeeds."""
     texts = {one.get("text") for one in kill.survivors.values()}
     return kill.doing == "going_on" or texts == {"not in the shrunk communicator"}
 
 
 def check_end(kill: Kill) -> None:
-    """What the job says, and that it ends in time and leaves nothing."""
+    """Check the job's messages, that it ended in time and that nothing is left."""
     assert kill.inside, "what the victim was doing"
     assert f"rank {kill.victim} " in kill.seen.stderr, kill
     assert "was killed by SIGKILL" in kill.seen.stderr, kill

@@ -1,4 +1,4 @@
-"""Ranks that end by themselves where others still wait for them, or they for others."""
+"""Ranks that end while others still wait for them, or while they wait for others."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_job_ends_when_a_rank_waits_in_finalize_for_one_that_has_ended_without_i
     limit = "20" if error == "PeerLost" else "1"
     seen = seeing.job(PROGRAM, case, ranks=2, GRADRED_TIMEOUT=limit)
     assert seen.reports[0]["error"] == error, seen
-    if launch.find_mpi().family != "Open MPI":  # whose notices that it waits in vain
+    if launch.find_mpi().family != "Open MPI":  # Open MPI notices that it waits in vain
         assert "rank 1 on" in seen.last_line, seen
         assert "waited in MPI_Finalize for ranks that ended without it" in seen.last_line, seen
         assert seen.status == 1, seen

@@ -1,4 +1,4 @@
-"""A rank that ends or falls silent while others wait for it in named operations."""
+"""A rank that ends or stops responding while others wait for it in named operations."""
 
 from __future__ import annotations
 

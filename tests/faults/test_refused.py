@@ -1,7 +1,7 @@
-"""A call that the ranks disagree about, or that one refuses, where a peer never comes to it.
+"""A call on which the ranks disagree, or that one refuses, where a peer never comes to it.
 
-Over messages those that know of the error wait until all ranks do, so that nothing of the call
-stays behind.
+Over messages the ranks that know of the error wait until all ranks do, so that no message of the
+call is left.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a rank that waits says of it, and who says it, where other tests do not look."""
+"""What a waiting rank reports, and which rank reports it, where no other test checks this."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ pytestmark = [
 
 @pytest.fixture(params=["shared memory", "messages"])
 def knobs(request: pytest.FixtureRequest) -> dict[str, str]:
-    """The ranks' memory, or messages."""
+    """Settings for the ranks' shared memory, or for messages."""
     return {} if request.param == "shared memory" else {"GRADRED_SHM": "0"}
 
 
 def reports_in(seen: seeing.Seen) -> list[str]:
-    """What ranks said while they waited in a call, the first to say so first."""
+    """Reports of ranks that waited in a call, in the order of their output."""
     waits = re.compile(r"has waited [\d.]+ s in (operation|the first call|Dup|a non-blocking call)")
     return [line for line in seen.stderr.splitlines() if waits.search(line)]
 

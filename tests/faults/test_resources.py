@@ -1,6 +1,6 @@
-"""A rank that lacks descriptors or memory, and hosts without shared memory: no hang, no crash.
+"""A rank without descriptors or memory, and hosts without shared memory: no hang, no crash.
 
-Jobs of four ranks under `gradred run`; rank 1 is the one that lacks something.
+Jobs of four ranks under `gradred run`; rank 1 lacks the resource.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 PROGRAM = pathlib.Path(__file__).with_name("resources.py")
-SOON = 5.0  # seconds within which every rank knows
+SOON = 5.0  # seconds within which every rank knows of the error
 MESSAGES = {"GRADRED_SHM": "0"}
 
 
@@ -43,7 +43,7 @@ def assert_all_right(seen: Seen) -> None:
 
 
 def assert_all_hear(seen: Seen, own: set[str], others: set[str]) -> None:
-    """Rank 1 gets an error of its own, the others one that comes of it, all soon."""
+    """Rank 1 gets its own error, and the others one that follows from it, all soon."""
     assert seen.reports.keys() == set(range(RANKS)), seen
     for rank, report in seen.reports.items():
         assert report["error"] in (own if rank == 1 else others), seen
@@ -51,7 +51,7 @@ def assert_all_hear(seen: Seen, own: set[str], others: set[str]) -> None:
     assert seen.status == 3, seen
 
 
-# What the small sweep tries: each costs some seconds.
+# The cases of the small sweep; each costs some seconds.
 OFTEN = [
     ("descriptors of one rank", "first, small", "shared memory"),
     ("descriptors of one rank", "first, large", "messages"),
@@ -123,9 +123,9 @@ def test_result_that_gets_no_memory_is_refused_and_the_communicator_stays() -> N
     assert all(report["again"] is True for report in seen.reports.values()), seen
 
 
-# ---- /dev/shm as the MPI finds it when it starts -----------------------------------------------
+# ---- /dev/shm as the MPI finds it at its start -------------------------------------------------
 
-# $0: what to mount there, or nothing at all. The rest: the job.
+# $0: the size of /dev/shm to mount, or nothing. The other arguments: the job.
 ELSEWHERE = """
 set -e
 if [ "$0" = none ]; then
@@ -154,7 +154,7 @@ def why_no_mounts() -> str | None:
 
 
 def inside(size: str) -> list[str]:
-    """A command prefix: with a /dev/shm of this size, or none."""
+    """A command prefix that gives the job a /dev/shm of this size, or none."""
     return ["unshare", "-m", "sh", "-c", ELSEWHERE, size]
 
 

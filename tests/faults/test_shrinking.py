@@ -1,4 +1,4 @@
-"""Jobs whose ranks are killed and that go on without them, for real, under `gradred run`."""
+"""Jobs under `gradred run` whose ranks are killed, and that continue without them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROGRAM = pathlib.Path(__file__).with_name("elastic.py")
 
 
 def job(scenario: str, argument: object = "", **variables: str) -> Seen:
-    """Ranks that have half a minute, unless told otherwise."""
+    """Run a job whose ranks have half a minute, unless `variables` say otherwise."""
     variables = {"GRADRED_TIMEOUT": "30"} | variables
     return seeing.job(PROGRAM, scenario, str(argument), **variables)
 
@@ -33,7 +33,7 @@ def record(fault: str, seen: Seen, *, path: str = "shared memory", saw: str = ""
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_survivors_of_a_kill_go_on_and_the_job_succeeds(victim: int) -> None:
-    """They also outlive the grace that `gradred run` gives to those that do not shrink."""
+    """The survivors also outlive the grace period of `gradred run` for jobs that do not shrink."""
     seen = job("once", victim)
     record(f"SIGKILL of rank {victim}", seen, saw="3 ranks go on")
     members = [rank for rank in range(RANKS) if rank != victim]

@@ -1,6 +1,6 @@
 """PyTorch's own tests of the backends of torch.distributed, with the backend "gradred".
 
-They are those of the installed PyTorch, which needs expecttest for them. For another backend:
+The tests are those of the installed PyTorch, which needs expecttest for them. For another backend:
 
     TESTED_BACKEND=gloo python -m pytest tests/frameworks
 """
@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 pytest.importorskip("expecttest", reason="PyTorch's tests need it")
 BACKEND = os.environ.get("TESTED_BACKEND", "gradred")
 
-# What is not run, and why; gloo fails these here, too.
+# Tests that are not run, with the reason; gloo fails them here, too.
 NOT_RUN = {
     "test_SyncBatchNorm_process_group": "takes torchvision, and does not ask for it",
     "test_batch_isend_irecv_mixed_backend_err": "takes NCCL, and does not ask for it",
@@ -41,14 +41,17 @@ def names() -> list[str]:
 
 
 class Teams:
-    """One after the other; each has a folder of its own."""
+    """Teams of ranks, one after the other; each has its own folder."""
 
     def __init__(self, at: Path) -> None:
         self._at, self._made = at, 0
         self._team: Team | None = None
 
     def run(self, name: str) -> Verdict:
-        """What fails in a team that has run other tests is run again, as PyTorch runs all."""
+        """If a test fails in a team that has run other tests, run it again in a new team.
+
+        PyTorch runs all tests in new processes.
+        """
         if self._team is None:
             self._made += 1
             self._team = Team(BACKEND, self._at / str(self._made))

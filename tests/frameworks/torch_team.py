@@ -1,7 +1,7 @@
 """Ranks that run PyTorch's own tests of a backend of torch.distributed, one after the other.
 
 PyTorch's runner starts processes for each test, which takes most of the time. Here a team of ranks
-runs all of them, each test in a group of its own, until one fails.
+runs all tests until one fails. Each test has its own process group.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from typing import Any
 
 MODULE = "torch.testing._internal.distributed.distributed_test"
 PASSED, SKIPPED, FAILED = "passed", "skipped", "failed"
-RANKS = 3  # groups of some ranks are ranks 1 and 2
-LONGEST = 150.0  # seconds of one test
-AFTER_A_FAILURE = 5.0  # seconds in which the other ranks say how it went there
+RANKS = 3  # ranks 1 and 2 form the groups of some ranks
+LONGEST = 150.0  # limit of one test, in seconds
+AFTER_A_FAILURE = 5.0  # seconds in which the other ranks report their verdict
 
 
 @dataclass
 class Verdict:
-    """On one test; `text` is the reason, or the errors."""
+    """The verdict of one test; `text` is the reason, or the errors."""
 
     word: str
     text: str = ""
 
 
 class LikeGloo(str):
-    """The name of a backend that tests take for gloo where they ask which one it is."""
+    """A name that compares equal to "gloo", for tests that ask which backend they have."""
 
     def __eq__(self, other: object) -> bool:
         return str.__eq__(self, other) or other == "gloo"
@@ -43,7 +43,7 @@ class LikeGloo(str):
 
 
 def theirs() -> Any:
-    """PyTorch's module, as for gloo."""
+    """PyTorch's module of tests, loaded as for gloo."""
     os.environ |= {"WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     os.environ["BACKEND"] = "gloo"  # read once: which tests are left out for the backend
     module = importlib.import_module(MODULE)
@@ -52,7 +52,7 @@ def theirs() -> Any:
 
 
 def run_rank(rank: int, backend: str, at: str, asked: Connection) -> None:
-    """A process of a team: runs the tests whose names come, and tells its verdicts."""
+    """A process of a team: runs the tests that it receives, and sends back the verdicts."""
     import torch
 
     os.environ["TEMP_DIR"] = at
@@ -71,7 +71,7 @@ def run_rank(rank: int, backend: str, at: str, asked: Connection) -> None:
 
 
 def run_in_a_group(module: Any, case: Any, name: str, backend: str) -> Verdict:
-    """Of one test, on this rank."""
+    """Run one test on this rank."""
     import torch.distributed as dist
 
     dist.init_process_group(
@@ -84,7 +84,7 @@ def run_in_a_group(module: Any, case: Any, name: str, backend: str) -> Verdict:
     module.Barrier.barrier_id = 0
     module.Barrier.sync()
     verdict = run(case, name)
-    if verdict.word != FAILED:  # else this team has no other test
+    if verdict.word != FAILED:  # otherwise this team runs no other test
         module.Barrier.sync(timeout=LONGEST)
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -92,7 +92,7 @@ def run_in_a_group(module: Any, case: Any, name: str, backend: str) -> Verdict:
 
 
 def run(case: Any, name: str) -> Verdict:
-    """Likewise, in a group that is there."""
+    """Run one test in a process group that exists."""
     importlib.import_module("torch.testing._internal.common_utils").set_rng_seed()
     skips = importlib.import_module("torch.testing._internal.common_distributed").TEST_SKIPS
     try:
@@ -111,8 +111,8 @@ class Team:
     """Ranks that run tests together until one fails.
 
     Args:
-        backend: of their groups.
-        at: a folder of their own.
+        backend: the backend of their process groups.
+        at: a folder for their files only.
     """
 
     def __init__(self, backend: str, at: Path) -> None:
@@ -133,7 +133,7 @@ class Team:
             self._processes.append(process)
 
     def run(self, name: str) -> Verdict:
-        """Of one test on all ranks; ends the team if it fails."""
+        """Run one test on all ranks. Ends the team if the test fails."""
         for left in [*self._at.glob("barrier/*"), *self._at.glob("test_dir/*")]:
             left.unlink()
         self.tests += 1
@@ -145,7 +145,7 @@ class Team:
         return verdict
 
     def _verdicts(self) -> list[Verdict]:
-        """Of each rank."""
+        """The verdict of each rank."""
         found: dict[int, Verdict] = {}
         end = time.monotonic() + LONGEST
         while len(found) < RANKS and (left := end - time.monotonic()) > 0:
@@ -159,7 +159,7 @@ class Team:
         return [found.get(rank, Verdict(FAILED, "it did not end")) for rank in range(RANKS)]
 
     def end(self) -> None:
-        """At once, whatever they do."""
+        """End all ranks at once, whatever they do."""
         for process in self._processes:
             process.kill()
         for process in self._processes:
@@ -167,7 +167,7 @@ class Team:
 
 
 def told(pipe: Connection) -> Verdict:
-    """By a rank."""
+    """The verdict of one rank."""
     try:
         verdict: Verdict = pipe.recv()
     except EOFError:
@@ -176,7 +176,7 @@ def told(pipe: Connection) -> Verdict:
 
 
 def joined(verdicts: list[Verdict]) -> Verdict:
-    """A test has failed when it failed on any rank, and is skipped when all skip it."""
+    """The test has failed if it failed on any rank, and is skipped if all ranks skip it."""
     word = next(
         word for word in (FAILED, PASSED, SKIPPED) if any(one.word == word for one in verdicts)
     )

@@ -9,16 +9,17 @@ import pytest
 from gpu.simulated import LIBRARY, Driver, the_driver
 
 os.environ["SIMULATED_CUDA_DEVICES"] = "4"
-os.environ["SIMULATED_CUDA_MPS"] = "1"  # else what is short goes no way between devices
+# otherwise short arrays would not use the data path between devices
+os.environ["SIMULATED_CUDA_MPS"] = "1"
 os.environ["NUMBA_CUDA_DRIVER"] = str(LIBRARY)
 os.environ["GRADRED_LIBCUDA"] = str(LIBRARY)
 os.environ["GRADRED_LIBNVRTC"] = str(LIBRARY)
-os.environ["GRADRED_LIBNCCL"] = str(LIBRARY)  # all before gradred reads its knobs
+os.environ["GRADRED_LIBNCCL"] = str(LIBRARY)  # must be set before gradred reads its settings
 
 
 @pytest.fixture
 def device() -> Iterator[Driver]:
-    """Sound before and after; a test leaves no array behind."""
+    """The device without injected faults before and after; a test must free all its arrays."""
     driver = the_driver()
     driver.set("most_delay", 50_000)
     yield driver
