@@ -1,7 +1,7 @@
-"""Arrays of a GPU that does not exist: the simulated driver's, with the CUDA Array Interface.
+"""Arrays of a simulated GPU: memory of the simulated driver, with the CUDA Array Interface.
 
-The driver is a library that CMake builds beside the tests' extension (csrc/tests/device): memory
-that the host cannot touch, streams that work late, freed memory that faults.
+The driver is a library that CMake builds beside the tests' extension (csrc/tests/device). It has
+memory that the host cannot touch, streams that work late, and freed memory that faults.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PINNED, POOL, MANAGED = "cuMemHostAlloc", "cuMemAllocAsync", "cuMemAllocManaged"
 
 
 class Driver:
-    """What CuPy does with the driver: this process's, loaded and initialised when it is made."""
+    """The part of CuPy that uses the driver: loaded and initialised for this process."""
 
     def __init__(self) -> None:
         self.library = ctypes.CDLL(str(LIBRARY))
@@ -30,43 +30,43 @@ class Driver:
         self.use_in_this_thread()
 
     def must(self, name: str, *arguments: Any) -> None:
-        """Call a function of the driver's, which succeeds."""
+        """Call a function of the driver, and assert that it succeeds."""
         code = getattr(self.library, name)(*arguments)
         assert code == 0, f"{name}: {code}"
 
     def use_in_this_thread(self, device: int = 0) -> None:
-        """Make a device's context current here."""
+        """Make a device's context current in this thread."""
         context = ctypes.c_void_p()
         self.must("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         self.must("cuCtxSetCurrent", context)
 
     def set(self, name: str, value: int) -> None:
-        """As simulated_cuda_set says: delays, memory, a lost device."""
+        """Set an option of the driver (simulated_cuda_set): delays, memory, a lost device."""
         self.library.simulated_cuda_set(name.encode(), ctypes.c_long(value))
 
     def fail(self, function: str, code: int, after: int = 0) -> None:
-        """Have a function fail; code 0: no more."""
+        """Let a driver function fail with a code; code 0 ends this."""
         self.library.simulated_cuda_fail(function.encode(), code, ctypes.c_long(after))
 
     def count(self, name: str) -> int:
-        """How many bytes, streams, events there are."""
+        """How many bytes, streams or events exist."""
         self.library.simulated_cuda_count.restype = ctypes.c_long
         return int(self.library.simulated_cuda_count(name.encode()))
 
     def stream(self) -> int:
-        """A stream that the default stream does not wait for."""
+        """A stream for which the default stream does not wait."""
         made = ctypes.c_void_p()
         self.must("cuStreamCreate", ctypes.byref(made), 1)
         assert made.value is not None
         return made.value
 
     def destroy(self, stream: int) -> None:
-        """A stream that is done with."""
+        """Release a stream that is no longer used."""
         self.must("cuStreamSynchronize", ctypes.c_void_p(stream))
         self.must("cuStreamDestroy_v2", ctypes.c_void_p(stream))
 
     def copy(self, target: int, source: int, nbytes: int, stream: int | None = None) -> None:
-        """Without waiting, if a stream is given."""
+        """Copy memory; returns immediately if a stream is given."""
         handle = ctypes.c_void_p(stream or 0)
         self.must(
             "cuMemcpyAsync",
@@ -80,7 +80,7 @@ class Driver:
 
     def finish(self, stream: ctypes.c_void_p) -> None:
         """Wait for a stream, also while the test captures another one."""
-        mode = ctypes.c_int(2)  # relaxed
+        mode = ctypes.c_int(2)  # capture mode "relaxed"
         self.must("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
         self.must("cuStreamSynchronize", stream)
         self.must("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
@@ -90,10 +90,10 @@ class DeviceArray:
     """Values in the device's memory; freed with the object.
 
     Args:
-        driver: whose device.
-        values: what is copied there.
-        how: the function of the driver that gives the memory.
-        stream: what the interface says; the values arrive there, later. None: they are there.
+        driver: the driver of the device.
+        values: the values that are copied there.
+        how: the driver function that allocates the memory.
+        stream: the stream in the interface, in which the values arrive later. None: they are there.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class DeviceArray:
         return Part(self, begin, end)
 
     def get(self) -> npt.NDArray[Any]:
-        """The values, now and without waiting for any stream of the program's."""
+        """The values at this moment, without waiting for any stream of the program."""
         found = np.empty(self.shape, self.dtype)
         self.driver.copy(found.ctypes.data, self.address, self.nbytes, self.driver_stream)
         self.driver.finish(ctypes.c_void_p(self.driver_stream))
@@ -141,7 +141,7 @@ class DeviceArray:
 
     @property
     def driver_stream(self) -> int:
-        """For looking alone."""
+        """A stream only for reading values."""
         made: int = getattr(self.driver, "_looking", 0)
         if not made:
             made = self.driver.stream()
@@ -149,7 +149,7 @@ class DeviceArray:
         return made
 
     def free(self) -> None:
-        """As an array library does when nobody holds the array."""
+        """Free the memory, as an array library does when the last reference ends."""
         if self.address:
             if self.how == POOL:
                 self.driver.must(
@@ -164,7 +164,7 @@ class DeviceArray:
 
 
 class Part:
-    """Elements of an array, one after the other."""
+    """A run of adjacent elements of an array."""
 
     def __init__(self, whole: DeviceArray, begin: int, end: int) -> None:
         self.whole, self.begin, self.count = whole, begin, end - begin
@@ -177,7 +177,7 @@ class Part:
 
 
 def empty_like(x: DeviceArray) -> DeviceArray:
-    """A new array, as array libraries have them."""
+    """A new array, as array libraries return it."""
     return DeviceArray(x.driver, np.full(x.shape, 99, x.dtype), stream=x.stream)
 
 
@@ -190,7 +190,7 @@ _driver: list[Driver] = []
 
 
 def the_driver() -> Driver:
-    """The process's own; made at the first call."""
+    """The driver of this process, made at the first call."""
     if not _driver:
         _driver.append(Driver())
     return _driver[0]

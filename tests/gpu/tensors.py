@@ -1,7 +1,7 @@
-"""Tensors of PyTorch that say they are on a GPU, in the simulated driver's memory.
+"""Tensors of PyTorch that claim to be on a GPU, in the simulated driver's memory.
 
-PyTorch's own need a build with CUDA. These have its views and its copies; everything else is
-computed on the host, between a copy there and one back.
+PyTorch's own need a build with CUDA. These tensors implement its views and its copies. Everything
+else is computed on the host, with a copy before and after.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class OnGpu(torch.Tensor):
     """A tensor on the first GPU.
 
     Args:
-        shape: a meta tensor, which knows shape, strides and type.
-        memory: its bytes, of which views have the same.
+        shape: a meta tensor, which holds shape, strides and type.
+        memory: its bytes, which its views share.
     """
 
     shape_of: torch.Tensor
@@ -52,20 +52,20 @@ class OnGpu(torch.Tensor):
         return self.memory.address + offset
 
     def copy_(self, source: torch.Tensor, non_blocking: bool = False) -> OnGpu:
-        # PyTorch's own asks for the device before it comes to __torch_dispatch__.
+        # PyTorch's own property needs the device before __torch_dispatch__ is called.
         held = self.bytes_on_host()
         self.view_of(held).copy_(source.cpu())
         _copy_back(self.memory, held)
         return self
 
     def contiguous(self, memory_format: Any = torch.contiguous_format) -> OnGpu:
-        # Likewise.
+        # This also needs the device before __torch_dispatch__.
         if self.shape_of.is_contiguous(memory_format=memory_format):
             return self
         return on_gpu(self.cpu().contiguous(memory_format=memory_format))
 
     def bytes_on_host(self) -> torch.Tensor:
-        """A copy of all of the memory, after what the current stream does and nothing else."""
+        """A copy of all of the memory, made in the current stream without other synchronisation."""
         torch.cuda.current_stream().synchronize()
         return torch.from_numpy(self.memory.get())
 
@@ -105,7 +105,7 @@ def _copy_back(memory: DeviceArray, values: torch.Tensor) -> None:
 
 
 def on_gpu(values: torch.Tensor, stream: int | None = None) -> OnGpu:
-    """The same on the GPU; with a stream it comes there later, in the order of its work."""
+    """The same tensor on the GPU. With a stream it arrives there later, in the stream's order."""
     lies_densely = torch.ops.aten.is_non_overlapping_and_dense(values)
     values = values.detach() if lies_densely else values.detach().contiguous()
     count = values.numel()
@@ -117,7 +117,7 @@ def on_gpu(values: torch.Tensor, stream: int | None = None) -> OnGpu:
 
 @contextlib.contextmanager
 def in_stream(driver: Driver, stream: int) -> Iterator[None]:
-    """The stream is PyTorch's current one."""
+    """Make the stream PyTorch's current one."""
     wait = lambda: driver.must("cuStreamSynchronize", ctypes.c_void_p(stream))  # noqa: E731
     current = SimpleNamespace(cuda_stream=stream, synchronize=wait)
     with (

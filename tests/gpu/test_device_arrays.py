@@ -1,4 +1,4 @@
-"""Arrays in a device's memory, in every call: on the simulated driver, at any number of ranks."""
+"""Arrays in a device's memory, in every call, on the simulated driver with any number of ranks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from gradred.element_types import ELEMENT_TYPES, ITEMSIZES, numpy_dtype
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 TOTAL = SIZE * (SIZE + 1) // 2
-NEVER_PINNED = iter([3_000_000, 7_000_000])  # so many elements, host memory for them
-SHORT = 16_384  # elements of float32, by which data begin to pass from device to device
+NEVER_PINNED = iter([3_000_000, 7_000_000])  # lengths for which no pinned host memory exists yet
+SHORT = 16_384  # elements of float32 from which data pass from device to device
 COUNTS = [0, 1, 13, 1009, 70_001, 150_001]
 
 
@@ -34,7 +34,7 @@ KNOBS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module", params=KNOBS)
 def comm(request: pytest.FixtureRequest) -> Iterator[gradred.Comm]:
-    """A communicator that has been used once."""
+    """A communicator after its first call."""
     made = gradred.Comm(MPI.COMM_WORLD.Dup())
     use(**KNOBS[request.param])
     made.Allreduce(MPI.IN_PLACE, np.zeros(1))
@@ -163,7 +163,7 @@ def test_small_arrays_travel_as_one_vector_by_a_launch_each_way(
     device: Driver, comm: gradred.Comm
 ) -> None:
     sizes = [number * 37 % 997 + 1 for number in range(100)]
-    for _ in range(2):  # the first one loads the kernel
+    for _ in range(2):  # the first turn loads the kernel
         xs = [on_device(values(n)) for n in sizes]
         before = device.count("launches"), device.count("copies")
         gradred.allreduce_many(xs, out=xs, comm=comm)
@@ -193,7 +193,7 @@ def test_work_in_the_arrays_own_stream_comes_first(
     device: Driver, comm: gradred.Comm, started: bool, count: int
 ) -> None:
     stream = device.stream()
-    device.set("least_delay", 2_000_000)  # what is given to a stream begins 2 ms later
+    device.set("least_delay", 2_000_000)  # work that is given to a stream begins 2 ms later
     x = DeviceArray(device, values(count), stream=stream)
     y = DeviceArray(device, np.full(count, 99, "float32"), stream=stream)
     device.set("least_delay", 0)
@@ -209,7 +209,7 @@ def test_work_in_the_arrays_own_stream_comes_first(
 def test_long_calls_whose_pieces_overlap(
     device: Driver, comm: gradred.Comm, place: str, op: Any
 ) -> None:
-    """Wherever an early copy of the result would show: no two places have the same value."""
+    """No two elements have the same value, so an early copy of the result is detected."""
     device.set("most_delay", 1_000)
     count = 2_500_003
     mine = (np.arange(count) % 4093 + RANK).astype("float32")
@@ -245,7 +245,7 @@ def test_calls_over_messages_begin_and_end_in_pieces(device: Driver, plan: str) 
     ):
         before = device.count("copies")
         call()
-        inputs, results = 10, 4  # of 1 MiB, and of a slice
+        inputs, results = 10, 4  # pieces of 1 MiB of the input, and slices of the result
         assert device.count("copies") - before == inputs + results
         expected = mine * SIZE + np.float32(TOTAL - SIZE - RANK * SIZE)
         np.testing.assert_array_equal(y.get(), expected)

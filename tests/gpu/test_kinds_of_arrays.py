@@ -1,4 +1,4 @@
-"""Device arrays by each protocol, and those that cannot be taken: on the simulated driver."""
+"""Device arrays by each protocol, and arrays that are refused, on the simulated driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOTAL = SIZE * (SIZE + 1) // 2
 
 @pytest.fixture(scope="module", params=["shared memory", "messages"])
 def comm(request: pytest.FixtureRequest) -> Iterator[gradred.Comm]:
-    """A communicator that has been used once."""
+    """A communicator after its first call."""
     made = gradred.Comm(MPI.COMM_WORLD.Dup())
     use(shm=request.param == "shared memory")
     made.Allreduce(MPI.IN_PLACE, np.zeros(1))
@@ -34,18 +34,18 @@ def comm(request: pytest.FixtureRequest) -> Iterator[gradred.Comm]:
 
 
 class OfDlpack:
-    """An array that speaks DLPack and nothing else, whose work is in a stream of its own."""
+    """An array that supports only DLPack, and whose work is in its own stream."""
 
     def __init__(self, array: DeviceArray, code: int | None = None) -> None:
-        self.array, self.code = array, code  # the type's, of bits that NumPy has no name for
-        self.pattern = np.empty(array.shape, array.dtype)  # whose capsule says shape and type
+        self.array, self.code = array, code  # the DLPack code of a type that NumPy lacks
+        self.pattern = np.empty(array.shape, array.dtype)  # its capsule has shape and type
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return dlpack.CUDA, 0
 
     def __dlpack__(self, stream: int) -> Any:
         assert stream == dlpack.LEGACY_STREAM
-        if self.array.stream is not None:  # by an event, in a real library
+        if self.array.stream is not None:  # a real library would wait by an event
             self.array.driver.must("cuStreamSynchronize", ctypes.c_void_p(self.array.stream))
         capsule = self.pattern.__dlpack__()
         tensor = dlpack._Tensor.from_address(dlpack._get_pointer(capsule, b"dltensor"))
@@ -56,7 +56,7 @@ class OfDlpack:
 
 
 class Described:
-    """An array whose interface says something else of it."""
+    """An array whose interface reports other values."""
 
     def __init__(self, array: DeviceArray, **said: Any) -> None:
         self.array, self.said = array, said
@@ -93,7 +93,7 @@ def test_arrays_by_dlpack(
 
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
 def test_floats_of_8_bits(device: Driver, comm: gradred.Comm, name: str) -> None:
-    """By kernels, which give the bits that the host gives."""
+    """GPU kernels compute these, with the same bits as the host."""
     pytest.importorskip("ml_dtypes")
     dtype, count = numpy_dtype(name), 200_001
     values = [(np.arange(count) % (5 + rank)).astype(dtype) for rank in range(SIZE)]
@@ -151,7 +151,7 @@ def test_mask_and_nonsense_are_refused(device: Driver, comm: gradred.Comm) -> No
 
 @pytest.mark.parametrize("count", [3, 50_001])
 def test_addresses_alone(device: Driver, comm: gradred.Comm, count: int) -> None:
-    """As programs write them for an MPI that is CUDA-aware: the driver says what lies there."""
+    """Programs for a CUDA-aware MPI pass addresses; the driver reports which memory they are in."""
     x = DeviceArray(device, ramp(count) * (RANK + 1))
     y = DeviceArray(device, np.full(count, 99, "float32"))
     sent, taken = (MPI.buffer.fromaddress(each.address, each.nbytes) for each in (x, y))

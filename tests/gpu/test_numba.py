@@ -1,4 +1,4 @@
-"""Numba's own CUDA arrays and streams: real ones, over the simulated driver."""
+"""Numba's real CUDA arrays and streams, over the simulated driver."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def comm(device: Driver) -> Iterator[gradred.Comm]:
 
 def sums(x: Any, count: int, dtype: str = "float32") -> None:
     found = x.copy_to_host()
-    cuda.synchronize()  # the copy of an array that names a stream is one in that stream
+    cuda.synchronize()  # the copy of an array that names a stream is made in that stream
     np.testing.assert_array_equal(found, total(count, dtype))
 
 
@@ -87,7 +87,7 @@ def test_arrays_of_gradreds_memory(comm: gradred.Comm) -> None:
     x = gradred.empty_like(cuda.to_device(values(COUNT)))
     assert type(x) is type(cuda.to_device(values(1)))
     given = values(COUNT)
-    x.copy_to_device(given)  # in the stream that the array names, after this returns
+    x.copy_to_device(given)  # in the stream that the array names, after this call returns
     y = cuda.as_cuda_array(gradred.empty(COUNT, device="cuda"))
     comm.Allreduce(x, y)
     sums(y, COUNT)
@@ -108,7 +108,7 @@ def test_a_function_for_arrays_on_both_sides(comm: gradred.Comm) -> None:
 def test_work_in_numbas_default_stream_comes_first(
     device: Driver, comm: gradred.Comm, kind: str, count: int
 ) -> None:
-    """Its arrays name no stream then."""
+    """Numba's arrays name no stream then."""
     make = {"managed": cuda.managed_array, "mapped": cuda.mapped_array}
     x = make.get(kind, cuda.device_array)(count, "float32")
     given = cuda.pinned_array(count, "float32")

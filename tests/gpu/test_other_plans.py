@@ -1,4 +1,4 @@
-"""Plans that others carry out on a device's memory: NCCL, and an MPI that is CUDA-aware."""
+"""Plans of other libraries on a device's memory: NCCL, and a CUDA-aware MPI."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_every_kind_of_call(one_gpu_each: Driver, shm: bool) -> None:
             x, y = on_device(values(COUNT, dtype)), on_device(np.zeros(COUNT, dtype))
             before = one_gpu_each.count("copies")
             gradred.allreduce(x, out=y, comm=comm, plan="nccl")
-            assert one_gpu_each.count("copies") == before  # nothing passes through the host
+            assert one_gpu_each.count("copies") == before  # no data pass through the host
             np.testing.assert_array_equal(y.get(), total(COUNT, dtype))
         x, y = on_device(values(COUNT)), on_device(np.zeros(COUNT, "float32"))
         gradred.allreduce(x, out=y, comm=comm, plan="nccl")
@@ -60,7 +60,7 @@ def test_every_kind_of_call(one_gpu_each: Driver, shm: bool) -> None:
 
 
 def test_by_the_knob(one_gpu_each: Driver) -> None:
-    """All calls on arrays on GPUs, and no others."""
+    """The setting applies to all calls on arrays on GPUs, and to no others."""
     with new_comm(device_plan="nccl") as comm:
         own = slice(RANK * COUNT, (RANK + 1) * COUNT)
         before = one_gpu_each.count("copies")
@@ -68,7 +68,7 @@ def test_by_the_knob(one_gpu_each: Driver) -> None:
         block = gradred.reduce_scatter_block(x, comm=comm)
         whole = gradred.allgather(block, comm=comm)
         theirs = gradred.bcast(on_device(values(COUNT, "float16")), root=SIZE - 1, comm=comm)
-        made = 6  # copies by which the test makes arrays of its own
+        made = 6  # copies by which the test makes its own arrays
         assert one_gpu_each.count("copies") - before <= made
         np.testing.assert_array_equal(block.get(), total(COUNT * SIZE)[own])
         np.testing.assert_array_equal(whole.get(), total(COUNT * SIZE))
@@ -118,7 +118,7 @@ def test_in_the_order_of_a_stream(one_gpu_each: Driver) -> None:
 def test_arrays_of_calls_in_a_stream_live_until_it_has_passed_them(
     one_gpu_each: Driver, plan: str
 ) -> None:
-    """And the request has not ended before, nor does its wait."""
+    """The request has not ended before, and its wait has not returned."""
     device, stream = one_gpu_each, one_gpu_each.stream()
     with new_comm() as comm:
         x, y = on_device(values(COUNT)), on_device(np.zeros(COUNT, "float32"))
@@ -136,7 +136,7 @@ def test_arrays_of_calls_in_a_stream_live_until_it_has_passed_them(
         assert not request.done()
         request.wait()
         np.testing.assert_array_equal(y.get(), SIZE * total(COUNT))
-        gradred.iallreduce(y, comm=comm).wait()  # lets go of what has ended
+        gradred.iallreduce(y, comm=comm).wait()  # releases what has ended
         gradred.iallreduce(y, comm=comm).wait()
         gc.collect()
         assert gone() is None
@@ -144,7 +144,7 @@ def test_arrays_of_calls_in_a_stream_live_until_it_has_passed_them(
 
 
 def test_first_call_of_a_communicator(one_gpu_each: Driver) -> None:
-    """With a stream, and as a persistent one."""
+    """With a stream, and as a persistent call."""
     stream = one_gpu_each.stream()
     x = DeviceArray(one_gpu_each, values(COUNT), stream=stream)
     comm = gradred.Comm(MPI.COMM_WORLD.Dup())
@@ -226,7 +226,7 @@ def test_what_it_cannot_do(one_gpu_each: Driver) -> None:
 
 
 def test_ranks_that_ask_for_different_calls(one_gpu_each: Driver) -> None:
-    """Before they connect, and after."""
+    """Failures before the ranks connect, and after."""
     with new_comm() as comm:
         for _ in range(2):
             x = on_device(values(COUNT + LAST))
@@ -262,7 +262,7 @@ def test_plans_are_measured_once_and_the_fastest_taken(one_gpu_each: Driver) -> 
 
 
 def test_plans_that_are_not_possible_are_not_taken(device: Driver) -> None:
-    """Ranks on one GPU, and a communicator whose ranks have it no memory to try in."""
+    """Ranks on one GPU, and a communicator whose ranks have no memory for the trial."""
     with new_comm(device_plan="measured", tune=False) as comm:
         x = on_device(values(COUNT))
         np.testing.assert_array_equal(gradred.allreduce(x, comm=comm).get(), total(COUNT))
@@ -283,7 +283,7 @@ def test_plans_that_are_not_possible_are_not_taken(device: Driver) -> None:
 
 
 def managed(count: int, content: Any = None) -> DeviceArray:
-    """The MPI of these tests knows no GPU: this memory it can read all the same."""
+    """The MPI of these tests does not know GPUs, but can read managed memory."""
     return DeviceArray(the_driver(), values(count) if content is None else content, how=MANAGED)
 
 
@@ -323,7 +323,7 @@ def test_mpi_waits_for_the_program(aware: Driver) -> None:
 def test_what_gradred_itself_does_is_done_on_the_host(aware: Driver) -> None:
     with new_comm() as comm:
         use(cuda_aware_mpi=True)
-        x = on_device(SIZE * values(COUNT))  # which the host cannot touch
+        x = on_device(SIZE * values(COUNT))  # device memory that the host cannot touch
         mean = gradred.allreduce(x, "avg", comm=comm, plan="mpi")
         np.testing.assert_array_equal(mean.get(), total(COUNT))
         twice = gradred.allreduce(x, gradred.premul(2.0), comm=comm, plan="mpi")

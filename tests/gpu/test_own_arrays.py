@@ -1,4 +1,4 @@
-"""Arrays of `gradred.empty(device=...)`: memory that peers' devices reach where it lies."""
+"""Arrays of `gradred.empty(device=...)`: memory that peers' devices access where it lies."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_nothing_is_copied_by_allreduce(device: Driver, several: bool) -> None:
 
 
 def inputs_and_result(count: int, dtype: str, op: Any) -> tuple[list[Any], Any]:
-    """Those of all ranks, and what the operation makes of them; a factor is 2."""
+    """The inputs of all ranks, and the result of the operation; a factor is 2."""
     given = [values(count, dtype, rank) for rank in range(SIZE)]
     if op == "avg":
         given = [SIZE * each for each in given]
@@ -101,7 +101,7 @@ def test_other_calls(device: Driver) -> None:
             host(gradred.bcast(x, root=SIZE - 1, comm=comm)), values(COUNT, rank=SIZE - 1)
         )
         assert "stay where they lie" in comm.device_path
-        # In place the blocks that others read are those that get the result.
+        # In place, the blocks that other ranks read are also those that get the result.
         comm.Reduce_scatter_block(MPI.IN_PLACE, everything)
         np.testing.assert_array_equal(host(everything)[:COUNT], block(total(COUNT * SIZE)))
 
@@ -121,7 +121,7 @@ def test_arrays_beside_those_of_others(device: Driver, where: str) -> None:
 
 @alone
 def test_arrays_that_come_and_go(device: Driver) -> None:
-    """Other places in memory that peers know already, and memory that they do not know yet."""
+    """Arrays at new addresses of memory that peers have opened, and in new memory."""
     draw = np.random.default_rng(RANK)
     with new_comm() as comm, new_comm() as other:
         kept: list[Any] = []
@@ -154,7 +154,7 @@ def test_many_in_flight(device: Driver) -> None:
 def test_peers_that_cannot_open_them_read_the_workspaces(device: Driver) -> None:
     with new_comm() as comm:
         x = on_device(values(COUNT))
-        gradred.allreduce(x, comm=comm)  # the workspaces are open
+        gradred.allreduce(x, comm=comm)  # this opens the workspaces
         count = 9 << 20  # too long for an allocation that is open already
         mine = own(values(count))
         if LAST:
@@ -174,7 +174,7 @@ def test_peers_that_cannot_open_them_read_the_workspaces(device: Driver) -> None
 @alone
 def test_work_of_the_programs_streams_comes_first(device: Driver) -> None:
     class Later:
-        """Its values arrive late, in a stream that the interface names."""
+        """The array's values arrive late, in a stream that the interface names."""
 
         def __init__(self, content: npt.NDArray[Any]) -> None:
             self.memory = gradred.empty(content.shape, content.dtype, device="cuda")
@@ -197,8 +197,8 @@ def test_work_of_the_programs_streams_comes_first(device: Driver) -> None:
 
 
 def test_where_nothing_is_exported_arrays_are_copied(device: Driver) -> None:
-    """As on MIG instances and in sandboxes."""
-    count = 9 << 20  # too long for what is there already
+    """Devices without IPC, as on MIG instances and in sandboxes."""
+    count = 9 << 20  # too long for the existing allocations
     device.fail("cuIpcGetMemHandle", 801)
     try:
         x = own(values(count))
@@ -225,7 +225,7 @@ def test_what_the_default_stream_does_comes_first(device: Driver) -> None:
 
 
 def test_no_memory_is_taken_to_learn_of_the_device(device: Driver) -> None:
-    """To allocate and free may wait for its work."""
+    """Allocating and freeing may wait for the device's work."""
     first = gradred.empty(10, device="cuda")
     device.fail("cuMemAlloc", 2)
     try:
@@ -251,7 +251,7 @@ def test_what_it_is(device: Driver) -> None:
 
 
 def test_memory_is_used_again_when_the_device_is_done_with_it(device: Driver) -> None:
-    """Which it is asked once much has been given back."""
+    """gradred waits for the device once much memory has been released."""
     count = 33 << 20
     x = gradred.empty(count, "float32", device="cuda")
     place = address_of(x)

@@ -1,4 +1,4 @@
-"""Arrays that are read by one look (_core.device_array): as a closer look reads them, or not."""
+"""Arrays that the extension reads itself (_core.device_array), compared with the Python reader."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ COUNT = 24
 def comm(device: Driver) -> Iterator[gradred.Comm]:
     made = gradred.Comm(MPI.COMM_WORLD.Dup())
     x = DeviceArray(device, np.ones(COUNT, "float32"))
-    for given in (x, Described(x), Numbas(x)):  # a first look is a closer one
+    # the first array of a type goes through the Python reader
+    for given in (x, Described(x), Numbas(x)):
         made.Allreduce(MPI.IN_PLACE, given)
     yield made
     made.Free()
 
 
 class Described:
-    """An array whose interface says something else of it."""
+    """An array whose interface reports other values."""
 
     def __init__(self, array: DeviceArray, **said: Any) -> None:
         self.array, self.said, self.looks = array, said, 0
@@ -53,17 +54,17 @@ class Described:
 
 
 class Missing:
-    """What an interface does not say."""
+    """Marks a key that an interface lacks."""
 
 
 class Numbas(Described):
-    """As Numba's are: without a stream they are in its default one."""
+    """As Numba's arrays: without a stream they are in its default stream."""
 
     __cuda_ndarray__ = True
 
 
 class Case(NamedTuple):
-    """What an array says of itself, and whether one look is enough."""
+    """The values that an array reports, and whether the extension reads it itself."""
 
     said: dict[str, Any]
     plain: bool = True
@@ -123,7 +124,7 @@ CASES = {
 
 
 class Pair:
-    """Memory for an input and a result, and how cases describe it."""
+    """Memory for an input and a result, described as a case says."""
 
     def __init__(self, device: Driver) -> None:
         self.stream = device.stream()
@@ -211,7 +212,7 @@ def test_what_one_look_sees(comm: gradred.Comm, pair: Pair, case: Case) -> None:
 
 
 def is_closer(call: Callable[[], object]) -> bool:
-    """Whether a call on messages takes a closer look."""
+    """Whether a call uses the Python reader."""
     with mock.patch.object(messages, "read", side_effect=messages.read) as read:
         call()
     return bool(read.called)
@@ -315,7 +316,7 @@ def test_what_differs_is_told_with_what_was_passed(comm: gradred.Comm, pair: Pai
 def test_hash_of_a_result_is_that_of_its_bytes_wherever_they_lie(
     device: Driver, tmp_path: Path
 ) -> None:
-    """By `gradred.result_hash`, and in the file of GRADRED_RESULT_HASH."""
+    """Compare by `gradred.result_hash`, and in the file of GRADRED_RESULT_HASH."""
     config.set("result_hash", str(tmp_path / "{rank}.txt"))
     comm = gradred.Comm(MPI.COMM_WORLD.Dup())
     config.reset("result_hash")

@@ -1,6 +1,6 @@
-"""Tensors on a GPU that are read by DLPack's interface for C: those that say what PyTorch's do.
+"""Tensors on a GPU that are read by DLPack's interface for C, with the values of PyTorch's.
 
-PyTorch's own take a build with CUDA.
+PyTorch's own need a build with CUDA.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Look(ctypes.Structure):
 
 
 class Storage:
-    """That of a tensor."""
+    """A tensor's storage."""
 
     def __init__(self, held: int) -> None:
         self.held = held
@@ -50,12 +50,12 @@ class Storage:
 
 
 class Tensor:
-    """What is asked of a tensor of PyTorch's.
+    """The attributes of a PyTorch tensor that gradred reads.
 
     Args:
         array: its memory.
-        offset: its first element there.
-        said: what it says of itself otherwise, by the names in `Look` and of its attributes.
+        offset: the index of its first element there.
+        said: other values that it reports, by the names in `Look` and of its attributes.
     """
 
     def __init__(self, array: DeviceArray, offset: int = 0, **said: Any) -> None:
@@ -94,11 +94,11 @@ class Tensor:
 
 
 class Parameter(Tensor):
-    """The other type that is known."""
+    """The other type that gradred knows."""
 
 
 class OfAProgram(Tensor):
-    """One that is not."""
+    """A type that gradred does not know."""
 
 
 _LOOK = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(Look))

@@ -1,4 +1,4 @@
-"""GRADRED_AUDIT_POINTERS: what is known of addresses against what the driver says."""
+"""GRADRED_AUDIT_POINTERS: cached facts about addresses, compared with the driver's answers."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_calls_on_arrays_that_come_and_go_are_looked_at_and_nothing_is_found(
 
 
 def test_an_answer_that_is_wrong_is_told_and_the_driver_is_believed(audit: Driver) -> None:
-    gc.collect()  # what other tests have left leaves no hole between small arrays
-    audit.set("one_id", 1)  # all that tells memory from what was at its address before
+    gc.collect()  # garbage of other tests then leaves no hole between small arrays
+    audit.set("one_id", 1)  # the id is the only sign that memory at an address is new
     try:
         small = DeviceArray(audit, np.zeros(100, "uint8"))
         address = small.address

@@ -1,4 +1,4 @@
-"""Arrays that the program has allocated: peers' devices reach those that CUDA exports."""
+"""Arrays that the program has allocated: peers' devices access those that CUDA exports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WHERE_THEY_LIE = "those that CUDA exports stay where they lie"
 
 
 def copies_of(call: Callable[[], Any], device: Driver) -> int:
-    """By which no data are moved but those of gradred's: of all ranks."""
+    """The number of copies on all ranks during a call, which must move gradred's data only."""
     before = device.count("copies")
     call()
     return everyones(device.count("copies") - before)
@@ -34,7 +34,7 @@ def put(x: DeviceArray, content: npt.NDArray[Any]) -> None:
 
 
 def meet() -> None:
-    """Ranks free and look at what is open between calls."""
+    """Free garbage, and let all ranks meet: ranks release and check open memory between calls."""
     gc.collect()
     MPI.COMM_WORLD.Barrier()
 
@@ -56,7 +56,7 @@ def test_nothing_is_copied_from_the_third_call_on(
                 wanted = total(COUNT) * (SIZE**turn if in_place else 1)
                 np.testing.assert_array_equal(found.get(), wanted)
                 opened = device.count("imported") - before
-                if turn > 0:  # before, the workspaces
+                if turn > 0:  # turn 0 also opens the workspaces
                     assert opened == ((1 if in_place else 2) * (SIZE - 1) if turn == 1 else 0)
                 assert (copies == 0) == (turn > 1)
                 assert (WHERE_THEY_LIE in comm.device_path) == (turn > 0)
@@ -68,7 +68,7 @@ def test_nothing_is_copied_from_the_third_call_on(
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "uint8"])
 @pytest.mark.parametrize("op", ["sum", "max", "avg", gradred.premul(2.0)], ids=str)
 def test_operations_on_parts_of_one_allocation(device: Driver, dtype: str, op: Any) -> None:
-    """As pools of array libraries have them: at any offset, another one on each rank."""
+    """Parts of allocations, as in pools of array libraries, at other offsets on each rank."""
     count = COUNT * (4 if dtype == "uint8" else 1)
     given, wanted = inputs_and_result(count, dtype, op)
     whole = on_device(np.zeros(2 * count + 100, dtype))
@@ -100,7 +100,7 @@ def test_other_calls(device: Driver) -> None:
             comm.Bcast(x, root=SIZE - 1)
             np.testing.assert_array_equal(x.get(), values(COUNT, rank=SIZE - 1))
         assert WHERE_THEY_LIE in comm.device_path
-        # In place the blocks that others read are those that get the result.
+        # In place, the blocks that other ranks read are also those that get the result.
         for _ in range(3):
             put(everything, values(COUNT * SIZE))
             comm.Reduce_scatter_block(MPI.IN_PLACE, everything)
@@ -129,14 +129,14 @@ def test_beside_arrays_of_other_kinds(device: Driver, other: str, where: str) ->
     with new_comm() as comm:
         for _ in range(4):
             comm.Allreduce(x, y)
-            comm.Allreduce(y, out)  # as its values can be looked at
+            comm.Allreduce(y, out)  # gives an array whose values the test can read
             np.testing.assert_array_equal(out.get(), SIZE * total(COUNT))
         if other == "own":
             assert WHERE_THEY_LIE in comm.device_path or RANK % 2 == 0
 
 
 def test_they_wait_for_no_turns_on_a_device(device: Driver) -> None:
-    """Without MPS what has to be copied goes through host memory."""
+    """Without MPS, arrays that have to be copied go through host memory."""
     device.set("mps", 0)
     try:
         x, y = on_device(values(COUNT)), on_device(np.zeros(COUNT, "float32"))
@@ -152,7 +152,7 @@ def test_they_wait_for_no_turns_on_a_device(device: Driver) -> None:
 
 
 def test_an_element_that_is_not_aligned(device: Driver) -> None:
-    """Kernels cannot read it where it lies."""
+    """Kernels cannot read such an array where it lies."""
     whole = on_device(np.zeros(4 * COUNT + 8, "uint8"))
     at, given = whole.address + 1, values(COUNT)
     x = on_device(values(COUNT))
@@ -357,7 +357,7 @@ def test_peers_that_cannot_open_them_read_the_workspaces(device: Driver) -> None
 
 
 def test_nothing_stays_open_when_one_cannot_open_it(device: Driver) -> None:
-    """No call finds any longer that it was freed."""
+    """No later call would find that the memory was freed."""
     with new_comm() as comm:
         mine = own(values(COUNT))
         comm.Allreduce(MPI.IN_PLACE, mine)
@@ -393,9 +393,9 @@ def test_an_allocation_that_is_not_exported_after_all(device: Driver) -> None:
 
 
 def test_where_a_driver_opens_something_else_they_are_copied(device: Driver) -> None:
-    """As one would that tells where the pages begin, and not the allocation."""
+    """As a driver would that reports where the pages begin, and not the allocation."""
     with new_comm() as comm:
-        x = on_device(np.zeros(4 * COUNT, np.float32))  # content proves nothing
+        x = on_device(np.zeros(4 * COUNT, np.float32))  # all zeros: the content proves nothing
         gradred.allreduce(x, comm=comm)
         device.set("shift", 4096)
         try:

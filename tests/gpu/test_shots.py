@@ -1,4 +1,4 @@
-"""Plans one_shot and two_shot: kernels that wait for each other, each on a GPU of its own."""
+"""Plans one_shot and two_shot: kernels that wait for each other, each on its own GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(SIZE == 1, reason="one rank has no peers")
 __all__ = ["one_gpu_each"]  # a fixture
 
 PLANS = ["one_shot", "two_shot"]
-COUNTS = (1, 7, 1009, 8192, 70_001)  # one block, several, one cut off
+COUNTS = (1, 7, 1009, 8192, 70_001)  # one block, several blocks, and a last block that is cut off
 SEVERAL_TURNS = {"one_shot": 140_000, "two_shot": 2_100_000}
 
 
@@ -60,7 +60,7 @@ def test_operations(one_gpu_each: Driver, plan: str) -> None:
 
 
 class Part:
-    """1000 elements of an array, from one of them on."""
+    """1000 elements of an array, from the second one on."""
 
     def __init__(self, x: DeviceArray, first: int) -> None:
         whole = x.__cuda_array_interface__
@@ -120,7 +120,7 @@ def test_many_in_flight_on_several_streams(one_gpu_each: Driver, plan: str) -> N
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_ranks_connect_while_a_stream_waits_for_peers(one_gpu_each: Driver, plan: str) -> None:
-    """To open peers' memory may take the driver until gradred's thread lets the stream go on."""
+    """Opening peers' memory may block the driver until gradred lets the stream continue."""
     device = one_gpu_each
     stream = device.stream()
     handle = ctypes.c_void_p(stream)
@@ -149,7 +149,7 @@ def test_ranks_connect_while_a_stream_waits_for_peers(one_gpu_each: Driver, plan
 def test_ranks_connect_in_another_order_than_calls_of_streams(
     one_gpu_each: Driver, plan: str
 ) -> None:
-    """Rank 0's first call in a stream's order waits for the others, who wait for it to connect."""
+    """Rank 0's call in a stream's order waits for the others, which wait for it to connect."""
     device = one_gpu_each
     stream = device.stream()
     with new_comm() as first, new_comm() as second:

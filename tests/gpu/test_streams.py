@@ -1,4 +1,4 @@
-"""Calls in the order of a program's streams: on the simulated driver, at any number of ranks."""
+"""Calls in the order of a program's streams, on the simulated driver with any number of ranks."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from gradred.streams import handle_of
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 TOTAL = SIZE * (SIZE + 1) // 2
 COUNTS = [1, 1009, 70_001, 700_001]
-"""The last go piece by piece."""
+"""The last count goes piece by piece."""
 
 
 @pytest.fixture(scope="module", params=["shared memory", "messages"])
 def comm(request: pytest.FixtureRequest) -> Iterator[gradred.Comm]:
-    """A communicator that has been used once."""
+    """A communicator after its first call."""
     made = gradred.Comm(MPI.COMM_WORLD.Dup())
     use(shm=request.param == "shared memory")
     made.Allreduce(MPI.IN_PLACE, np.zeros(1))
@@ -45,7 +45,7 @@ def stream(device: Driver) -> Iterator[int]:
 
 
 class Late:
-    """An array whose values come late in a stream, and are gone soon after."""
+    """An array whose values arrive late in a stream, and are overwritten soon after."""
 
     def __init__(self, values: npt.NDArray[Any], stream: int) -> None:
         self.driver, self.stream, self.values = the_driver(), stream, values
@@ -65,7 +65,7 @@ class Late:
 
 
 def read(array: DeviceArray, stream: int) -> npt.NDArray[Any]:
-    """What work in the stream finds there; not yet there when this returns."""
+    """The values that work in the stream reads; they have not arrived when this returns."""
     found = np.zeros(array.shape, array.dtype)
     the_driver().copy(found.ctypes.data, array.address, array.nbytes, stream)
     return found
@@ -114,7 +114,7 @@ def test_many_calls_on_several_streams(comm: gradred.Comm, device: Driver) -> No
 
 
 def test_call_returns_before_the_peers_have_come(comm: gradred.Comm, stream: int) -> None:
-    """Also after calls without a stream whose requests the program has still got."""
+    """Also after calls without a stream whose requests the program still holds."""
     gradred.allreduce(DeviceArray(the_driver(), np.ones(1)), comm=comm, stream=stream)
     x, y = (DeviceArray(the_driver(), ramp(70_001)) for _ in range(2))
     kept = [gradred.iallreduce(x, comm=comm), comm.Iallreduce(x, y)]
@@ -218,7 +218,7 @@ def test_arrays_of_the_host_come_after_the_stream_as_well(comm: gradred.Comm, st
 def test_driver_that_waits_for_the_device_while_a_call_is_in_flight(
     comm: gradred.Comm, device: Driver, stream: int
 ) -> None:
-    """To free memory takes it until all is done; meanwhile no other thread gets into the driver."""
+    """Freeing blocks until all work is done; no other thread can enter the driver meanwhile."""
     gradred.allreduce(DeviceArray(device, np.ones(1)), comm=comm, stream=stream)
     device.must("cuStreamSynchronize", ctypes.c_void_p(stream))
     spare = DeviceArray(device, np.ones(5))
@@ -238,12 +238,12 @@ def test_driver_that_waits_for_the_device_while_a_call_is_in_flight(
 def test_driver_that_waits_for_the_device_in_a_blocking_call_beside(
     comm: gradred.Comm, device: Driver, stream: int
 ) -> None:
-    """Who waits for that call is in the driver, and drives nothing that streams wait for."""
+    """The thread that waits for that call is in the driver, and advances no other operation."""
     other = gradred.Comm(MPI.COMM_WORLD.Dup())
     gradred.allreduce(DeviceArray(device, ramp(70_001)), comm=other)
     gradred.allreduce(DeviceArray(device, ramp(700_001)), comm=comm, stream=stream)
     finish(stream)
-    for _ in range(3):  # lets go of what this call takes
+    for _ in range(3):  # releases the resources of this call
         gradred.iallreduce(np.ones(1), comm=comm).wait()
         time.sleep(0.05)
     pinned = device.count("pinned")
@@ -251,7 +251,7 @@ def test_driver_that_waits_for_the_device_in_a_blocking_call_beside(
     device.set("least_delay", 300_000_000)
     device.copy(x.array.address, x.values.ctypes.data, x.values.nbytes, stream)
     device.set("least_delay", 0)
-    y = ramp(2_300_017)  # pinned memory of this length there is none yet
+    y = ramp(2_300_017)  # no pinned memory of this length exists yet
     given = y if RANK == SIZE - 1 else DeviceArray(device, y)
     device.set("synchronises", 1)
     try:
@@ -269,7 +269,7 @@ def test_driver_that_waits_for_the_device_in_a_blocking_call_beside(
 
 
 class Beside:
-    """A call on another communicator: what it needs for the first time, and what comes of it."""
+    """A call on another communicator that needs a resource for the first time, and its result."""
 
     def __init__(self, driver: Driver, how: str) -> None:
         self.driver, self.comm = driver, gradred.Comm(MPI.COMM_WORLD.Dup())
@@ -279,7 +279,7 @@ class Beside:
         self.arrays = [DeviceArray(driver, values) for values in self.inputs]
         whole = np.zeros(SIZE * len(self.inputs[0]), self.dtype(how))
         self.gathered = DeviceArray(driver, whole)
-        if how == "own arrays":  # the workspace is there
+        if how == "own arrays":  # the workspace exists already
             gradred.allreduce(DeviceArray(driver, ramp(90_001)), comm=self.comm)
             own = gradred.empty(90_001, device="cuda")
             driver.copy(own.__cuda_array_interface__["data"][0], *self.source)
@@ -337,13 +337,13 @@ class Beside:
 def test_nothing_stops_the_device_while_a_stream_waits_for_peers(
     comm: gradred.Comm, device: Driver, stream: int, how: str
 ) -> None:
-    """Another rank makes these calls in the other order."""
+    """Another rank makes these calls in the opposite order."""
     x = DeviceArray(device, ramp(1009))
     gradred.iallreduce(x, out=x, comm=comm, stream=stream).wait()
     finish(stream)
     beside = Beside(device, how)
     x = DeviceArray(device, ramp(1009))
-    gc.collect()  # or arrays of earlier tests are freed meanwhile, which stops the device
+    gc.collect()  # freeing arrays of earlier tests later would block on the device
     MPI.COMM_WORLD.Barrier()
     device.set("synchronises", 1)
     try:
@@ -363,7 +363,7 @@ def test_nothing_stops_the_device_while_a_stream_waits_for_peers(
 def test_memory_of_a_new_result_may_be_in_use_by_its_librarys_stream(
     comm: gradred.Comm, device: Driver, stream: int
 ) -> None:
-    """As memory of a pool is: the call comes after that work, whatever stream it is in."""
+    """As memory of a pool: the call comes after that work, in whatever stream it is."""
     own = device.stream()
 
     class Pooled(DeviceArray):
@@ -402,7 +402,7 @@ def test_stream_that_is_captured_is_refused_on_all_ranks(
 def test_capture_is_not_disturbed_by_calls_in_flight(
     comm: gradred.Comm, device: Driver, stream: int
 ) -> None:
-    """What other threads ask the driver meanwhile would end a capture in global mode."""
+    """Other threads' calls of the driver in that time would end a capture in global mode."""
     x = DeviceArray(device, ramp(700_001))
     gradred.allreduce(x, comm=comm)
     handle = ctypes.c_void_p(stream)
@@ -416,7 +416,7 @@ def test_capture_is_not_disturbed_by_calls_in_flight(
 
 
 def test_streams_in_great_number(comm: gradred.Comm, device: Driver, stream: int) -> None:
-    """Each has what it needs for itself while its call is in flight."""
+    """Each stream has its own resources while its call is in flight."""
     streams = [device.stream() for _ in range(20)]
     for _ in range(2):
         made = []
@@ -440,7 +440,7 @@ def test_nothing_is_left(comm: gradred.Comm, device: Driver, stream: int) -> Non
         np.testing.assert_array_equal(found, ramp(1000) * SIZE)
 
     def counts() -> list[int]:
-        gradred.allreduce(np.zeros(1), comm=comm)  # lets go of what has ended
+        gradred.allreduce(np.zeros(1), comm=comm)  # releases what has ended
         return [device.count(name) for name in ("streams", "events", "pinned")]
 
     for _ in range(5):

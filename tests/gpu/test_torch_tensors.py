@@ -1,7 +1,7 @@
 """Tensors on a GPU in gradred.torch and in the backend of torch.distributed.
 
-The tensors are PyTorch's by type, and lie in the simulated driver's memory: no host thread can
-touch them, and what was written to them arrives late.
+The tensors have PyTorch's type, and lie in the simulated driver's memory. No host thread can touch
+them, and values that are written to them arrive late.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pytorch.groups import RANK, SIZE, dist, group_of_all  # noqa: E402
 import gradred  # noqa: E402
 
 __all__ = ["group_of_all"]  # a fixture of this module
-LENGTHS = (1, 7, 1000, 70_001, 1_200_003)  # packed, by way of the host, from device to device
+LENGTHS = (1, 7, 1000, 70_001, 1_200_003)  # packed, through the host, from device to device
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
@@ -34,7 +34,7 @@ def initialised() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def stream(device: Driver) -> Iterator[int]:
-    """PyTorch's current one, which no other waits for."""
+    """PyTorch's current stream, for which no other stream waits."""
     made = device.stream()
     with in_stream(device, made):
         yield made
@@ -117,7 +117,7 @@ def test_many_at_once_in_another_order_on_each_rank(stream: int) -> None:
 
 def test_many_small_ones_are_packed_by_launches(device: Driver, stream: int) -> None:
     lengths = [2 + 61 * number % 911 for number in range(120)]
-    for turn in range(2):  # the first one loads the kernel
+    for turn in range(2):  # the first turn loads the kernel
         xs = [on_gpu(ours(n), stream) for n in lengths]
         before = device.count("launches"), device.count("copies")
         hvd.grouped_allreduce_(xs, op=hvd.Sum, name=f"small {turn}")
@@ -129,7 +129,7 @@ def test_many_small_ones_are_packed_by_launches(device: Driver, stream: int) -> 
 
 @pytest.mark.parametrize("grouped", [False, True], ids=["allreduce_many", "group"])
 def test_arrays_of_one_call_share_a_moment(device: Driver, stream: int, grouped: bool) -> None:
-    """However many they are, one event is recorded in their stream."""
+    """One event is recorded in the stream, for any number of arrays."""
     for count in (3, 40):
         xs = [on_gpu(ours(50 + i), stream) for i in range(count)]
         before = device.count("records")
@@ -150,7 +150,7 @@ def test_a_group_of_small_and_large_ones(stream: int) -> None:
 
 
 def test_chunks_of_a_large_one(stream: int) -> None:
-    """What is more urgent has something large go in chunks."""
+    """A more urgent operation lets a large one go in chunks."""
     large = on_gpu(ours(6_000_001), stream)
     handles = [hvd.allreduce_async_(large, name="large", op=hvd.Sum, priority=-1)]
     small = [on_gpu(ours(100), stream) for _ in range(8)]
@@ -212,7 +212,7 @@ def test_reducescatter(op: str, rows: int, factor: float, stream: int) -> None:
 def test_adasum(stream: int) -> None:
     vectors = torch.eye(SIZE, 64)
     found = hvd.allreduce(on_gpu(vectors[RANK], stream), op=hvd.Adasum)
-    expect(found, vectors.sum(0))  # what is orthogonal is added
+    expect(found, vectors.sum(0))  # orthogonal vectors are added
 
 
 def test_a_rank_that_has_joined_takes_part_with_zeros(stream: int) -> None:
@@ -249,7 +249,7 @@ def test_input_and_result_on_different_devices(stream: int) -> None:
 def test_memory_that_has_been_freed(stream: int) -> None:
     x = on_gpu(ours(5))
     x.memory.free()
-    x.memory.address = 0x1000  # where nothing is ever mapped
+    x.memory.address = 0x1000  # an address where nothing is ever mapped
     try:
         with pytest.raises(hvd.HorovodInternalError, match="Pass one that is alive"):
             hvd.allreduce_(x)
@@ -381,7 +381,7 @@ def test_the_group_serves_both_kinds_of_memory() -> None:
 
 
 def test_streams_are_given_back(device: Driver, stream: int) -> None:
-    """What operations take of the driver is used again."""
+    """Driver resources of operations are reused."""
 
     def run() -> None:
         handles = [
@@ -395,6 +395,6 @@ def test_streams_are_given_back(device: Driver, stream: int) -> None:
     streams, events = device.count("streams"), device.count("events")
     for _ in range(5):
         run()
-    most = 30  # at a time, of which the first run may have had fewer
+    most = 30  # at a time; the first run may have had fewer
     assert device.count("streams") <= streams + most
     assert device.count("events") <= events + most

@@ -1,7 +1,7 @@
-"""Operations of the program's own on GPUs: one function, for arrays on both sides.
+"""User-defined operations on GPUs: one function, for arrays on the host and on devices.
 
-The simulated driver runs no code for GPUs: in the place of Numba's PTX the tests give it the
-address of the same function, compiled for the host.
+The simulated driver runs no code for GPUs. Instead of Numba's PTX the tests give it the address of
+the same function, compiled for the host.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = ["one_gpu_each"]  # a fixture
 
 KERNELS = Path(__file__).parents[2] / "csrc" / "device" / "kernels"
 COUNTS = (1, 1009, 300_001)
-_kept: list[Any] = []  # addresses that the driver has
+_kept: list[Any] = []  # keeps functions alive whose addresses the driver has
 _numbers = itertools.count()
 
 
 def for_the_host(function: Any, dtype: str) -> str:
-    """What `user_ops._ptx` makes, of the simulated driver's kind."""
+    """What `user_ops._ptx` returns, in the form that the simulated driver reads."""
     number = getattr(numba.types, "float32" if dtype == "float16" else dtype)
     made = numba.cfunc(number(number, number))(function)
     _kept.append(made)
@@ -41,7 +41,7 @@ def for_the_host(function: Any, dtype: str) -> str:
 
 
 def new_function() -> Callable[[Any, Any], Any]:
-    """Of greater magnitude; each is one that nobody has compiled, and alike on all ranks."""
+    """A new function that selects the greater magnitude, the same on all ranks."""
     number = next(_numbers)
     space: dict[str, Any] = {}
     exec(f"def farther{number}(a, b): return a if abs(a) > abs(b) else b", space)
@@ -50,7 +50,7 @@ def new_function() -> Callable[[Any, Any], Any]:
 
 
 def given(count: int, dtype: str, rank: int) -> np.ndarray[Any, Any]:
-    """No two ranks' elements have one magnitude."""
+    """No two ranks' elements have the same magnitude."""
     numbers = (np.arange(count) + 3 * rank) % (2 * SIZE + 7) * SIZE + rank
     signs = 1 if dtype == "uint8" else 1 - 2 * ((np.arange(count) + rank) % 2)
     return (numbers % 128 * signs).astype(dtype)
@@ -74,7 +74,7 @@ def test_devices_reduce(device: Driver, monkeypatch: pytest.MonkeyPatch, dtype: 
             found = gradred.allreduce(x, op, comm=comm).get()
             np.testing.assert_array_equal(found, expected(count, dtype))
             launched = everyones(device.count("launches")) - before
-            assert launched > 0 or count < COUNTS[-1]  # few bytes go by the host
+            assert launched > 0 or count < COUNTS[-1]  # short arrays go through the host
         assert comm.device_path.startswith("devices: "), comm.device_path
         y = on_device(np.zeros(COUNTS[-1], dtype))
         comm.Allreduce(x, y, op=op)
@@ -166,7 +166,7 @@ def finds_nvvm() -> bool:
         from numba.cuda.cudadrv.nvvm import NVVM
 
         NVVM()
-    except Exception:  # its own kinds differ with its version
+    except Exception:  # the exception's type differs among versions
         return False
     return True
 

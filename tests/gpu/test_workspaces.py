@@ -1,4 +1,4 @@
-"""Calls whose data pass from device to device, and what is done where that cannot be."""
+"""Calls whose data pass from device to device, and calls where that is not possible."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def test_one_rank_reduces_where_ranks_share_a_device(device: Driver) -> None:
 
 
 def test_short_copies_wait_for_no_turns_on_a_device(device: Driver) -> None:
-    """Without MPS, where only one process computes at a time."""
+    """Without MPS only one process computes at a time."""
     device.set("mps", 0)
     try:
         with new_comm() as comm:
-            check(comm)  # all get to know the workspaces by it
+            check(comm)  # this call opens the workspaces
             for count, on_devices in ((COUNT, False), (1 << 19, True)):
                 before = device.count("launches")
                 check(comm, count)
@@ -111,7 +111,7 @@ def test_memory_of_a_peer_that_two_devices_open(device: Driver) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int32"])
 @pytest.mark.parametrize("mixed", [False, True])
 def test_factor_is_put_on_the_input(device: Driver, dtype: str, mixed: bool) -> None:
-    """By a kernel, or on the host where the arrays of some ranks lie there."""
+    """A kernel computes, or the host if the arrays of some ranks lie there."""
     own = slice(RANK * COUNT, (RANK + 1) * COUNT)
     given = values(COUNT * SIZE, dtype)
     x = given if mixed and RANK == 0 else on_device(given)
@@ -125,7 +125,7 @@ def test_factor_is_put_on_the_input(device: Driver, dtype: str, mixed: bool) -> 
         )
 
 
-# ---- where it cannot be --------------------------------------------------------------------------
+# ---- where it is not possible ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_factor_is_put_on_the_input(device: Driver, dtype: str, mixed: bool) -> 
 def test_calls_of_all_ranks_go_through_host_memory_where_one_rank_is_refused(
     device: Driver, function: str, dtype: str
 ) -> None:
-    # So long that no memory of an earlier one is used again.
+    # Long enough that no memory of an earlier one is reused.
     with new_comm(ipc_bytes=(150 if function == "cuIpcGetMemHandle" else 32) << 20) as comm:
         before = everyones(device.count("launches"))
         if LAST:
@@ -148,7 +148,7 @@ def test_calls_of_all_ranks_go_through_host_memory_where_one_rank_is_refused(
             check(comm, dtype=dtype)
         finally:
             device.fail(function, 0)
-        if function != "cuModuleLoadData":  # remembered, on all ranks
+        if function != "cuModuleLoadData":  # this failure is remembered, on all ranks
             check(comm, dtype=dtype)
         assert everyones(device.count("launches")) == before
         assert comm.device_path.startswith("host memory: ")

@@ -1,8 +1,8 @@
-"""Ranks of this machine that gradred takes for ranks of several hosts; without a network.
+"""Ranks of this machine that gradred treats as ranks of several hosts; without a network.
 
-Each rank gets a host name of its own host's before gradred looks at it. The MPI knows better, since
-its launcher tells it, and the ranks of all hosts would share memory if gradred asked for it: so
-these tests are quick, and what goes between hosts goes by the MPI's way inside one. Takes root.
+Each rank gets the host name of its own host before gradred reads it. The launcher gives the MPI the
+real layout, and the ranks of all hosts would share memory if gradred asked for it. So these tests
+are fast, and data between hosts go by the MPI's transport inside one. Needs root.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ VARIABLE = "TEST_HOSTS"  # the host of each rank, as in 0,0,0,1
 
 
 def rank() -> int:
-    """As launchers tell it, before MPI is initialised."""
+    """The rank as launchers report it, before MPI is initialised."""
     return int(os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0")))
 
 
 def stand_on(host: int) -> None:
-    """Give this process a host name of its own. Before gradred is imported."""
+    """Give this process its own host name. Call this before gradred is imported."""
     if ctypes.CDLL(None, use_errno=True).unshare(_NEW_UTS) != 0:
         raise OSError(ctypes.get_errno(), "a host name of its own, which takes root")
     socket.sethostname(f"host{host}")
 
 
 def stand_as_told() -> list[int]:
-    """What the variable says of this rank; the hosts of all ranks."""
+    """Apply the variable to this rank; returns the hosts of all ranks."""
     layout = [int(host) for host in os.environ.get(VARIABLE, "").split(",") if host]
     if layout:
         stand_on(layout[rank()])

@@ -1,6 +1,6 @@
 """A rank of test_figures: plans of many lengths, as rank 0 prints them, and an exact sum by each.
 
-The plans are the same on all ranks, or this program fails.
+The program fails if the plans are not the same on all ranks.
 """
 
 import json
@@ -23,7 +23,7 @@ calls = [_core.Call("allreduce", None, 0, count, "float32") for count in lengths
 plans = [_core.plan_for(comm, call) for call in calls]
 everyone = MPI.COMM_WORLD.allgather([(plan["hash"], plan["seconds"]) for plan in plans])
 assert all(one == everyone[0] for one in everyone), everyone
-# Started calls are never the MPI's, which could not announce them.
+# Started calls never use the MPI's call, because they could not announce it.
 started = [_core.plan_for(comm, call, blocking=False)["plan"] for call in calls]
 assert "mpi" not in started
 if comm.rank == 0:

@@ -1,4 +1,4 @@
-"""Jobs over the hosts of `machines`, started as a user of a cluster does."""
+"""Jobs over the hosts of `machines`, started as a user of a cluster starts them."""
 
 import os
 import pathlib
@@ -10,7 +10,7 @@ from gradred import launch
 
 
 def why_not() -> str | None:
-    """Why no job can be started on such hosts here; None if one can."""
+    """Why no job can be started on such hosts here; None if a job can."""
     if launch.inside_job():
         return "ranks cannot start ranks"
     if " " in sys.prefix and launch.find_mpi().family == "Open MPI":
@@ -18,7 +18,7 @@ def why_not() -> str | None:
     return machines.missing()
 
 
-# What the MPIs need to use the network between these hosts and nothing else.
+# Variables by which the MPIs use the network between these hosts and nothing else.
 NETWORK = {
     "OMPI_MCA_pml": "ob1",
     "OMPI_MCA_btl": "self,sm,tcp",
@@ -42,6 +42,6 @@ def start(hosts, folder, *words, command="run", where="h1:2,h2:2", **variables):
 
 
 def finish(process, timeout=60):
-    """What a launcher printed, and its status."""
+    """The output of a launcher, and its status."""
     out, err = process.communicate(timeout=timeout)
     return out.splitlines(), err.splitlines(), process.returncode

@@ -1,4 +1,4 @@
-"""One rank of a job over several hosts whose last rank comes late: `late.py SECONDS CALL`."""
+"""One rank of a job over several hosts whose last rank is late: `late.py SECONDS CALL`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank of test_layouts: allreduces of all sorts on faked hosts, each with an exact result."""
+"""A rank of test_layouts: all kinds of allreduces on faked hosts, each with an exact result."""
 
 import itertools
 import sys
@@ -16,7 +16,7 @@ from gradred.element_types import numpy_dtype  # noqa: E402
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
-# In a cache line, a slot, chunks; and around the numbers of parts and pieces.
+# Counts for a cache line, a slot and chunks, and around the numbers of parts and pieces.
 COUNTS = (0, 1, 2, 3, 12, 13, 1000, 4099, 40_009, 300_007)
 
 
@@ -52,7 +52,7 @@ def blocking(comm: gradred.Comm) -> None:
 
 
 def in_flight(comm: gradred.Comm) -> None:
-    """Several at once, which are waited for in another order on each rank, and persistent ones."""
+    """Several calls at once, waited for in another order on each rank, and persistent calls."""
     counts = [1, 100_003, 12, 2000, 300_007, 0, 7]
     results = [np.empty(count, "int32") for count in counts]
     requests = [
@@ -107,7 +107,7 @@ def gathered(comm: gradred.Comm, count: int, plan: str | None) -> None:
 
 
 def others(comm: gradred.Comm) -> None:
-    """Blocks and broadcasts; among them what goes by messages alone."""
+    """Calls on blocks, and broadcasts; some of them go only by messages."""
     plans = (None, "hierarchical", "ring") if len(set(LAYOUT)) < SIZE else (None, "ring")
     for count, plan in itertools.product((0, 1, 5, 13, 1009, 100_003), plans):
         scattered(comm, count, plan)
@@ -123,7 +123,7 @@ def others(comm: gradred.Comm) -> None:
 
 
 def every_plan(comm: gradred.Comm) -> None:
-    """Of messages between hosts, which go in pieces where they are long: their order counts."""
+    """Long messages between hosts go in pieces, whose order matters."""
     families = _core.plan_families()
     names = [
         name
@@ -138,19 +138,19 @@ def every_plan(comm: gradred.Comm) -> None:
         assert_right(gradred.allreduce(x, comm=comm, plan=name), "sum", (name, count))
 
 
-LONG = 1_300_021  # float32: several pieces cross
+LONG = 1_300_021  # float32: several pieces cross hosts
 ENDS = (1, 12, 1013, 9112, 45_121, 145_124, 445_131, LONG)
 
 
 def order_shows(count: int, rank: int, dtype: str) -> np.ndarray:
-    """Numbers whose sum shows in which order they were added."""
+    """Numbers whose sum reveals the order in which they were added."""
     made = np.random.default_rng(rank)
     wide = made.standard_normal(count) * 2.0 ** made.integers(-9, 9, count)
     return wide.astype(numpy_dtype(dtype))
 
 
 def any_length(comm: gradred.Comm) -> None:
-    """Under GRADRED_DETERMINISTIC=size: the same bits in one call, in parts and fused."""
+    """GRADRED_DETERMINISTIC=size: the same bits in one call, in parts and fused."""
     for dtype in ("float32", "bfloat16"):
         x = order_shows(LONG, RANK, dtype)
         parts = np.split(x, ENDS[:-1])
@@ -168,7 +168,7 @@ def any_length(comm: gradred.Comm) -> None:
 
 
 def disagreeing(comm: gradred.Comm) -> None:
-    """Each rank in turn asks for something else, or refuses its arguments; large and small."""
+    """Each rank in turn makes another call, or refuses its arguments; small and large."""
     for odd, count, refused in itertools.product(range(SIZE), (5, 200_000), (False, True)):
         more = int(odd == RANK)
         x = np.ones(count + (0 if refused else more), "float32")
@@ -185,7 +185,7 @@ def disagreeing(comm: gradred.Comm) -> None:
 
 
 def starting_odd(comm: gradred.Comm) -> None:
-    """The same of calls in flight, of which those before and after are right."""
+    """The same for calls in flight; the calls before and after are correct."""
     for odd in range(SIZE):
         good = values(5000, RANK, "int32")
         before, after = np.empty_like(good), np.empty_like(good)
@@ -213,7 +213,7 @@ shares_memory = bool(config.get("shm"))
 assert info["hosts_share_memory"] == shares_memory, info
 for part in sys.argv[1:]:
     globals()[part](comm)
-for _ in range(3):  # parts of a pool, again and again
+for _ in range(3):  # parts of a pool, allocated again and again
     made = comm.Dup()
     made.Allreduce(MPI.IN_PLACE, values(4, RANK, "int32"))
     assert _core.comm_info(made)["hosts_share_memory"] == shares_memory

@@ -1,8 +1,8 @@
 """A cable in user space: `lossy_cable.py PERCENT FILE DEVICE DEVICE`, as root, until it is killed.
 
-Each frame that comes to one device is sent out of the other, but for some of them, which are
-counted in the file: not every kernel can lose packets by itself. Prints a line once it is plugged
-in.
+It sends each frame that arrives at one device out of the other, and drops some frames, which it
+counts in the file. Not every kernel can lose packets by itself. It prints a line once it is
+connected.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import socket
 import sys
 
 _ALL_PROTOCOLS = 3
-# From linux/if_packet.h. With its header a frame keeps what the sender has left to the hardware to
-# do, the checksum for one.
+# From linux/if_packet.h. With its header a frame retains what the sender has left to the hardware,
+# for example the checksum.
 _SOL_PACKET, _PACKET_VNET_HDR, _PACKET_IGNORE_OUTGOING = 263, 15, 23
 _SO_RCVBUFFORCE = 33  # from asm-generic/socket.h
 _LARGEST = 1 << 17
-_WAITING = 64 << 20  # bytes: what is lost is to be lost here
+_WAITING = 64 << 20  # bytes; only this program is to drop frames
 
 
 def plug(device: str) -> socket.socket:

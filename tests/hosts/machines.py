@@ -1,9 +1,9 @@
-"""Several hosts on this one, made of Linux namespaces, for tests that need a network.
+"""Several hosts on this machine, made of Linux namespaces, for tests that need a network.
 
 Each host has its own name, network, process ids, shared memory and message queues; files are those
-of this machine. A host of the name `head` is where jobs are launched; its bridge is the switch that
-the others are plugged into. Processes of all hosts live below head's first process: when that is
-killed, nothing of them is left. Needs root, iproute2 and util-linux.
+of this machine. Jobs are launched on the host named `head`; its bridge is the switch to which the
+others are connected. Processes of all hosts are below head's first process. If that is killed, none
+of them is left. Needs root, iproute2 and util-linux.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NETWORK = "10.91.7"
 _CABLE = Path(__file__).with_name("lossy_cable.py")
 _TOOLS = ("ip", "unshare", "nsenter", "mount")
 
-# The first process of a host. $0: its name, $1: the file that is to be its /etc/hosts.
+# The first process of a host. $0: its name, $1: the file that becomes its /etc/hosts.
 _FIRST = """
 hostname "$0"
 ip link set lo up
@@ -34,8 +34,8 @@ echo up
 while :; do sleep 3600; done
 """
 
-# As from ssh, a command gets a shell and next to no environment; options count for nothing. $0 is
-# the folder of the hosts. Their TMPDIRs differ because their process ids do not.
+# As from ssh, a command gets a shell and almost no environment; options are ignored. $0 is the
+# folder of the hosts. Their TMPDIRs differ because their process ids do not.
 _SSH = """#!/bin/sh
 while :; do
   case $1 in
@@ -98,7 +98,7 @@ class Machines:
 
     @property
     def path(self) -> str:
-        """What PATH has to begin with on head, so that launchers find the ssh of these hosts."""
+        """The prefix of PATH on head by which launchers find the ssh of these hosts."""
         return str(self._folder / "bin")
 
     def start(
@@ -116,25 +116,25 @@ class Machines:
         )
 
     def commands(self, name: str) -> list[str]:
-        """The command lines of a host's processes, but for its first and what that runs."""
+        """The command lines of a host's processes, except its first process and what that runs."""
         look = 'for p in /proc/[0-9]*; do tr "\\0\\n" "  " <$p/cmdline; echo; done 2>/dev/null'
         process = self.start(name, ["sh", "-c", look], os.environ, Path("/"))
         lines = process.communicate(timeout=20)[0].splitlines()
-        own = ("sleep 3600", "for p in /proc")  # in the first process, and in this one
+        own = ("sleep 3600", "for p in /proc")  # in the first process, and in this command
         return [line for line in lines if line.strip() and not any(word in line for word in own)]
 
     def cut(self, name: str) -> None:
-        """Unplug a host's cable: packets vanish, processes live."""
+        """Disconnect a host's cable: packets are lost, processes keep running."""
         self._on_head("ip", "link", "set", f"port-{name}", "down")
 
     def lose(self, name: str, percent: float) -> None:
-        """Lose so many packets of those that come to a host, and of those that leave it."""
+        """Lose a share of the packets that arrive at a host, and of those that leave it."""
         port, plug, end = f"port-{name}", f"plug-{name}", f"end-{name}"
         self._on_head("ip", "link", "add", plug, "type", "veth", "peer", "name", end)
         self._on_head("ip", "link", "set", port, "nomaster")
         self._on_head("ip", "link", "set", plug, "master", "switch", "up")
         self._on_head("ip", "link", "set", end, "up")
-        # Packets of the size that a wire carries: without that a veth passes 64 KiB as one.
+        # Use packets of the size that a wire carries: by default a veth passes 64 KiB as one.
         sizes = ["gso_max_size", "1514", "gso_max_segs", "1"]
         self._on_head("ip", "link", "set", plug, *sizes)
         enter = ["nsenter", "-t", str(self._pid(name)), "-n"]
@@ -147,23 +147,23 @@ class Machines:
         self._cables.append(cable)
 
     def limit(self, name: str, rate: str) -> None:
-        """Let a host's cable carry no more than so much each way, such as `1gbit`."""
+        """Limit a host's cable to a rate in each direction, such as `1gbit`."""
         shape = ["root", "tbf", "rate", rate, "burst", "256kb", "latency", "20ms"]
         self._on_head("tc", "qdisc", "add", "dev", f"port-{name}", *shape)
         enter = ["nsenter", "-t", str(self._pid(name)), "-n"]
         subprocess.run([*enter, "tc", "qdisc", "add", "dev", "eth0", *shape], check=True)
 
     def kill(self, name: str) -> None:
-        """A power failure: the others hear nothing more of it."""
+        """A power failure: the other hosts receive nothing more from it."""
         self.cut(name)
         os.kill(self._pid(name), 9)
 
     def lost_packets(self, name: str) -> int:
-        """How many `lose` has taken of those that left the host or came to it."""
+        """How many packets `lose` has dropped of those that left the host or arrived at it."""
         return int(self._lost(name).read_text() or 0)
 
     def kill_one(self, name: str, word: str) -> None:
-        """SIGKILL to one Python process of a host whose command line holds a word."""
+        """Send SIGKILL to one Python process of a host whose command line contains a word."""
         script = """
             for file in /proc/[0-9]*/cmdline; do
               case $(cat "${file%cmdline}comm") in python*) ;; *) continue ;; esac
@@ -177,7 +177,7 @@ class Machines:
         assert process.returncode == 0, f"no {word} on {name}"
 
     def close(self) -> None:
-        """End every process of every host, and remove all that was made."""
+        """End every process of every host, and remove everything that was made."""
         head = self._folder / f"{HEAD}.pid"
         if head.exists():
             os.kill(int(head.read_text()), 9)
@@ -213,7 +213,7 @@ class Machines:
         (self._folder / f"{name}.tmp").mkdir()
         first = ["sh", "-c", _FIRST, name, str(self._folder / "hosts")]
         apart = ["unshare", "--kill-child", "-fpnuim", "--mount-proc"]
-        with (self._folder / "log").open("a") as log:  # unshare complains when it is killed
+        with (self._folder / "log").open("a") as log:  # unshare prints an error when it is killed
             keeper = subprocess.Popen(
                 [*prefix, *apart, *first], stdout=subprocess.PIPE, stderr=log, text=True
             )

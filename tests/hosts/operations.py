@@ -1,8 +1,8 @@
 """One rank of a job over several hosts: `operations.py FOLDER [COUNT [named]]`.
 
-Operations of several sizes, COUNT rounds of them or for ever (-), with `named` as named operations
-that each rank submits in an order of its own. What became of them lies in the
-folder afterwards, a file per rank: nothing else may reach us from a host that is cut off.
+It makes operations of several sizes, COUNT rounds of them or endlessly (-). With `named` they are
+named operations that each rank submits in its own order. The results are in the folder afterwards,
+one file per rank, because no other output arrives from a host that is disconnected.
 """
 
 from __future__ import annotations

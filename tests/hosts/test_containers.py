@@ -1,4 +1,4 @@
-"""Ranks in containers of one machine that bear the same name: none sees the others' processes."""
+"""Ranks in containers of one machine with the same name: none sees the others' processes."""
 
 import json
 import os
@@ -16,9 +16,9 @@ pytestmark = [
     pytest.mark.timeout(90),
 ]
 
-# Becomes a rank in a container of its own: process numbers and /proc are its own, so that all ranks
-# are process 1. What would tell the containers apart by name is hidden, as some runtimes do.
-# They start at different times: what a wrong process number shows may otherwise be right by chance.
+# Starts a rank in its own container: process numbers and /proc are its own, so all ranks are
+# process 1. As in some runtimes, nothing distinguishes the containers by name. They start at
+# different times, because a wrong process number could otherwise give a correct result by chance.
 CONTAINER = """
 mkdir -p "$0/nothing"
 sleep "0.${OMPI_COMM_WORLD_RANK:-$PMI_RANK}5"
@@ -27,7 +27,7 @@ mount --bind "$0" /proc/$$/ns && exec "$@"
 ' "$0/nothing" "$@"
 """
 
-# Each rank in turn is late, for longer than it takes to miss a process that is not there.
+# Each rank in turn is late, for longer than it takes to detect a process that does not exist.
 RANK = """
 import json, os, sys, time
 import numpy as np
@@ -51,7 +51,7 @@ with open(f"{sys.argv[1]}/{comm.rank}.json", "w") as file:
     json.dump(found, file)
 """
 
-# What keeps the MPIs from reading each other's memory by process number.
+# Settings that keep the MPIs from reading each other's memory by process number.
 APART = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -82,7 +82,7 @@ def test_ranks_of_one_name_that_see_no_process_of_each_other_get_results(tmp_pat
     assert all(reason in one["node_reason"] for one in found)
 
 
-# Finds the other by files, as a store would.
+# Finds the other rank by files, as a store would.
 ALONE = """
 import itertools, pathlib, sys, time
 import gradred

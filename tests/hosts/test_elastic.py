@@ -1,4 +1,4 @@
-"""An elastic job on several hosts, of which one is lost, and another one taken away."""
+"""An elastic job on several hosts. One is lost, and another one is removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links and the MPI are measured once for a layout of hosts; then a file has the figures."""
+"""Links and the MPI are measured once for a layout of hosts, and a file stores the figures."""
 
 import json
 import pathlib
@@ -47,7 +47,7 @@ def test_figures_are_measured_once_and_kept(hosts, tmp_path):
     assert found["announcement"] > 0
     assert found["sizes"][0][0] == 8
     assert 2 <= max(len(tried) for _, _, tried in found["sizes"]) <= 4
-    # The MPI for all but the shortest, by a file that says so; it is not measured again.
+    # The file makes the MPI cheapest for all but the shortest lengths. It is not measured again.
     lines = [line for line in text.splitlines() if not line.startswith(("size ", "plan "))]
     sizes = ["size 8 1", "plan 1e-05 1e-05 x"]
     for nbytes in (1000, 100_000_000):

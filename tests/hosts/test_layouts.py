@@ -1,4 +1,4 @@
-"""Ranks on hosts of any layout: what goes through each host's memory, and between hosts."""
+"""Ranks on hosts of any layout: data in each host's memory, and data between hosts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_sums_are_exact_and_ranks_that_differ_get_an_error_and_go_on(
     run(layout, *EVERYTHING, **({"GRADRED_SLICES": slices} if slices != "0" else {}))
 
 
-# On two hosts all plans add up two sums, in whatever order.
+# On two hosts every plan adds two sums, so their order does not matter.
 @pytest.mark.parametrize(
     "layout",
     [
@@ -65,7 +65,7 @@ def test_sums_of_any_length_on_hosts_that_share_no_memory() -> None:
     run("0,0,1", "any_length", GRADRED_DETERMINISTIC="size", GRADRED_SHM="0")
 
 
-# Numbered in turn, a host with one rank first, three hosts.
+# Ranks numbered in turn, a host with one rank first, three hosts.
 @pytest.mark.parametrize(
     "layout",
     ["0,1,0,1", "0,1,1", pytest.param("0,0,0,1,1,2", marks=pytest.mark.full)],

@@ -1,4 +1,4 @@
-"""Operations over hosts whose network fails: what each rank gets, how soon, and what is left."""
+"""Operations over hosts whose network fails: each rank's error, how soon it comes, what is left."""
 
 import dataclasses
 import json
@@ -19,8 +19,8 @@ pytestmark = [
 
 PROGRAM = str(jobs.HERE / "operations.py")
 RANKS = 4
-TIMEOUT = 3.0  # GRADRED_TIMEOUT: less than what the network may be slow by itself on a busy machine
-VANISHED_WITHIN = 40.0  # seconds until the launcher knows that a host is gone
+TIMEOUT = 3.0  # GRADRED_TIMEOUT: less than the delay of the network itself on a busy machine
+VANISHED_WITHIN = 40.0  # seconds until the launcher detects that a host is lost
 
 
 class Job:
@@ -32,7 +32,7 @@ class Job:
         self.process = jobs.start(hosts, folder, *words, **variables)
 
     def reports(self, name, ranks=RANKS, within=30.0):
-        """What the ranks have left in their files, once so many have."""
+        """The ranks' files, once there are so many."""
         deadline = time.monotonic() + within
         while len(list(self.folder.glob(f"{name}-?"))) < ranks and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -40,7 +40,7 @@ class Job:
         return {report["rank"]: report for report in found}
 
     def end(self):
-        """Its status and what `gradred run` said, once it has ended."""
+        """The job's status and the output of `gradred run`, once it has ended."""
         _, err, status = jobs.finish(self.process)
         return status, err
 
@@ -77,7 +77,7 @@ def start(tmp_path):
 def test_cut_link_raises_timeout_error_on_every_rank_and_the_launcher_ends_the_job(
     start, plan, kind
 ):
-    """Also in calls that the MPI carries out, which may be chosen by what was measured."""
+    """Also in calls that the MPI carries out, which measured figures may choose."""
     with machines.Machines(2) as hosts:
         job = start(hosts, *kind, GRADRED_TIMEOUT=f"{TIMEOUT}", GRADRED_PLAN=plan)
         began = time.monotonic()
@@ -97,7 +97,7 @@ def test_cut_link_raises_timeout_error_on_every_rank_and_the_launcher_ends_the_j
         assert "h2" in seen.last_line, seen
 
 
-# Without its daemon on the other host the launcher of Open MPI ends the ranks of this one.
+# Without its daemon on the other host Open MPI's launcher ends the ranks of this one.
 MPIEXEC_ENDS_SURVIVORS = launch.find_mpi().family == "Open MPI" if not WHY_NOT else False
 
 
@@ -147,7 +147,7 @@ def test_rank_killed_on_another_host_ends_the_job_with_its_name_and_status(start
 
 @pytest.mark.parametrize("call", ["later call", "first call", "first, non-blocking"])
 def test_rank_that_comes_after_the_others_have_given_up_gets_their_verdict(call, tmp_path):
-    """It would send to a process that has ended: MPICH dies of SIGSEGV then, Open MPI aborts."""
+    """The MPI would send to an ended process: MPICH then dies of SIGSEGV, Open MPI aborts."""
     with machines.Machines(2) as hosts:
         words = ["--grace", "20", str(jobs.HERE / "late.py"), "4", call]
         job = jobs.start(hosts, tmp_path, *words, where="h1:1,h2:1", GRADRED_TIMEOUT="1")
@@ -184,6 +184,6 @@ def test_lost_packets_change_no_result(start):
         assert seen.status == 0, seen
         lost = hosts.lost_packets("h2")
         assert lost > 0, "nothing was lost: nothing was tested"
-        whole = dataclasses.replace(seen, reports={}, stderr="")  # how long all of it took
+        whole = dataclasses.replace(seen, reports={}, stderr="")  # only the total time
         fault = "1 % of the packets lost, 60 calls"
         seeing.record(fault, "any", "h1 and h2", whole, part="hosts", saw="right results")
