@@ -1,4 +1,4 @@
-"""What jobs of tests get that need PyTorch and not its compiler: lean_torch/sitecustomize.py."""
+"""Environment of test jobs that need PyTorch without its compiler: lean_torch/sitecustomize.py."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`gradred run` over several hosts: where ranks are, what they get, and how a job ends."""
+"""`gradred run` over several hosts: placement of ranks, their environment, and the end of a job."""
 
 import json
 import os
@@ -79,7 +79,7 @@ def test_ranks_fill_hosts_and_get_environment_and_folder(start, report, tmp_path
         spelled = "-hosts" if mpich() else "--host"
         words = ["-np", "4", f"--mpi-option={spelled} h1:2,h2:2"]
     else:
-        # Under this name MPICH's launcher would look for Slurm's own: it is told to take ssh.
+        # Under this name MPICH's launcher looks for Slurm's own; gradred makes it use ssh.
         words = ["--mpi-option=-launcher ssh"] if mpich() else []
         variables |= {
             "SLURM_JOB_ID": "7",
@@ -162,7 +162,7 @@ def test_nothing_is_left_on_any_host_when_the_launcher_is_ended(start, hosts, tm
 
 
 def the_launcher(pid):
-    """The process of `gradred run`: nsenter is above it."""
+    """The process of `gradred run`: nsenter is its parent."""
     while "gradred" not in Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:4]:
         pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
     return pid

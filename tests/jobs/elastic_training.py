@@ -1,8 +1,8 @@
 """Training of an elastic job: `elastic_training.py [--sampler] [RANK:STEP[:HOW]...]`.
 
-What the ranks compute does not depend on how many they are, but for rounding. RANK ends in STEP,
-once, by SIGKILL or HOW ("raise"); RANK r: a random moment, once. Rank 0 prints a line of JSON at
-the end. `MARK` is the beginning of the names of files that say who has ended already.
+The results do not depend on the number of ranks, except for rounding. RANK ends in STEP, once, by
+SIGKILL or HOW ("raise"). RANK:r:SEED ends RANK at a random moment, once. Rank 0 prints a line of JSON
+at the end. `MARK` is the prefix of the names of files that record which ranks have ended already.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ starts: list[int] = []
 
 
 def once(name: str) -> bool:
-    """Whether this is the first to ask for this name, of all processes."""
+    """Whether this process is the first of all processes to ask for this name."""
     try:
         os.close(os.open(f"{MARK}.{name}", os.O_CREAT | os.O_EXCL))
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""`gradred bench`: what OSU users type and read, the record, what is refused, and interruptions."""
+"""`gradred bench`: OSU's options and output, the record, refused options, and interruptions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ needs_no_job = pytest.mark.skipif(
     launch.inside_job() is not None, reason="ranks cannot start ranks"
 )
 
-# The lines above the rows of osu_allreduce 7 and osu_iallreduce 7, with -f and without.
+# The lines above the rows of osu_allreduce 7 and osu_iallreduce 7, with -f and without it.
 OSU_HEADERS = {
     ("blocking", False): "# Size       Avg Latency(us)",
     ("blocking", True): (
@@ -66,7 +66,7 @@ def bench(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
 
 
 def osu_rows(output: str) -> list[list[str]]:
-    """The rows as scripts around OSU's benchmarks read them."""
+    """The rows as scripts around OSU's benchmarks parse them."""
     lines = [line for line in output.splitlines() if line and not line.startswith("#")]
     assert all(re.match(r"^\d+\s+\d+\.\d\d\b", line) for line in lines)
     return [line.split() for line in lines]
@@ -78,7 +78,7 @@ def read(*words: str) -> Options:
     return options.read(parser.parse_args(words))
 
 
-# ---- what osu_allreduce prints and takes -----------------------------------------------------
+# ---- output and options of osu_allreduce -----------------------------------------------------
 
 
 @pytest.mark.parametrize(("mode", "full"), OSU_HEADERS)
@@ -149,7 +149,7 @@ def test_numbers_of_calls_are_those_of_osu_unless_given() -> None:
 def test_overlap_is_what_of_the_operation_the_computation_hid() -> None:
     assert overlap.overlap(pure=10, overall=12, compute=10) == pytest.approx(80)
     assert overlap.overlap(pure=10, overall=10, compute=10) == 100
-    assert overlap.overlap(pure=10, overall=25, compute=10) == 0  # never below
+    assert overlap.overlap(pure=10, overall=25, compute=10) == 0  # never below zero
 
 
 def test_options_reach_the_ranks_as_they_were_read() -> None:
@@ -256,7 +256,8 @@ def test_inputs_of_many_ranks_are_exact_and_show_a_rank_that_is_missing(
     whole = vectors.astype("int64")
     assert (whole != 0).any(axis=1).all()
     assert (whole != 0).any(axis=0).mean() > 0.9
-    assert np.clip(whole, 0, None).sum(axis=0).max() <= LARGEST[dtype]  # so is every partial sum
+    # so no partial sum exceeds it either
+    assert np.clip(whole, 0, None).sum(axis=0).max() <= LARGEST[dtype]
     assert np.clip(whole, None, 0).sum(axis=0).min() >= -LARGEST[dtype]
 
     def reduced(total: Any) -> Any:
@@ -265,7 +266,7 @@ def test_inputs_of_many_ranks_are_exact_and_show_a_rank_that_is_missing(
     total = whole.sum(axis=0)
     assert inputs.holds_result(reduced(total))
     if op == "avg" and np.issubdtype(kind, np.integer) and size > LARGEST[dtype]:
-        return  # 0 whoever is missing
+        return  # the average is 0 whichever rank is missing
     assert not any(inputs.holds_result(reduced(total - row)) for row in whole[:: size // 2])
 
 
@@ -277,13 +278,13 @@ def test_operations_that_do_not_add_have_inputs_of_any_number_of_ranks(op: str) 
     assert len(set(vector.tolist())) > 100
 
 
-# ---- what is refused -------------------------------------------------------------------------
+# ---- refused options -------------------------------------------------------------------------
 
 
 def status_of(*words: str) -> int:
     try:
         return cli.main(["bench", *words])
-    except SystemExit as ended:  # argparse's own
+    except SystemExit as ended:  # argparse's own exit
         return int(ended.code or 0)
 
 
@@ -400,7 +401,8 @@ def test_two_ranks_print_one_table_and_write_the_record(tmp_path: Path) -> None:
             assert result["checked"] is True
             assert 0 < result["p50_us"] <= result["p99_us"]
             assert result["algbw_gbs"] == pytest.approx(row["bytes"] / result["avg_us"] / 1000)
-            assert result["busbw_gbs"] == pytest.approx(result["algbw_gbs"])  # 2(p-1)/p is 1
+            # the factor 2(p-1)/p is 1
+            assert result["busbw_gbs"] == pytest.approx(result["algbw_gbs"])
         assert row["results"]["gradred"]["ratio"] == 1
 
 
@@ -484,7 +486,7 @@ def test_floats_of_8_bits_are_measured_and_their_sums_right(tmp_path: Path) -> N
     ],
 )
 def test_vectors_on_a_device_are_measured_and_checked(words: str, tmp_path: Path) -> None:
-    """On the simulated driver: of the times nothing is said."""
+    """On the simulated driver, so the test checks no times."""
     file = tmp_path / "out.json"
     library = str(Path(__file__).resolve().parents[1] / "libsimulated_cuda.so")
     environment = os.environ | {"SIMULATED_CUDA_DEVICES": "2"}
@@ -532,7 +534,8 @@ def test_all_plans_that_serve_these_ranks_are_compared() -> None:
 @needs_no_job
 def test_wrong_result_is_shown_and_ends_with_status_1() -> None:
     words = ["--plan", "ring", "-m", "256:1k", "-i", "2", "-x", "0", "-c"]
-    environment = {**os.environ, "GRADRED_FAULT": "1:1:1:corrupt"}  # in the first check
+    # in the first check of the result
+    environment = {**os.environ, "GRADRED_FAULT": "1:1:1:corrupt"}
     answer = bench("-np", "2", *words, env=environment)
     assert answer.returncode == 1
     assert [row[0] for row in osu_rows(answer.stdout)] == ["256"]
@@ -564,11 +567,11 @@ def test_interrupt_ends_the_ranks_with_status_130() -> None:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdout is not None
     try:
-        assert any(line.startswith(b"# Size") for line in process.stdout)  # it measures
+        assert any(line.startswith(b"# Size") for line in process.stdout)  # the job measures now
         members = processes.tree(process.pid)
         assert len(members) >= 3
         process.send_signal(signal.SIGINT)
-        # By themselves: after 5 s they would be killed.
+        # The ranks end by themselves: after 5 s they would be killed.
         assert process.wait(timeout=within(4.5)) == 130
         deadline = time.monotonic() + within(5)
         while any(member.alive() for member in members) and time.monotonic() < deadline:
@@ -657,7 +660,7 @@ def test_gloo_reduces_on_the_same_ranks(mode: list[str], tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("ranks", "hosts", "said"), [(4, 1, True), (4, 2, False), (3, 2, False)])
 def test_table_says_where_ranks_share_cores(ranks: int, hosts: int, said: bool) -> None:
-    job = importlib.import_module("gradred.bench.job")  # loads the MPI
+    job = importlib.import_module("gradred.bench.job")  # this import loads the MPI
     flag = {"us": 0.1, "what": "a flag"}
     record = {"ranks": ranks, "hosts": hosts, "clock_us": 0.05, "flag": flag}
     comments = job._comments(record | {"machine": {"cores": 2}}, ["gradred"])

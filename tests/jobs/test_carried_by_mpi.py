@@ -1,4 +1,4 @@
-"""Non-blocking calls that the MPI carries out: what holds where gradred has little hand in it."""
+"""Non-blocking calls that the MPI carries out: the properties that still hold there."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run(
 
 
 def said(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """What ranks print, by rank, without the prefix of the launcher."""
+    """What the ranks print, by rank, without the launcher's prefix."""
     return sorted(line.partition("says ")[2] for line in done.stdout.splitlines() if "says" in line)
 
 
@@ -133,7 +133,7 @@ LEAVING = """
 
 @pytest.mark.parametrize("level", ["serialized", "multiple"])
 def test_peer_that_has_done_its_part_and_left_is_not_lost(level: str, tmp_path: Path) -> None:
-    """It has what it needs, and this rank waits for a third that is slow."""
+    """This rank has that peer's data, and waits for a third, slow rank."""
     done = run(tmp_path, 4, LEAVING, level=level)
     assert said(done) == [f"{rank} True" for rank in range(4)], (done.stdout, done.stderr)
     assert done.returncode == 0, done.stderr
@@ -201,7 +201,7 @@ def test_deterministic_non_blocking_calls_before_a_blocking_one_add_up_in_the_or
 def test_deterministic_non_blocking_calls_for_which_no_thread_may_drive_are_served(
     tmp_path: Path,
 ) -> None:
-    """The MPI moves what they need; the blocking call goes by a plan whose order is another."""
+    """The MPI moves the data of these calls; the blocking call has a plan with another order."""
     knobs = {"GRADRED_DETERMINISTIC": "1", "GRADRED_PROGRESS_THREAD": "0", "GRADRED_SHM": "0"}
     done = run(tmp_path, 3, DETERMINISTIC, **knobs)
     found = said(done)

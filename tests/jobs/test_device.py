@@ -1,4 +1,4 @@
-"""Jobs whose arrays lie on a device, when something fails: on the simulated driver."""
+"""Jobs with arrays on a device, in which something fails, on the simulated driver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bounds import within
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.one_mpi
-LOSS = 5.0  # seconds, until a rank that is killed is lost to the others
+LOSS = 5.0  # seconds until the others detect a killed rank
 IMPORTS = """
     import os, pathlib, signal, sys, time
     import numpy as np
@@ -70,7 +70,7 @@ def job(
 
 
 def expect_lost(done: subprocess.CompletedProcess[str], seconds: float = LOSS) -> None:
-    """Both ranks that live have told how long after the death they got the error."""
+    """Both surviving ranks have printed the time from the kill to the error."""
     waited = [float(one) for one in re.findall(r"lost ([\d.]+)", done.stdout)]
     assert len(waited) == 2, (done.stdout, done.stderr)
     assert max(waited) < within(seconds), done.stdout
@@ -107,7 +107,7 @@ def test_rank_that_is_killed_is_lost_to_the_others(
 def test_rank_that_is_killed_in_the_middle_is_lost_to_the_others(
     tmp_path: pathlib.Path, way: str, after: float
 ) -> None:
-    """On a GPU of its own, and while the devices of the others wait for its one."""
+    """Each rank has its own GPU, and the devices of the others wait for that of the killed rank."""
     calls = {
         "plan": f"""
     x = DeviceArray(device, np.full(300_000, comm.rank + 1, "float32"))
@@ -151,7 +151,7 @@ def test_rank_that_is_killed_in_the_middle_is_lost_to_the_others(
 def test_stream_goes_on_where_a_rank_is_killed_whose_device_it_waits_for(
     tmp_path: pathlib.Path, plan: str, beside: str | None, shm: str
 ) -> None:
-    """All ranks have agreed on the call, and given it to their streams; one device is late."""
+    """All ranks have agreed on the call and given it to their streams; one device is late."""
     done = job(
         tmp_path,
         f"""
@@ -207,7 +207,7 @@ def test_nccl_that_fails_on_one_rank_fails_the_call_of_all(
         SIMULATED_CUDA_DEVICES="3",
     )
     assert "1 DeviceError: NCCL 2.27.7: " in done.stdout, (done.stdout, done.stderr)
-    for rank in (0, 2):  # by rank 1, or by NCCL
+    for rank in (0, 2):  # the error comes from rank 1 or from NCCL
         (told,) = (line for line in done.stdout.splitlines() if line.startswith(f"{rank} "))
         assert told.startswith((f"{rank} Tr", f"{rank} Dev")), (done.stdout, done.stderr)
         assert "simulated failure" in told, done.stdout
@@ -218,7 +218,7 @@ def test_nccl_that_fails_on_one_rank_fails_the_call_of_all(
 def test_nccl_takes_ranks_on_one_gpu_where_all_have_its_variable(
     tmp_path: pathlib.Path, sharing: tuple[int, ...], fails: bool
 ) -> None:
-    """From 2.30 on. Where it does not come up the communicator goes on without."""
+    """NCCL allows this from 2.30 on. If it does not start, the communicator works without it."""
     done = job(
         tmp_path,
         f"""
@@ -310,7 +310,7 @@ def test_lost_device_is_an_error_that_names_it_and_the_peers_hear_of_it(
 
 @pytest.mark.each_mpi
 def test_device_that_fails_in_a_call_fails_it_on_every_rank(tmp_path: pathlib.Path) -> None:
-    """Between devices nothing is refused any more once the data move."""
+    """Between devices no rank can refuse any more once data move."""
     done = job(
         tmp_path,
         """
@@ -323,14 +323,14 @@ def test_device_that_fails_in_a_call_fails_it_on_every_rank(tmp_path: pathlib.Pa
                 print(f"{comm.rank} {type(error).__name__}: {error}")
         """,
     )
-    said = [line for line in done.stdout.splitlines() if "cuMemcpy" in line]  # by rows, too
+    said = [line for line in done.stdout.splitlines() if "cuMemcpy" in line]  # copies by rows, too
     assert len(said) == 6, (done.stdout, done.stderr)
     assert sum("1 DeviceError" in line for line in said) == 1, done.stdout
     assert "CUDA_ERROR_ILLEGAL_ADDRESS (700)" in done.stdout
 
 
 def test_array_that_the_host_would_read_stops_the_process(tmp_path: pathlib.Path) -> None:
-    """What these tests stand on: a mistake is seen."""
+    """The other tests depend on this: access by the host is detected."""
     done = job(
         tmp_path,
         """
@@ -394,7 +394,7 @@ def test_stream_waits_no_longer_for_a_rank_that_is_killed(tmp_path: pathlib.Path
 def test_call_in_a_stream_while_one_without_is_in_flight(
     tmp_path: pathlib.Path, ipc_bytes: str
 ) -> None:
-    """What the earlier one still gives the device could come to stand behind the stream's wait."""
+    """The earlier call's later work could queue behind the stream's wait."""
     done = job(
         tmp_path,
         STREAM
@@ -418,7 +418,7 @@ def test_call_in_a_stream_while_one_without_is_in_flight(
 def test_long_call_in_the_order_of_a_stream_fits_what_a_stream_takes(
     tmp_path: pathlib.Path,
 ) -> None:
-    """What its copies wait for comes from this rank's operation, which is made after them."""
+    """Its copies wait for this rank's operation, which is made after them."""
     done = job(
         tmp_path,
         STREAM
@@ -530,7 +530,8 @@ def test_what_plans_take_on_devices_is_kept_for_later_processes(tmp_path: pathli
     (file,) = (tmp_path / "gradred").glob("*-of-devices")
     text = file.read_text()
     assert "devices Simulated GPU 0 0, Simulated GPU 0 0; NCCL 2.27.7" in text
-    assert measured(SIMULATED_NCCL_VERSION="22800") != first  # another library, other figures
+    # another library version has its own figures
+    assert measured(SIMULATED_NCCL_VERSION="22800") != first
     assert measured(GRADRED_TUNE="0") != first
     for wrong in ("", "rubbish", text.replace("size", "length"), text.replace("\nend", " 1\nend")):
         file.write_text(wrong)
@@ -541,7 +542,7 @@ def test_what_plans_take_on_devices_is_kept_for_later_processes(tmp_path: pathli
 def script_for_a_real_gpu(
     tmp_path: pathlib.Path, *words: str
 ) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
-    """What it says, and its record."""
+    """The output of the script, and its record."""
     script = TESTS.parent / "benchmarks" / "h200.py"
     given = ["--short", "--library", "simulated", *words, "--out", str(tmp_path)]
     done = subprocess.run(
@@ -569,8 +570,9 @@ SECTIONS = [
 def test_script_for_a_real_gpu_runs_on_the_simulated_driver(
     tmp_path: pathlib.Path, sections: tuple[str, ...]
 ) -> None:
-    """What it does and checks; of the times nothing is said."""
-    more = ["--python", sys.executable] if "host" in sections else []  # as another MPI's
+    """Check that the script runs and what it checks; no times."""
+    # in place of another MPI's Python
+    more = ["--python", sys.executable] if "host" in sections else []
     done, record = script_for_a_real_gpu(tmp_path, "--only", *sections, *more)
     assert done.returncode == 0, (done.stdout, done.stderr, record)
     assert done.stdout.count(" ok\n") == len(sections), done.stdout

@@ -1,4 +1,4 @@
-"""`gradred doctor`: each check on a host that is well and on one that is not, and the whole."""
+"""`gradred doctor`: each check on a good host and on a faulty one, and the whole command."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def program(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], str]:
-    """Puts a shell script into a PATH that has nothing else."""
+    """Puts a shell script into a PATH that contains nothing else."""
     monkeypatch.setenv("PATH", str(tmp_path))
 
     def make(name: str, script: str) -> str:
@@ -472,7 +472,7 @@ def greeting(host: str, **versions: str) -> dict[str, Any]:
 
 
 def over(status: int | None = 0, where: str = "aabb", **changes: Any) -> across.Across:
-    """A job asked for on a:2,b:2, and what its ranks told."""
+    """A job requested for a:2,b:2, and the reports of its ranks."""
     one = {"size": 4, "message_right": True, "message_bytes": 65536, "message_us": 30.0}
     one |= {"allreduce_right": True, "allreduce_us": 9.0} | changes
     reports = [{"rank": rank, "host": name} | one for rank, name in enumerate(where)]
@@ -596,7 +596,7 @@ def test_colours_on_a_terminal_by_the_rule_of_no_color_org(
 def test_usage_errors(words: list[str], capsys: Any) -> None:
     try:
         status = cli.main(["doctor", *words])
-    except SystemExit as ended:  # argparse's own
+    except SystemExit as ended:  # argparse's own exit
         status = ended.code
     assert status == 2
 
@@ -618,7 +618,8 @@ def test_whole_report_is_one_screen_within_its_time() -> None:
     assert found["schema"] == "gradred-doctor/1"
     assert found["version"] == __version__
     assert [check["name"] for check in found["checks"]] == NAMES
-    assert found["seconds"] < within(doctor.SECONDS + 2.0)  # two or three on an idle host
+    # it takes two or three seconds on an idle host
+    assert found["seconds"] < within(doctor.SECONDS + 2.0)
     assert done.returncode == (found["status"] == "fail")
     for check in found["checks"]:
         assert set(check) == {"name", "status", "found", "fix", "seconds"}
@@ -657,7 +658,8 @@ def test_signal_ends_the_job_with_the_doctor(
     assert process.wait(timeout=20) == status
     pid = (tmp_path / "pid").read_text().strip()
     deadline = time.monotonic() + within(2)
-    while is_running(pid) and time.monotonic() < deadline:  # whoever inherits it has to reap it
+    # the process that inherits it has to reap it
+    while is_running(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not is_running(pid)
     assert list(tmp_path.glob("gradred-doctor-*")) == []

@@ -1,4 +1,4 @@
-"""Elastic jobs, whose ranks and launcher are killed, for real."""
+"""Elastic jobs whose ranks and launcher are really killed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def job(folder: pathlib.Path, *options: str, ends: tuple[str, ...] = (), **given
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> float:
-    """The loss of a run of which no rank ends."""
+    """The loss of a run in which no rank ends."""
     seen = job(tmp_path_factory.mktemp("unbroken"), "-np", "2", PAUSE="0")
     assert seen.status == 0, seen
     return float(seen.report["loss"])
@@ -74,15 +74,15 @@ def test_survivors_go_on_where_the_job_is_not_elastic(
     seen = job(tmp_path, "-np", "3", ends=("0:7",))
     assert seen.status == 0, seen
     assert seen.report["ranks"] == 2
-    first, again = seen.report["starts"]  # of the rank that was 1
-    assert (first, 6 <= again <= 8) == (0, True), seen  # step 7 may be whole on some
+    first, again = seen.report["starts"]  # of the rank that was rank 1
+    assert (first, 6 <= again <= 8) == (0, True), seen  # some ranks may have finished step 7
     assert seen.report["loss"] == pytest.approx(unbroken, rel=1e-9)
     assert "the others went on without it" in seen.stderr
 
 
 @pytest.mark.parametrize("least", [pytest.param(1, marks=pytest.mark.full), 3])
 def test_lost_ranks_are_replaced(tmp_path: pathlib.Path, unbroken: float, least: int) -> None:
-    """With 1 by a start at the next commit; with 3 the two that live are too few."""
+    """With 1, a restart at the next commit replaces them; with 3, the two survivors are too few."""
     seen = job(tmp_path, "-np", "3", "--min-np", str(least), ends=("1:7",))
     assert seen.status == 0, seen
     assert seen.report["ranks"] == 3
@@ -92,7 +92,7 @@ def test_lost_ranks_are_replaced(tmp_path: pathlib.Path, unbroken: float, least:
 
 
 def test_a_host_that_failed_twice_gets_no_ranks(tmp_path: pathlib.Path, unbroken: float) -> None:
-    """Those that live there stay."""
+    """The ranks that run there continue."""
     seen = job(tmp_path, "-np", "3", "--min-np", "2", ends=("1:7", "2:30:raise"), PAUSE="0.04")
     assert seen.status == 0, seen
     assert seen.report["ranks"] == 2
@@ -142,7 +142,7 @@ def test_hosts_that_a_script_finds_get_ranks(tmp_path: pathlib.Path) -> None:
     assert process.returncode == 0, stderr
     assert json.loads(stdout.splitlines()[-1])["ranks"] == 3, (stdout, stderr)
     assert "starting again with 3 ranks" in stderr
-    assert not list(states.iterdir())  # after success
+    assert not list(states.iterdir())  # removed after success
 
 
 def until(condition: Any) -> None:

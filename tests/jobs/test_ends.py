@@ -1,4 +1,4 @@
-"""Programs of MPI that end in a way of their own: what of gradred is still at work must bear it."""
+"""MPI programs that end in unusual ways while gradred's threads and operations are still active."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only shows after many operations or communicators: leaks, races, numbers that run out."""
+"""Errors that appear only after many operations or communicators: leaks, races, overflows."""
 
 from __future__ import annotations
 

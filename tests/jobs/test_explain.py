@@ -1,4 +1,4 @@
-"""`gradred explain`: the selector's answer, the model's and a small job's times, and usage."""
+"""`gradred explain`: the selector's answer, times of the model and of a small job, and usage."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ needs_no_job = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """And nothing that a job of this user's has measured."""
+    """Remove settings, and hide figures that this user's jobs have measured."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in list(os.environ):
         if name.startswith(config.PREFIX):
@@ -48,7 +48,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def report(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    """What the command says as JSON, without a measurement."""
+    """The command's output as JSON, without a measurement."""
     assert cli.main(["explain", *words, "--no-measure", "--json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
@@ -57,7 +57,7 @@ def report(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 def status_of(*words: str) -> int:
     try:
         return cli.main(["explain", *words])
-    except SystemExit as ended:  # argparse's own
+    except SystemExit as ended:  # argparse's own exit
         return int(ended.code or 0)
 
 
@@ -153,7 +153,7 @@ def test_knobs_of_this_process_are_heeded(
 @pytest.mark.parametrize("hosts", [1, 2])
 @pytest.mark.parametrize("nbytes", [8, 8 << 20])
 def test_schedule_that_is_shown_is_right(collective: str, hosts: int, nbytes: int) -> None:
-    """In particular the one that says what shared memory does."""
+    """This includes the schedule that describes the shared-memory collectives."""
     host_of = tuple(rank * hosts // 6 for rank in range(6))
     answer = explanation.answer(Question(collective, "sum", "float32", nbytes, host_of))
     assert schedules.verify(answer.schedules).ok
@@ -164,7 +164,7 @@ def test_schedule_that_is_shown_is_right(collective: str, hosts: int, nbytes: in
 
 
 def test_ranks_compare_all_that_shapes_a_plan() -> None:
-    """The hash travels in announcements: ranks whose plans differ in anything are told."""
+    """The hash travels in announcements, so different plans of ranks are detected."""
     hashes: dict[tuple[Any, ...], set[int]] = {}
     for nbytes in (64, 1 << 10, 64 << 10, 256 << 10, 900 << 10, 64 << 20):
         for slices in (1, 2):
@@ -179,7 +179,7 @@ def test_ranks_compare_all_that_shapes_a_plan() -> None:
 
 
 def parameters(found: dict[str, Any]) -> dict[str, float]:
-    """Of the model, as `schedules.cost` takes them; nobody has measured the call itself."""
+    """The parameters of the model for `schedules.cost`; the call itself was not measured."""
     assert found["model"]["call"] == 0
     return {name: value for name, value in found["model"].items() if name not in ("source", "call")}
 
@@ -353,7 +353,7 @@ def test_answer_is_as_wide_as_the_terminal_and_whole_in_a_pipe(columns: int | No
     process = subprocess.Popen(command, stdout=writes, env=environment)
     os.close(writes)
     text = b""
-    with contextlib.suppress(OSError):  # a terminal's end
+    with contextlib.suppress(OSError):  # the end of a terminal
         while part := os.read(reads, 1 << 16):
             text += part
     os.close(reads)

@@ -50,7 +50,7 @@ def run(
     words: Sequence[str] = (),
     **knobs: str,
 ) -> subprocess.CompletedProcess[str]:
-    """A job of `body`; it must end with `status`."""
+    """Run a job of `body`, which must end with `status`."""
     program = folder / "program.py"
     program.write_text(HEAD + textwrap.dedent(body))
     command = [sys.executable, "-m", "gradred", "run", "-np", str(ranks), *words]
@@ -68,7 +68,7 @@ def profile(folder: Path, body: str, ranks: int = 2, **knobs: str) -> list[dict[
 
 
 def only(record: dict[str, Any], **wanted: Any) -> dict[str, Any]:
-    """The one row with these fields."""
+    """The only row with these fields."""
     rows = record["rows"]
     (row,) = [row for row in rows if all(row[key] == value for key, value in wanted.items())]
     assert isinstance(row, dict)
@@ -148,7 +148,7 @@ def test_sleeping_rank_is_the_slowest_and_its_sleep_the_skew(tmp_path: Path) -> 
             assert skew["slowest_rank"] == 1
             assert 0.025 < skew["mean_s"] <= skew["longest_s"]
             assert [each["last"] for each in skew["ranks"]] == [0, 5]
-            # The other rank has waited so long, in calls of which nothing is hidden.
+            # The other rank has waited that long, and nothing of these calls is hidden.
             assert row["exposed_s"] == row["time_s"]
             times.setdefault(max_bytes, []).append(row["time_s"])
     for waits, sleeps in times.values():
@@ -167,7 +167,7 @@ def test_sleeping_rank_of_a_part_has_its_number_in_the_world(tmp_path: Path) -> 
         """
     records = profile(tmp_path, body, ranks=3)
     assert [only(each)["skew"]["slowest_rank"] for each in records[1:]] == [2, 2]
-    assert only(records[0])["skew"] is None  # alone
+    assert only(records[0])["skew"] is None  # rank 0 is alone in its communicator
     assert only(records[0])["calls"] == 4
 
 
@@ -195,7 +195,7 @@ def test_time_hidden_behind_computing_is_not_exposed(tmp_path: Path) -> None:
         for mode, calls in (("started", 4), ("persistent", 5)):
             rows = [only(record, mode=mode, max_bytes=max_bytes) for record in records]
             assert [row["calls"] for row in rows] == [calls, calls]
-            assert rows[0]["time_s"] > 0.15  # rank 1 comes 50 ms later, to four of them
+            assert rows[0]["time_s"] > 0.15  # rank 1 is 50 ms late in four of them
             assert rows[0]["exposed_s"] < rows[0]["time_s"] / 2
             assert all(row["skew"]["longest_s"] > 0.04 for row in rows)
             assert all(row["skew"]["slowest_rank"] == 1 for row in rows)
@@ -247,7 +247,7 @@ for _ in range(3):
 
 @pytest.fixture
 def simulated_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver of which each look at a stream takes 2 ms."""
+    """A driver in which each query of a stream takes 2 ms."""
     tests = Path(__file__).resolve().parents[1]
     for name in ("LIBCUDA", "LIBNVRTC", "LIBNCCL"):
         monkeypatch.setenv(f"GRADRED_{name}", str(tests / "libsimulated_cuda.so"))

@@ -1,4 +1,4 @@
-"""`GRADRED_RESULT_HASH` and `gradred.result_hash`: which call is the first that differs."""
+"""`GRADRED_RESULT_HASH` and `gradred.result_hash` find the first call whose results differ."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LINE = re.compile(r"(\d{9}) (.+): (.+) ([0-9a-f]{16})")
 
 
 def run(folder: Path, body: str, ranks: int = 2, **knobs: str) -> list[list[tuple[str, ...]]]:
-    """By rank the lines of its file, sorted: number, who, what, hash."""
+    """The lines of each rank's file, sorted: number, call, subject, hash."""
     program = folder / "program.py"
     program.write_text(textwrap.dedent(body))
     command = [sys.executable, "-m", "gradred", "run", "-np", str(ranks), str(program)]

@@ -119,7 +119,7 @@ def test_survivors_are_ended_when_the_grace_is_over():
     out, err, status = run("-np", "3", "--grace", "0.5", *script(text))
     assert time.monotonic() - began < within(6)
     assert (out, status) == (["told", "told"], 4)
-    assert err[-2:] == [  # a shell may also say that its `sleep` was ended
+    assert err[-2:] == [  # a shell may also report that its `sleep` was ended
         "gradred run: ranks 0, 2 did not end within 0.5 s: ended",
         f"gradred run: rank 1 on {HOST} exited with status 4",
     ]
@@ -194,8 +194,8 @@ def test_output_folder_that_cannot_be_made_is_a_usage_error(tmp_path, place):
 
 @pytest.mark.one_mpi
 def test_files_of_ranks_are_no_matter_of_the_limit_of_open_files(tmp_path):
-    # Enough for gradred, which raises the limit; too few for mpiexec, which may hang then, or for
-    # some rank. Time is over after what gradred says of ranks that do not come.
+    # The limit is sufficient for gradred, which raises it. It is too low for mpiexec, which may
+    # hang then, or for some rank. The timeout is longer than gradred needs to report missing ranks.
     words = command("-np", "40", "--timeout", "32", "--output-filename", str(tmp_path), "--")
     text = "ulimit -Sn 30; exec " + launch.quoted([*words, *script("echo hi")])
     answer = subprocess.run(["sh", "-c", text], capture_output=True, text=True, timeout=50)
@@ -210,7 +210,7 @@ def test_files_of_ranks_are_no_matter_of_the_limit_of_open_files(tmp_path):
     assert len(list(tmp_path.iterdir())) == 40
 
 
-# Leaves as many descriptors as are asked for. mpiexec gets none of those that are taken here.
+# Leaves as many free descriptors as requested. mpiexec does not inherit those taken here.
 WITH_FEW_DESCRIPTORS = """
 import os, resource, sys
 limit, left = 64, int(sys.argv[1])
@@ -234,7 +234,7 @@ def test_too_few_descriptors_end_the_job_with_one_line_that_says_so(left, told):
     words = [sys.executable, "-c", WITH_FEW_DESCRIPTORS, str(left), *job]
     answer = subprocess.run(words, capture_output=True, text=True, timeout=50)
     assert answer.returncode == 1
-    # Each shell whose child is killed after the grace says so: the program of each rank is one.
+    # Each shell whose child is killed after the grace period prints this; each rank runs one.
     said = re.sub(r"\A(Killed\n)+", "", answer.stderr)
     assert said == f"gradred run: {told}. Allow more open files (ulimit -n).\n"
 
@@ -281,12 +281,12 @@ def test_closed_stream_takes_nothing_and_the_job_runs(closed, out, err):
 
 
 def on_terminal(*words, environment, keys=b""):
-    """What a job shows on a terminal where somebody types, and its status."""
+    """The output of a job on a terminal with typed input, and its status."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.execve(sys.executable, command(*words), environment)
     shown, typed = b"", False
-    with contextlib.suppress(OSError):  # the terminal's other side is closed
+    with contextlib.suppress(OSError):  # the other side of the terminal is closed
         while select.select([terminal], [], [], 30)[0]:
             shown += os.read(terminal, 65536)
             if keys and not typed and b"?" in shown:
@@ -347,7 +347,7 @@ def test_environment_of_the_shell_and_x_reach_the_ranks(monkeypatch):
 
 
 def allocation(batch, folder):
-    """What a batch system tells a job that it has given a task on this host and one on another."""
+    """The environment of a batch job that has a task on this host and one on another."""
     nodes = folder / "nodes"
     nodes.write_text(f"{HOST}\nother-host\n")
     return {
@@ -442,7 +442,7 @@ def test_terminal_of_no_shell_is_read(tmp_path):
         command("-np", "1", *script("read word; echo got $word")),
         stdin=theirs,
         stdout=subprocess.PIPE,
-        start_new_session=True,  # of which it is not the terminal
+        start_new_session=True,  # a new session, so the terminal is not its controlling terminal
     )
     os.write(ours, b"it\n")
     assert process.communicate(timeout=20)[0] == b"got it\n"
@@ -456,7 +456,7 @@ def test_paused_reader_neither_loses_output_nor_blocks_signals(tmp_path):
         command("-np", "2", *script("while :; do echo 0123456789; done")), stdout=subprocess.PIPE
     )
     assert select.select([process.stdout], [], [], 20)[0], "nothing was printed"
-    time.sleep(1)  # for all that takes some to be full
+    time.sleep(1)  # until all buffers are full
     process.send_signal(signal.SIGTERM)
     members = processes.tree(process.pid)
     time.sleep(2)
@@ -516,7 +516,7 @@ def test_closed_terminal_ends_the_job(tmp_path):
 
 
 def assert_all_end(members, began, fault, status):
-    """No process is left, soon; what was seen is recorded."""
+    """Check that no process is left after a short time, and record the outcome."""
     while any(member.alive() for member in members) and time.monotonic() - began < within(10):
         time.sleep(0.05)
     assert [title(member) for member in members if member.alive()] == []
@@ -525,7 +525,7 @@ def assert_all_end(members, began, fault, status):
 
 
 def wait_for_ranks(launcher, folder):
-    """All processes of a job with two ranks that have left a file each."""
+    """All processes of a job with two ranks that have written a file each."""
     deadline = time.monotonic() + 20
     while len(os.listdir(folder)) < 2:
         assert time.monotonic() < deadline
@@ -556,7 +556,7 @@ def test_user_signals_are_passed_on(tmp_path):
     assert (out, process.returncode) == (b"got it\ngot it\n", 0)
 
 
-# A launcher that starts its ranks as mpiexec does, and then does as each test says.
+# A launcher that starts ranks as mpiexec does, and then runs the code of each test.
 MPIEXEC = """
 import os, subprocess, sys, time
 ranks, then = int(sys.argv[1]), sys.argv[2]
@@ -567,9 +567,9 @@ exec(then)
 
 
 def job(then, program, ranks=2, started=2, grace=1.0, until=lambda output: False, congested=False):
-    """A job under a launcher that does not behave, from its start to its end.
+    """Run a job from start to end under a launcher that misbehaves.
 
-    It is told to end as soon as `until` holds of its output.
+    The job is asked to end as soon as `until` holds for its output.
     """
     output = []
     with selectors.PollSelector() as selector:
@@ -646,7 +646,7 @@ def test_rank_that_comes_when_the_job_is_ending_is_no_failure_to_the_launcher(tm
 
     def until(output):
         if output:
-            ending.touch()  # whoever comes now is let in after the job has been told to end
+            ending.touch()  # later connections are accepted after the job was asked to end
         return output
 
     late = "{**os.environ, 'PMI_RANK': '1', 'PMI_SIZE': '2'}"
@@ -681,7 +681,7 @@ def test_lost_supervisor_counts_as_a_killed_rank():
     assert (found.failures[0].rank, "lost" in str(found.failures[0].cause)) == (1, True)
 
 
-# What others than supervisors, with and without the secret, do while one rank has yet to come.
+# What foreign processes, with and without the secret, do while one rank is still missing.
 OTHERS = """
 import random, socket, threading
 from gradred.launch import authentication, protocol

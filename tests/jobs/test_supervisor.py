@@ -1,4 +1,4 @@
-"""One rank's launch proxy and supervisor; the test takes the place of mpiexec and launcher."""
+"""One rank's launch proxy and supervisor; the test acts as mpiexec and as the launcher."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ PATIENCE = within(15.0)
 
 
 def let_in(connection, secret):
-    """Do as the rendezvous server does; what the caller says after that is what it sends."""
+    """Authenticate like the rendezvous server; the caller's data follow on the connection."""
     connection.settimeout(PATIENCE)
     challenge = connection.recv(authentication.CHALLENGE, socket.MSG_WAITALL)
     words, expected = authentication.answer(secret.encode(), challenge)
@@ -38,8 +38,8 @@ class Rank:
         self.seen = []
         self.survived = []
         self.end = None
-        self.weight = 0  # of the output
-        self.takes = True  # whether output is taken as it comes
+        self.weight = 0  # bytes of the output
+        self.takes = True  # whether output is acknowledged as it arrives
         with socket.create_server(("127.0.0.1", 0)) as server:
             server.settimeout(PATIENCE)
             job = f"secret 127.0.0.1:1 127.0.0.1:{server.getsockname()[1]}"
@@ -87,7 +87,7 @@ class Rank:
             time.sleep(0.005)
 
     def finish(self):
-        """Wait for the rank, and let the proxy go; what the rank wrote to stdout."""
+        """Wait for the rank, and release the proxy. Returns what the rank wrote to stdout."""
         self.until(lambda: protocol.GONE in self.seen)
         assert self.proxy.poll() is None
         self.channel.send(protocol.RELEASE)
@@ -144,7 +144,7 @@ def test_proxy_outlives_its_rank_and_keeps_mpiexecs_descriptors(start):
     assert (rank.end["status"], rank.end["signal"], rank.end["by"]) == (5, 0, None)
     assert os.read(reads, 100) == b"from the rank\n"
     os.set_blocking(reads, False)
-    with pytest.raises(BlockingIOError):  # not the end of the pipe: others hold it
+    with pytest.raises(BlockingIOError):  # not the end of the pipe: other processes hold it
         os.read(reads, 1)
     rank.finish()
     assert os.read(reads, 1) == b""
@@ -270,7 +270,7 @@ def test_output_waits_until_what_was_sent_is_taken(start):
     for _ in range(3):
         rank.weight = 0
         rank.until(lambda: rank.weight >= protocol.WINDOW)
-        time.sleep(0.2)  # for more to come, if it does
+        time.sleep(0.2)  # time for more output, which must not come
         rank.until(lambda: True)
         most = 2 * protocol.WINDOW + protocol.weight(b"")
         assert rank.weight < most, "at most a piece more than there is room for"
@@ -354,7 +354,7 @@ def test_other_hosts_keep_what_is_their_own(tmp_path):
         ({"ranks": 16}, {}, "1"),
         ({"ranks": 16}, {"MPI_LOCALNRANKS": "4"}, "2"),
         ({"ranks": 2, "bound": True, "cores": 16}, {}, "8"),
-        ({"ranks": 2, "bound": True}, {}, "4"),  # both bound to one memory node
+        ({"ranks": 2, "bound": True}, {}, "4"),  # both are bound to one memory node
         ({"ranks": 2, "cores": 2}, {}, "1"),
         ({"ranks": 2, "cores": 2, "host": "elsewhere"}, {}, "4"),
     ],
@@ -445,7 +445,7 @@ def test_what_a_supervisor_said_last_is_heard_though_nothing_can_be_sent_to_it()
     sender.send(protocol.ENDED, b"{}")
     sender.send(protocol.GONE)
     sender.close()
-    for _ in range(3):  # the first is answered by a reset, the others fail
+    for _ in range(3):  # a reset answers the first, and the others fail
         channel.send(protocol.TAKEN, protocol.count(1))
         time.sleep(0.05)
     assert channel.lost is None, "there is something to hear"

@@ -1,4 +1,4 @@
-"""The examples for PyTorch do what they say, as programs of a job."""
+"""The PyTorch examples, as programs of a job, do what they promise."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_stall_ends_in_an_error_after_horovods_limit(tmp_path: pathlib.Path) -> 
 
 
 def test_script_for_a_real_gpu_takes_torchs_tensors(tmp_path: pathlib.Path) -> None:
-    """On the simulated driver; of the times nothing is said."""
+    """On the simulated driver, so the test checks no times."""
     done, record = script_for_a_real_gpu(tmp_path, "--only", "training")
     assert done.returncode == 0, (done.stdout, done.stderr, record)
     told = record["sections"]["training"]["jobs"]["2 ranks"]

@@ -1,4 +1,4 @@
-"""What ranks of torch.distributed see that train with one that dies, stands still, or differs."""
+"""Errors of torch.distributed ranks whose peer is killed, stops, or makes another call."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ HOW: dict[str, tuple[set[int], str]] = {
     "sleeps": ({0}, "which has not been submitted by rank 1"),
     "differs": ({0, 1}, "Mismatched"),
 }
-LIMIT = 1.5  # seconds, of the group
-# tests/faults holds the 2 s after a death; here torch itself takes its time.
+LIMIT = 1.5  # time limit of the group, in seconds
+# tests/faults enforces the 2 s after a failure; here torch itself needs more time.
 WITHIN = within(LIMIT + 4.0)
 
 
@@ -83,7 +83,7 @@ def by_gradred_run(*words: str) -> tuple[dict[int, dict[str, Any]], str]:
 
 
 def as_processes(*words: str) -> tuple[dict[int, dict[str, Any]], str]:
-    """Without an MPI, and without torchrun, which would end the other rank as well."""
+    """Run without an MPI, and without torchrun, which would end the other rank as well."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -132,7 +132,7 @@ with in_stream(driver, stream):
 def test_a_stream_that_never_comes_to_it_is_an_error_in_time(
     tmp_path: pathlib.Path, count: int
 ) -> None:
-    """On both ranks, of which one waits for the other and one for its own stream."""
+    """Both ranks raise: one waits for the other, and that one for its own stream."""
     file = tmp_path / "stuck.py"
     file.write_text(STUCK)
     tests = PROGRAM.parents[1]

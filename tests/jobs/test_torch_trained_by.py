@@ -1,4 +1,4 @@
-"""What `gradred run` says at its end of programs that another backend has trained."""
+"""The message of `gradred run` at its end if another backend has trained the program."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_job_says_once_that_another_backend_has_trained(
 
 
 class Core:
-    """What torch.distributed knows of a rank: its groups, each with operations by backend."""
+    """Stands in for torch.distributed: a rank's groups, with operations by backend."""
 
     def __init__(self, *groups: dict[str, int | None], rank: int = 0, size: int = 2) -> None:
         self.get_rank, self.get_world_size = lambda: rank, lambda: size

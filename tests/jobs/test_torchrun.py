@@ -46,8 +46,8 @@ def test_everything_of_a_process_group(ranks: int) -> None:
     assert len(re.findall(r"\d\d+ passed", done.stdout)) == ranks, done.stdout
 
 
-# Rank 1 ends in the middle of the first two attempts, which it counts: agents of torchrun count
-# the failures that they have seen.
+# Rank 1 ends in the middle of the first two attempts, which it counts. Agents of torchrun count the
+# failures that they have seen.
 ENDS_TWICE = r"""
 import os, pathlib, signal, sys
 import torch
@@ -107,7 +107,7 @@ def unused_port() -> int:
 def test_they_do_where_each_has_an_agent_of_its_own(
     tmp_path: Path, how: str, rendezvous: str
 ) -> None:
-    """As on two hosts: of c10d's agents one may count a failure, and the other one none."""
+    """As on two hosts: one of c10d's agents may count a failure, and the other none."""
     program = tmp_path / "program.py"
     program.write_text(ENDS_TWICE)
     port = unused_port()
@@ -126,7 +126,7 @@ def test_they_do_where_each_has_an_agent_of_its_own(
         ended = [agent.wait(100) for agent in agents]
     finally:
         for process in agents:
-            process.terminate()  # and its worker
+            process.terminate()  # this ends its worker, too
             process.wait(20)
     said = "".join((tmp_path / f"output of {agent}").read_text() for agent in range(2))
     assert ended == [0, 0], said

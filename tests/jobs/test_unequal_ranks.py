@@ -1,4 +1,4 @@
-"""Ranks that MPI allows to differ: thread levels, progress threads, communicators that are left."""
+"""Ranks with properties that MPI allows to differ: thread levels, free communicators and others."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def run(size: int, work: Callable[..., None], *arguments: Any, **variables: str)
             processes[-1].start()
         for process in processes:
             process.join(LIMIT_S)
-            process.kill()  # nothing, where it has ended
+            process.kill()  # no effect if the process has ended
             process.join()
     finally:
         for name in variables:
@@ -142,7 +142,7 @@ def _errors(rank: int, size: int, allgather: Any) -> None:
         comm.Barrier()
     with pytest.raises(UsageError, match="MPI is not initialised"):
         comm.Allreduce(np.zeros(3, np.longdouble), np.zeros(3, np.longdouble))
-    with pytest.raises(UsageError, match="rank 1"):  # of other lengths
+    with pytest.raises(UsageError, match="rank 1"):  # the ranks' arrays have different lengths
         gradred.allreduce(np.zeros(3 + (rank == 1)), comm=comm)
     assert (gradred.allreduce(np.ones(3), comm=comm) == size).all()
 
@@ -191,12 +191,12 @@ def _fork_with_an_array(rank: int, size: int, allgather: Any) -> None:
     if child != 0:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert not x.any()
-        mpi4py.rc.initialize = False  # this process is no rank
+        mpi4py.rc.initialize = False  # this process is not a rank
         return
     status = 1
     try:
         comm = gradred.connect(rank, size, allgather)
-        for turn in range(20):  # all ways are tried
+        for turn in range(20):  # enough turns to try all data paths
             x.fill(rank + turn)
             gradred.allreduce(x, out=x, comm=comm)
             assert (x == sum(range(size)) + size * turn).all(), f"turn {turn}"

@@ -1,4 +1,4 @@
-"""Programs that the launcher of another MPI has started, and those that only look so."""
+"""Programs started by the launcher of another MPI, and programs that only look so."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ CALLS = 10
 
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These tests say themselves what started a process."""
+    """Remove the variables of launchers: these tests set them."""
     for launcher in (
         *(OPEN_MPI, MPICH, SLURM),
         *WITHOUT_MPI,
@@ -64,7 +64,7 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def foreign() -> Launcher:
-    """The launcher that this Python's MPI does not listen to."""
+    """The launcher whose variables this Python's MPI ignores."""
     own = launch.find_mpi().family
     return MPICH if own == "Open MPI" else OPEN_MPI
 
@@ -75,7 +75,7 @@ def told(launcher: Launcher, size: int = 2, **more: str) -> dict[str, str]:
 
 
 def run(program: str, environment: dict[str, str], *prefix: str) -> list[str]:
-    """Lines that a Python program printed; it must end well."""
+    """The lines that a Python program printed; asserts that it succeeds."""
     command = [*prefix, sys.executable, "-c", program]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50)
     assert done.returncode == 0, done.stderr
@@ -83,7 +83,7 @@ def run(program: str, environment: dict[str, str], *prefix: str) -> list[str]:
 
 
 def is_done(lines: list[str]) -> bool:
-    """Whether every call was carried out; otherwise every one was refused."""
+    """Whether every call was carried out; otherwise asserts that every one was refused."""
     assert len(lines) == CALLS
     done = sum(line.endswith(": done") for line in lines)
     assert done in (0, CALLS), lines
@@ -229,7 +229,7 @@ def test_child_of_their_rank_is_not_taken_for_one_and_a_shell_is_no_rank(
 
 
 def test_launcher_started_by_another_is_the_one_that_is_named() -> None:
-    """As in `srun torchrun`: its agent, too, is told what srun tells."""
+    """As in `srun torchrun`: srun's variables are also set in torchrun's agent."""
     by_srun = told(SLURM, 2, SLURM_STEP_ID="0")
     torchrun = WITHOUT_MPI[0]
     started = {name: told(torchrun, 4)[name] for name in ("RANK", "WORLD_SIZE", *torchrun.also)}
@@ -283,7 +283,7 @@ def test_ranks_of_a_real_foreign_mpiexec_get_the_error_with_its_path(tmp_path: P
     assert done.returncode != 0
     mpi = launch.find_mpi()
     if "unsupported PMI version" in done.stderr:
-        return  # MPICH 5 sees Open MPI's mpiexec itself, and ends in MPI_Init
+        return  # MPICH 5 detects Open MPI's mpiexec itself, and ends in MPI_Init
     errors = [line for line in done.stderr.splitlines() if "gradred.errors.UsageError" in line]
     assert errors, done.stderr
     for line in errors:

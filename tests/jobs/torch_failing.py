@@ -1,6 +1,6 @@
-"""One rank of two that train; something happens to rank 1: `torch_failing.py WHAT HOW`.
+"""One rank of two that train; rank 1 fails: `torch_failing.py WHAT HOW`.
 
-The ranks that live print a line of JSON each, with the error that they got and after how long.
+Each surviving rank prints a line of JSON with the error that it got and the time until then.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ X = torch.ones(4, 6)
 
 
 def trouble(*_: Any) -> None:
-    """Of rank 1 alone."""
+    """Fail as HOW says, on rank 1 only."""
     if RANK == 0:
         return
     if HOW == "killed":
@@ -67,11 +67,12 @@ def fsdp2() -> Callable[[], None]:
 def functional() -> Callable[[], None]:
     from torch.distributed import _functional_collectives
 
-    torch.ops._c10d_functional.wait_tensor(X)  # loads what it takes
+    torch.ops._c10d_functional.wait_tensor(X)  # loads what the operation needs
 
     def step() -> None:
         trouble()
-        _functional_collectives.all_reduce(X, "sum", dist.group.WORLD) + 0  # which waits
+        # the addition waits for the result
+        _functional_collectives.all_reduce(X, "sum", dist.group.WORLD) + 0
 
     return step
 
@@ -98,4 +99,4 @@ dist.init_process_group("gradred", timeout=LIMIT)
 step = {"ddp": ddp, "fsdp2": fsdp2, "functional": functional, "recv": recv}[WHAT]()
 dist.barrier()
 print(json.dumps({"rank": RANK, **report(step)}), flush=True)
-time.sleep(0.5)  # the other one has an error of its own, not of this rank's end
+time.sleep(0.5)  # so that the other rank gets its own error, not one from this rank's end

@@ -1,8 +1,8 @@
 """On PYTHONPATH of tests that start many processes with PyTorch's optimizers, or its DDP.
 
-These import PyTorch's compiler when they are made, which takes each process 1.5 s of a core, to say
-that they are not to be compiled, or to ask whether it has a way of its own to share gradients. Here
-they find one that knows no more than that.
+These import PyTorch's compiler when they are made, which takes each process 1.5 s of a core. They
+only declare that they are not to be compiled, or ask for its mode of sharing gradients. Here they
+get a stand-in with only these functions.
 """
 
 from __future__ import annotations

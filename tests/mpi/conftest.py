@@ -1,4 +1,4 @@
-"""What tests of ranks that disagree share."""
+"""Fixtures of tests of ranks that disagree."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import gradred
 
 @pytest.fixture(scope="session")
 def stepped_clock() -> Iterator[SteppedClock]:
-    """One for all ranks, which are processes of one machine."""
+    """One clock for all ranks, which are processes of one machine."""
     world = MPI.COMM_WORLD
     own = SteppedClock() if world.rank == 0 else None
     made = own or SteppedClock(world.bcast(None, root=0))
@@ -30,7 +30,7 @@ def stepped_clock() -> Iterator[SteppedClock]:
 
 @pytest.fixture(scope="module", params=["shared memory", "messages"])
 def comm(request: pytest.FixtureRequest) -> Iterator[gradred.Comm]:
-    """A communicator that has been used once."""
+    """A communicator after its first call."""
     made = gradred.Comm(MPI.COMM_WORLD.Dup())
     if request.param == "messages":
         use(shm=False)
@@ -42,7 +42,7 @@ def comm(request: pytest.FixtureRequest) -> Iterator[gradred.Comm]:
 
 @pytest.fixture
 def usable(comm: gradred.Comm) -> Iterator[None]:
-    """`comm` serves a call after the test as well."""
+    """After the test, checks that `comm` still serves a call."""
     yield
     x = np.arange(1000.0) + comm.rank
     comm.Allreduce(MPI.IN_PLACE, x)

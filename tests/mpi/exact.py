@@ -1,7 +1,7 @@
-"""Inputs whose reductions are exact in every order of the ranks, and what should come out.
+"""Inputs whose reductions are exact in every order of the ranks, and the expected results.
 
-Values are integers so small that no sum of eight ranks leaves what the type holds exactly, or, for
-products, powers of two (times powers of i in complex types). Integers wrap, in any order alike.
+Values are integers so small that the type holds every sum of eight ranks exactly. For products they
+are powers of two (times powers of i in complex types). Integers wrap in the same way in any order.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from gradred.ops import UFUNCS
 Array = NDArray[Any]
 
 DTYPES = tuple(ITEMSIZES)
-FACTOR = 0.5  # of premul: halves of small integers are exact too
+FACTOR = 0.5  # of premul: halves of small integers are exact, too
 
 _FUNCTIONS: dict[str, np.ufunc] = {op: getattr(np, name) for op, name in UFUNCS.items()}
 
 
 def ops_of(dtype: str) -> list[str]:
-    """The operations that elements of this type have."""
+    """The operations for elements of this type."""
     return [op for op in (*OPS, "premul") if _core.has_reduction(op, dtype)]
 
 
 def make_input(rank: int, count: int, dtype: str, op: str = "sum") -> Array:
-    """One rank's vector; different on each rank and in each place."""
+    """One rank's vector, with other values on each rank and in each place."""
     index = np.arange(count)
     mixed = index * 7 + rank * 5 + index // 11
     kind = numpy_dtype(dtype)
@@ -59,7 +59,10 @@ def reduced(size: int, count: int, dtype: str, op: str = "sum") -> Array:
 
 
 def _scaled(vector: Array, factor: float, divisor: int = 0) -> Array:
-    """Times the factor (or over the divisor); integers in float64, truncated toward zero."""
+    """The vector times the factor (or over the divisor).
+
+    Integers are computed in float64 and truncated toward zero.
+    """
     if vector.dtype.kind in "iu":
         exact = vector.astype(np.float64)
         return np.trunc(exact / divisor if divisor else exact * factor).astype(vector.dtype)
@@ -73,7 +76,7 @@ def _scaled(vector: Array, factor: float, divisor: int = 0) -> Array:
 
 
 def differences(found: Array, expected: Array, title: str) -> list[str]:
-    """Empty if the arrays are equal, else one line; so a rank can go on and keep step."""
+    """Empty if the arrays are equal, otherwise one line; it does not raise, so ranks keep step."""
     if found.dtype == expected.dtype and np.array_equal(found, expected):
         return []
     where = np.flatnonzero(np.ravel(found != expected))[:3].tolist()

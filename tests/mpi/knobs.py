@@ -1,4 +1,4 @@
-"""Knobs for some communicators of a test."""
+"""Settings for some communicators of a test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gradred import _core, config
 
 
 def use(**knobs: Any) -> None:
-    """These hold for communicators that are first used from now on; the others: their defaults."""
+    """Set these for communicators first used from now on, and all other settings to defaults."""
     config.reset()
     for name, value in knobs.items():
         config.set(name, value)

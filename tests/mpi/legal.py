@@ -1,7 +1,7 @@
-"""Legal programs: while rank 0 waits in a call of gradred, rank 1 needs its MPI to get on.
+"""Legal programs: while rank 0 waits in a call of gradred, rank 1 needs progress of rank 0's MPI.
 
-A table of what rank 1 needs (`NEEDS`) and of the ways to wait in gradred (`WAYS`). As a program,
-`legal.py LEVEL`, it goes through `cases` under an MPI that is initialised at that thread level.
+A table of what rank 1 needs (`NEEDS`) and of the forms of waiting in gradred (`WAYS`). As a
+program, `legal.py LEVEL`, it runs `cases` under an MPI that is initialised at that thread level.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from mpi4py import MPI
 import gradred
 
 WORLD = MPI.COMM_WORLD
-LARGE = 8 << 20  # bytes: no MPI sends that much before the receiver has asked for it
-SHORT, LONG = 3, 300_000  # elements: on shared memory, and over messages if the call is started
+LARGE = 8 << 20  # bytes; no MPI sends that much before the receiver has asked for it
+# elements: through shared memory, and over messages if the call is started
+SHORT, LONG = 3, 300_000
 
 
 @contextlib.contextmanager
 def receive_posted() -> Iterator[None]:
-    """Rank 1's Send ends once rank 0 takes the message."""
+    """Rank 1's Send ends once rank 0 receives the message."""
     message = np.zeros(LARGE, np.uint8)
     request = WORLD.Irecv(message, 1) if WORLD.rank == 0 else None
     if WORLD.rank == 1:
@@ -73,7 +74,7 @@ def broadcast_started() -> Iterator[None]:
 
 @contextlib.contextmanager
 def receive_posted_beside_a_message_to_itself() -> Iterator[None]:
-    """A message that nobody takes lies there for whoever probes rank 0's MPI."""
+    """Any probe of rank 0's MPI finds a message that no receive asks for."""
     ones = np.ones(1)
     alone = MPI.COMM_SELF.Isend(ones, 0) if WORLD.rank == 0 else None
     with receive_posted():
@@ -169,7 +170,7 @@ def many(comm: gradred.Comm) -> None:
 
 
 def shrinking(comm: gradred.Comm) -> None:
-    """Of a sound communicator: all of its ranks."""
+    """shrink() of a communicator without failures: all of its ranks."""
     blocking(SHORT)(comm.shrink())
 
 
@@ -191,12 +192,12 @@ WAYS: dict[str, Callable[[gradred.Comm], None]] = {
 
 
 def ways() -> list[str]:
-    """Only ranks of one host can shrink a communicator."""
+    """All forms of waiting, without shrink() on several hosts, where it is not possible."""
     return [way for way in WAYS if ON_ONE_HOST or not way.startswith("shr")]
 
 
 def cases(full: bool) -> list[tuple[str, str]]:
-    """Pairs of a need and a way: every need and every way, or every pair of them."""
+    """Pairs of a need and a form of waiting: each of them once, or, if `full`, every pair."""
     if full:
         return [(need, way) for need in NEEDS for way in ways()]
     few = ("Allreduce", "Iallreduce, Wait", "Iallreduce, Test")
@@ -206,7 +207,7 @@ def cases(full: bool) -> list[tuple[str, str]]:
 
 
 def go_through(need: str, way: str, *, first: bool = False) -> None:
-    """One program of the table; `first`: it is the first call on its communicator."""
+    """Run one program of the table; `first`: it is the first call on its communicator."""
     plain = WORLD.Dup()
     comm = gradred.Comm(plain)
     if not first:
@@ -221,7 +222,8 @@ def go_through(need: str, way: str, *, first: bool = False) -> None:
 if __name__ == "__main__":
     assert MPI.Query_thread() == getattr(MPI, f"THREAD_{sys.argv[1].upper()}")
     for need, way in cases(full=False):
-        if way == "shrunk, long, MPI.Request.Waitall":  # no request below MPI_THREAD_MULTIPLE
+        # there is no request below MPI_THREAD_MULTIPLE
+        if way == "shrunk, long, MPI.Request.Waitall":
             continue
         go_through(need, way)
         print(f"rank {WORLD.rank}: {need}, {way}", flush=True)

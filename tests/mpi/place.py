@@ -1,4 +1,4 @@
-"""Where the ranks are: tests of one host's memory ask for what there is, or say why they do not."""
+"""Where the ranks are, for tests that depend on shared memory, or are skipped without it."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from mpi4py import MPI
 
 ON_ONE_HOST = len(set(MPI.COMM_WORLD.allgather(socket.gethostname()))) == 1
 WHY_NOT = "the ranks are on several hosts, which share no memory"
-IN_MEMORY = "node" if ON_ONE_HOST else "hierarchical"  # an allreduce's plan
+IN_MEMORY = "node" if ON_ONE_HOST else "hierarchical"  # the plan of an allreduce

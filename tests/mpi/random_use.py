@@ -40,7 +40,7 @@ MOST_BYTES = 2 << 20
 GUARD_BYTES = 64
 GUARD, EMPTY = 0xA5, 0x5A
 
-# Around the sizes at which gradred takes another path.
+# Bytes around which gradred takes another data path.
 EDGES = (48, 56, 64, 512, 4096, 8 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20)
 PLANS = ("mpi", *schedules.names("allreduce"))
 MPI_DTYPES = ("int8", "int32", "int64", "uint16", "float32", "float64", "complex128")
@@ -48,7 +48,7 @@ MPI_DTYPES = ("int8", "int32", "int64", "uint16", "float32", "float64", "complex
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One thing that all ranks of a communicator do; each kind uses what it needs of it."""
+    """One action of all ranks of a communicator; each kind uses the fields that it needs."""
 
     number: int
     kind: str
@@ -60,14 +60,14 @@ class Step:
     plan: str | None = None
     root: int = 0
     peer: int = 1
-    """As many ranks behind `root`."""
+    """The distance from `root` to the rank."""
     later: int = 0
-    """The step at which a message is received; of a persistent call its number."""
+    """The step at which a message is received; for a persistent call its number."""
     flag: bool = False
     made: tuple[tuple[int, tuple[int, ...]], ...] = ()
     """New communicators: numbers, and members by their ranks in the world."""
     parts: tuple[Step, ...] = ()
-    """What the threads do."""
+    """The steps of the threads."""
 
     def __str__(self) -> str:
         fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)[2:]}
@@ -83,7 +83,7 @@ class Step:
 
 
 class Guarded:
-    """An array in the middle of memory that nobody may write to."""
+    """An array in the middle of memory that must not be written."""
 
     def __init__(self, content: Array) -> None:
         self._memory = np.full(content.nbytes + 2 * GUARD_BYTES, GUARD, np.uint8)
@@ -108,7 +108,7 @@ class Guarded:
 
 @dataclasses.dataclass
 class Buffers:
-    """Of one call: what goes in, where the result goes, and what it must be."""
+    """The buffers of one call, and the check of its result."""
 
     send: Any
     recv: Array
@@ -116,7 +116,7 @@ class Buffers:
 
 
 def salted(step: Step, turn: int) -> int:
-    """Where in the endless vectors this call begins: each has other values."""
+    """The offset of this call in the endless vectors, so that each call has other values."""
     return (step.number * 13 + turn * 5) % 97
 
 
@@ -131,7 +131,7 @@ def result(step: Step, size: int, count: int, turn: int = 0) -> Array:
 
 
 def buffers(step: Step, mine: Array, expected: Array) -> Buffers:
-    """Two guarded buffers, or one that begins with the result where the call is in place."""
+    """Two guarded buffers, or one that holds the input first if the call is in place."""
     if step.in_place:
         both = Guarded(mine)
         return Buffers(MPI.IN_PLACE, both.array, lambda title: both.problems(expected, title))
@@ -166,7 +166,7 @@ class Flight:
 
 
 class Rank:
-    """What this rank has in hand."""
+    """The state of this rank."""
 
     def __init__(self, seed: str, world: gradred.Comm, verbose: bool = False) -> None:
         self.verbose = verbose
@@ -176,7 +176,7 @@ class Rank:
         self.persistent: dict[int, tuple[Step, Any, Buffers, Guarded]] = {}
         self.messages: dict[int, Step] = {}
         self.finished: list[Any] = []  # requests that outlive their communicators
-        self.dropped: list[tuple[str, Buffers]] = []  # of requests that nobody holds
+        self.dropped: list[tuple[str, Buffers]] = []  # of requests that the program has dropped
         self.problems: list[str] = []
 
     def start(
@@ -188,7 +188,7 @@ class Rank:
         self.problems += found.check(str(step))
 
     def wait_for(self, flights: Sequence[Flight]) -> None:
-        """In some order, by some of the ways that there are."""
+        """Wait in random order, by a random form of waiting."""
         flights = list(flights)
         self.random.shuffle(flights)
         plain = [flight for flight in flights if not flight.refused]
@@ -299,7 +299,7 @@ def sending(step: Step, comm: gradred.Comm) -> Buffers:
 
 
 def plan_of(step: Step) -> str | None:
-    """Not plan "mpi" for what MPI has no name for: small floats, truth values but for logic."""
+    """Not plan "mpi" for what MPI cannot express: small floats, booleans except for logic."""
     small = step.dtype.startswith(("float8", "float16", "bfloat16"))
     of_mpi = step.op.startswith("l") if step.dtype == "bool" else not small
     return None if step.plan == "mpi" and not of_mpi else step.plan
@@ -381,9 +381,9 @@ def start_many(rank: Rank, step: Step, comm: gradred.Comm) -> None:
 
 
 def drop(rank: Rank, step: Step, comm: gradred.Comm) -> None:
-    """Forget the request in flight, half of the time its buffers as well, while garbage goes."""
+    """Drop the request in flight, and half of the time its buffers, while garbage is collected."""
     thresholds = gc.get_threshold()
-    gc.set_threshold(1, 1, 1)  # in any allocation of Python's own
+    gc.set_threshold(1, 1, 1)  # at any allocation of Python objects
     try:
         found = reducing(step, comm)
         comm.Iallreduce(found.send, found.recv, op_of(step))
@@ -402,7 +402,7 @@ def init(rank: Rank, step: Step, comm: gradred.Comm) -> None:
 
 
 def fire(rank: Rank, step: Step, comm: gradred.Comm) -> None:
-    """Start a persistent call with other values; here and there by `p()`."""
+    """Start a persistent call with other values; sometimes by `p()`."""
     made, request, found, recv = rank.persistent[step.later]
     if any(flight.request is request for flight in rank.in_flight):
         rank.wait_for([flight for flight in rank.in_flight if flight.request is request])
@@ -438,7 +438,7 @@ PAIR = MPI.DOUBLE.Create_contiguous(2).Commit()
 
 
 def handed_own(rank: Rank, step: Step, comm: gradred.Comm) -> None:
-    """The program's own operation, of a derived type or not."""
+    """A user-defined operation, of a derived type or not."""
     step = dataclasses.replace(step, dtype="float64", op="sum", count=step.count // 2 * 2)
     found = reducing(step, comm)
     if step.flag:
@@ -476,7 +476,7 @@ def _check_minloc(rank: Rank, step: Step, comm: gradred.Comm, y: Array) -> None:
 
 
 def refused(rank: Rank, step: Step, comm: gradred.Comm) -> None:
-    """By all ranks, or by one alone, of whose mistake the others hear."""
+    """All ranks refuse, or one alone refuses and the others are notified."""
     x, y = np.ones(step.count + 2), np.ones(step.count + 2)
     wrong = step.flag or comm.rank == step.root % comm.size
 
@@ -493,7 +493,8 @@ def refused(rank: Rank, step: Step, comm: gradred.Comm) -> None:
 
 def refused_started(rank: Rank, step: Step, comm: gradred.Comm) -> None:
     x, y = np.ones(step.count + 2), np.ones(step.count + 2)
-    if not step.flag:  # before the set-up the peers' calls are the MPI's, and they hear of nobody
+    # before the set-up the peers' calls are the MPI's, and the peers get no notice
+    if not step.flag:
         comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
     if step.flag or comm.rank == step.root % comm.size:
         rank.require_refused(lambda: comm.Iallreduce(x, y[1:]), str(step))
@@ -503,7 +504,7 @@ def refused_started(rank: Rank, step: Step, comm: gradred.Comm) -> None:
 
 
 def message(rank: Rank, step: Step, comm: gradred.Comm) -> None:
-    """From `root` to the rank `peer` behind it, who takes it at once or some steps later."""
+    """From `root` to the rank `peer` after it, which receives it at once or some steps later."""
     source, target = ends(step, comm)
     data = contribution(step, source, step.count)
     tag = step.number % 30000
@@ -556,11 +557,11 @@ def receive_late(rank: Rank, step: Step, comm: gradred.Comm) -> None:
 
 
 def exchange(rank: Rank, step: Step, comm: gradred.Comm) -> None:
-    """Everybody sends to the next rank."""
+    """Every rank sends to the next rank."""
     left = (comm.rank - 1) % comm.size
     data = contribution(step, left, step.count)
     mine, into = contribution(step, comm.rank, step.count), Guarded.empty(step.count, step.dtype)
-    tag = 30001  # of no message
+    tag = 30001  # no message has this tag
     comm.Sendrecv(mine, (comm.rank + 1) % comm.size, tag, into.array, left, tag)
     rank.problems += into.problems(data, str(step))
 
@@ -575,7 +576,7 @@ def ibcast(rank: Rank, step: Step, comm: gradred.Comm) -> None:
 
 
 def mpi_allreduce(rank: Rank, step: Step, comm: gradred.Comm) -> None:
-    """The MPI's own, on the same communicator, blocking or not."""
+    """The MPI's own collectives, on the same communicator, blocking or not."""
     step = dataclasses.replace(step, op="sum", dtype="int64", count=min(step.count, 20_000))
     found = reducing(step, comm)
     if step.flag:
@@ -609,7 +610,7 @@ def make(rank: Rank, step: Step, comm: gradred.Comm) -> None:
         made = comm.Dup()
     if mine is None:
         return
-    # The knobs count when gradred first meets the communicator, which is here.
+    # gradred reads the settings when it first uses the communicator, which is here.
     config.set("shm", step.flag)
     rank.comms[mine[1][0]] = gradred.Comm(made)
     _core.comm_info(rank.comms[mine[1][0]])
@@ -617,7 +618,7 @@ def make(rank: Rank, step: Step, comm: gradred.Comm) -> None:
 
 
 def free(rank: Rank, step: Step, comm: gradred.Comm) -> None:
-    """With what is in flight on it, or after that has ended.
+    """Free it while operations on it are in flight, or after they have ended.
 
     Open MPI frees a communicator under the MPI's own non-blocking collective calls, and crashes.
     """
@@ -631,7 +632,7 @@ def free(rank: Rank, step: Step, comm: gradred.Comm) -> None:
 
 
 def threads(rank: Rank, step: Step, comm: gradred.Comm) -> None:
-    """Each on a communicator of its own."""
+    """Run threads, each on its own communicator."""
     by_comm: dict[int, list[Step]] = collections.defaultdict(list)
     for part in step.parts:
         if part.comm in rank.comms:
@@ -666,11 +667,11 @@ def threads(rank: Rank, step: Step, comm: gradred.Comm) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """What a step may be, and how often it is."""
+    """What a step of this kind may contain, and how often it is drawn."""
 
     run: Callable[[Rank, Step, gradred.Comm], None]
     weight: int = 0
-    """0: drawn in a way of its own."""
+    """0: it is drawn separately."""
     in_threads: bool = False
     mpi_types: bool = False
     """Only types that the MPI has."""
@@ -714,7 +715,7 @@ KINDS = {
 
 
 class Program:
-    """Draws the steps; the same on all ranks, whichever of them a step concerns."""
+    """Draws the steps; they are the same on all ranks, even if a step concerns only some."""
 
     def __init__(self, seed: int, size: int) -> None:
         self.random = random.Random(seed)
@@ -853,7 +854,7 @@ class Program:
         return Step(self.number, "threads", 0, parts=tuple(parts))
 
     def rest(self) -> list[Step]:
-        """What is left to do after the last step."""
+        """Wait for what is left after the last step."""
         steps = []
         for _, late in sorted(self.due.items()):
             steps.append(Step(1 << 20, "receive", late.comm, later=late.number))
@@ -863,7 +864,7 @@ class Program:
 
 
 def play(seed: int, steps: int, verbose: bool = False) -> list[str]:
-    """Run one program on all ranks; what went wrong, in lines."""
+    """Run one program on all ranks. Returns the problems, as lines."""
     world = gradred.Comm(MPI.COMM_WORLD.Dup())
     program, rank = Program(seed, world.size), Rank(str(seed), world, verbose)
 
@@ -888,7 +889,7 @@ def play(seed: int, steps: int, verbose: bool = False) -> list[str]:
     rank.wait_for(rank.in_flight)
     for comm in list(rank.comms.values()):
         comm.Free()
-    while _core.in_flight():  # what was dropped
+    while _core.in_flight():  # what the program dropped
         MPI.COMM_WORLD.Iprobe()
     for title, found in rank.dropped:
         rank.problems += found.check(title)

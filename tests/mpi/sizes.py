@@ -1,11 +1,11 @@
-"""Numbers of ranks that tests are for."""
+"""Numbers of ranks for which tests are meant."""
 
 from __future__ import annotations
 
 import pytest
 from mpi4py import MPI
 
-# Where each test costs much and the fourth rank differs in nothing from the third.
+# For expensive tests in which a fourth rank would test nothing new.
 up_to_three_ranks = pytest.mark.skipif(
     MPI.COMM_WORLD.size > 3, reason="three ranks are enough for this"
 )

@@ -22,7 +22,7 @@ TOTAL = SIZE * (SIZE + 1) // 2
 
 
 class Lender:
-    """Lends an array by DLPack."""
+    """An object that offers an array only by DLPack."""
 
     def __init__(self, x: npt.NDArray[Any]) -> None:
         self.x = x
@@ -151,7 +151,7 @@ def test_methods_of_mpi4py_take_dense_arrays_with_axes_in_any_order() -> None:
         with pytest.raises(UsageError, match="order of axes"):
             comm.Allreduce(MPI.IN_PLACE, square)
     columns = torch.full((4 * SIZE, 3), RANK + 1.0)
-    part = torch.zeros(3, 4).T  # bytes, as the MPI sees them
+    part = torch.zeros(3, 4).T  # the MPI sees bytes
     comm.Reduce_scatter_block(columns.T, part)
     assert (part == TOTAL).all()
     turned_twice = torch.full((4, 3), RANK + 1.0).T
@@ -161,7 +161,7 @@ def test_methods_of_mpi4py_take_dense_arrays_with_axes_in_any_order() -> None:
         comm.Allreduce(turned_twice, torch.ones(3, 4))
     with pytest.raises(UsageError, match="axes are in another order"):
         comm.Bcast(x)
-    # Types that are the MPI's alone.
+    # Types that only the MPI has.
     wide = np.full((4, 3, 2), RANK + 1.0, np.longdouble).transpose(1, 0, 2)
     comm.Allreduce(MPI.IN_PLACE, wide)
     assert (wide == TOTAL).all()
@@ -183,7 +183,7 @@ GAPS = {
 
 @pytest.mark.parametrize("kind", GAPS)
 def test_the_remedy_for_gaps_suits_input_and_result_and_names_the_call(kind: str) -> None:
-    """A copy of the array for the result would get it, and the program would not see it."""
+    """The result would go to a copy of the array, which the program would not see."""
     comm = gradred.Comm(MPI.COMM_WORLD.Dup())
     x: Any = GAPS[kind]()
     y: Any = x.contiguous() if kind == "torch" else np.array(x)
@@ -294,7 +294,7 @@ def test_many_arrays_in_place_and_into_out() -> None:
     assert gradred.allreduce_many([]) == []
 
 
-# Around the sizes up to which they are packed, of which several fill more than one vector.
+# Around the sizes up to which arrays are packed; several of them fill more than one vector.
 MIXED_SIZES = [1, 1023, 1024, 1025, 0, 65_536, 65_537, 3, 900_000, *[65_000] * 20, 7]
 
 
@@ -324,7 +324,7 @@ def test_small_arrays_are_packed_and_large_ones_reduced_where_they_lie(
 def test_ranks_whose_arrays_are_of_other_kinds_agree() -> None:
     x = np.arange(12, dtype="float32").reshape(1, 3, 1, 4)
     plain = [x, x.transpose(3, 0, 1, 2), np.asfortranarray(x), np.ones((5, 1, 2), order="F")]
-    lent: list[Any] = [Lender(each) for each in plain]  # whose memory is looked at in Python
+    lent: list[Any] = [Lender(each) for each in plain]  # Python reads the memory of these
     given: Any = plain if RANK % 2 == 0 else lent
     outs = [np.empty_like(each) for each in plain]
     gradred.allreduce_many(given, out=outs)
@@ -547,7 +547,8 @@ def test_plain_arrays_take_no_closer_look() -> None:
 def test_plain_tensors_of_torch_take_no_closer_look() -> None:
     torch = pytest.importorskip("torch")
     comm = gradred.Comm(MPI.COMM_WORLD.Dup())
-    gradred.allreduce(torch.ones(2), comm=comm)  # the first look, at torch itself
+    # the first use of a tensor imports what is needed for torch
+    gradred.allreduce(torch.ones(2), comm=comm)
     for x in (torch.ones(3, 5), torch.nn.Parameter(torch.ones(4), requires_grad=False)):
         y = _core.allreduce_array(comm, x, "sum", None)
         assert (type(y), y.shape, y.dtype) == (torch.Tensor, x.shape, x.dtype)
@@ -563,7 +564,7 @@ def test_plain_tensors_of_torch_take_no_closer_look() -> None:
         torch.ones(4).expand(3, 4),
         torch.ones(4, 4).T,
         torch.ones(4, dtype=torch.complex64).conj(),
-        torch.complex(torch.ones(4), torch.ones(4)).conj().imag,  # negated
+        torch.complex(torch.ones(4), torch.ones(4)).conj().imag,  # a view with the negative bit
         torch.ones(4).to_sparse(),
         torch.ones(4, device="meta"),
         torch.ones(0),

@@ -1,4 +1,4 @@
-"""Callbacks of operations in flight: each called once, by whom, and what it may do."""
+"""Callbacks of operations in flight: each is called once, by which thread, and what it may do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import gradred
 WORLD = gradred.Comm(MPI.COMM_WORLD)
 RANK, SIZE = WORLD.rank, WORLD.size
 TOTAL = SIZE * (SIZE + 1) // 2
-TOO_LONG = 30  # seconds
+TOO_LONG = 30  # limit in seconds
 
 needs_threads = pytest.mark.skipif(
     MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="the MPI is below THREAD_MULTIPLE"
@@ -28,7 +28,7 @@ pytestmark = [needs_threads, pytest.mark.timeout(120)]
 
 
 class Seen:
-    """A callback that remembers by whom and with what it was called."""
+    """A callback that records the thread and the arguments of each call."""
 
     def __init__(self, then: Callable[[Any], Any] = lambda request: None) -> None:
         self.requests: list[Any] = []
@@ -47,20 +47,20 @@ class Seen:
         self.called.set()
 
     def wait(self) -> None:
-        """Until it has returned, and did not raise."""
+        """Wait until it has returned; asserts that it did not raise."""
         assert self.called.wait(TOO_LONG), "the callback has not been called"
         assert self.error is None, self.error
 
 
 @contextlib.contextmanager
 def made(path: str) -> Iterator[gradred.Comm]:
-    """A communicator whose operations take this path."""
+    """A communicator whose operations use this transport."""
     if path == "one rank":
         comm = gradred.Comm(MPI.COMM_SELF.Dup())
     else:
         use(shm=path != "messages")
         comm = gradred.Comm(MPI.COMM_WORLD.Dup())
-        if path != "the MPI":  # which carries them out until a blocking call
+        if path != "the MPI":  # the MPI carries calls out until a blocking call
             comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
         use()
     yield comm
@@ -114,7 +114,7 @@ def test_callback_is_called_once_with_its_request_after_the_end(
 def test_wait_of_the_request_has_called_its_callbacks_in_their_order() -> None:
     with made("shared memory") as comm:
         for turn in range(20):
-            is_late = turn % SIZE == RANK  # nothing ends before it comes
+            is_late = turn % SIZE == RANK  # the operation cannot end before this rank comes
             if is_late:
                 MPI.COMM_WORLD.Barrier()
             request, _ = start(comm)
@@ -178,7 +178,7 @@ def test_callback_starts_operations_and_waits_for_them(path: str) -> None:
 
 @pytest.mark.skipif(SIZE == 1, reason="one rank waits for nobody")
 def test_callback_is_called_while_the_program_is_in_a_blocking_call() -> None:
-    """Rank 0 blocks until its callback has sent the others what they wait for."""
+    """Rank 0 blocks until its callback has sent the message for which the others wait."""
     with made("shared memory") as first, made("shared memory") as second:
         token = np.ones(1)
 
@@ -200,7 +200,7 @@ def test_callback_is_called_while_the_program_is_in_a_blocking_call() -> None:
 
 @pytest.mark.skipif(SIZE == 1, reason="operations of one rank end at once")
 def test_operations_go_on_while_a_callback_waits_for_something_else() -> None:
-    """Nobody waits for the second operation; its end lets the callback of the first go."""
+    """No thread waits for the second operation; its end releases the callback of the first."""
     with made("shared memory") as first, made("messages") as second:
         event = threading.Event()
         one, _ = start(first)
@@ -299,4 +299,4 @@ def test_callback_of_a_failed_operation_learns_why(path: str) -> None:
         request.add_done_callback(seen)
         ask(request)
         seen.wait()
-        assert told  # who comes first
+        assert told  # the rank that comes first

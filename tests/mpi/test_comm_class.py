@@ -1,4 +1,4 @@
-"""Comm is a communicator of mpi4py, and so are those that it makes."""
+"""Comm is a communicator of mpi4py, and so are the communicators that it makes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_new_communicators_are_gradreds(name: str) -> None:
     except NotImplementedError:
         pytest.skip(f"this MPI has no {name}")
     assert isinstance(new, gradred.Comm)
-    y = np.full(2, 1, ml_dtypes.bfloat16)  # which the MPI itself cannot reduce
+    y = np.full(2, 1, ml_dtypes.bfloat16)  # the MPI itself cannot reduce this type
     new.Allreduce(MPI.IN_PLACE, y)
     assert y.astype(int).tolist() == [new.size] * 2
     new.Free()
@@ -106,7 +106,7 @@ def returns(function: ast.FunctionDef) -> set[str]:
 
 
 def test_every_method_that_makes_an_intracommunicator_is_overridden() -> None:
-    """mpi4py's stub says which they are; those that give the class itself need no override."""
+    """mpi4py's stub lists them; methods that return the class itself need no override."""
     stub = ast.parse(Path(mpi4py.__file__).with_name("MPI.pyi").read_text())
     makers = {"Comm", "Intracomm", "Topocomm", "Cartcomm", "Graphcomm", "Distgraphcomm"}
     classes = {"Comm": "Comm", "Intracomm": "Comm", "Cartcomm": "CartComm"}

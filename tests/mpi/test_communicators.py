@@ -1,4 +1,4 @@
-"""Communicators that come and go, with operations in flight: results, and what they take."""
+"""Communicators that are made and freed with operations in flight: results and resources."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ COUNTS = (1, 3, 700, 3000, 40_000)  # in a cache line, a slot, the beginning of 
 
 @dataclass(eq=False)
 class Group:
-    """A communicator as every rank of the world knows it, whether or not it is one of its ranks."""
+    """A communicator as every rank of the world records it, whether or not it is a member."""
 
     members: list[int]
     comm: gradred.Comm | None
     in_flight: list[tuple[MPI.Request, np.ndarray[Any, Any], int]] = field(default_factory=list)
 
     def allreduce(self, count: int, turn: int, *, blocks: bool) -> None:
-        """Start it or carry it out, if this rank takes part."""
+        """Start an allreduce or carry it out, if this rank is a member."""
         if self.comm is None:
             return
         expected = sum(rank * 1000 + turn for rank in self.members)
@@ -44,7 +44,7 @@ class Group:
             self.in_flight.append((self.comm.Iallreduce(x, y), y, expected))
 
     def end(self) -> None:
-        """Wait for what is in flight, and free it."""
+        """Wait for what is in flight, and free the communicator."""
         if self.comm is None:
             return
         for request, y, expected in self.in_flight:
@@ -107,15 +107,15 @@ def test_ranks_that_share_memory_map_no_more_for_further_communicators() -> None
 
 
 def resident() -> int:
-    """Bytes of memory that this process has."""
+    """Resident bytes of this process."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * mmap.PAGESIZE
 
 
 @pytest.mark.skipif(SIZE not in (2, 3), reason="one rank sends nothing; many have much memory")
 def test_what_communicators_keep_for_later_calls_is_bounded_for_all_of_them_together() -> None:
-    """256 MiB, in place of as much in each."""
-    x = np.ones(64 << 17)  # 64 MiB, and scratch memory of as much
+    """The limit is 256 MiB for all of them, not for each."""
+    x = np.ones(64 << 17)  # 64 MiB, and as much scratch memory
     comms = [WORLD.Dup() for _ in range(9)]
 
     def call(comm: gradred.Comm) -> None:

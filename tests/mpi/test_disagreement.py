@@ -1,6 +1,6 @@
-"""Ranks that ask for different things, or whose arguments are refused: an error on every rank.
+"""Ranks that make different calls, or whose arguments are refused: an error on every rank.
 
-Each case runs where the ranks share memory and where only messages go between them; afterwards the
+Each case runs where the ranks share memory and where only messages connect them. Afterwards the
 communicator must serve the next call.
 """
 
@@ -42,7 +42,7 @@ class Call:
     fortran: bool = False
 
     def run(self, comm: gradred.Comm) -> bool:
-        """Whether the results are right."""
+        """Make the call. Returns whether the results are right."""
         count = COUNTS[self.size] + self.more
         x = np.full(count, RANK + 1.0, self.dtype)
         y = np.zeros_like(x)
@@ -82,11 +82,11 @@ class Call:
         return bool((y == total).all())
 
     def raises_beside(self, other: Call) -> bool | None:
-        """Whether every rank must raise where all but one make this call; None if it may be."""
+        """Whether every rank must raise if one rank makes `other`; None if either is allowed."""
         if other.function in ("refused", "of objects"):
             return True
         if {self.function, other.function} == {"Allreduce", "Iallreduce"}:
-            # Not legal, yet it does no harm where they go the same way.
+            # It is not legal, but harmless where both go the same way.
             same = dataclasses.replace(other, function=self.function)
             return self.raises_beside(same) or None
         names = ["function", "dtype", *COUNTING[self.function]]
@@ -94,7 +94,8 @@ class Call:
             return True
         if self.function != "allreduce" or self.plan == other.plan:
             return False
-        return True if self.plan and other.plan else None  # gradred may choose the other's
+        # gradred may choose the same plan as the other
+        return True if self.plan and other.plan else None
 
 
 def add(a: Any, b: Any, datatype: MPI.Datatype) -> None:
@@ -104,7 +105,7 @@ def add(a: Any, b: Any, datatype: MPI.Datatype) -> None:
 
 OWN = MPI.Op.Create(add, commute=True)
 
-# What ranks have to agree on beside the type; plans are compared apart.
+# What ranks have to agree on besides the type; plans are compared separately.
 COUNTING = {
     "allreduce": ["size", "more", "op"],
     "allreduce_many": ["size", "more", "op", "fortran"],
@@ -158,7 +159,7 @@ needs_threads = pytest.mark.skipif(
 @needs_threads
 @pytest.mark.parametrize("seed", range(4))
 def test_ranks_raise_exactly_if_one_asks_for_something_else(comm: gradred.Comm, seed: int) -> None:
-    draw = random.Random(seed)  # of the same numbers on all ranks
+    draw = random.Random(seed)  # the same random numbers on all ranks
     for turn in range(40):
         common = {name: draw.choice(values) for name, values in CHOICES.items()}
         common["function"] = draw.choice(list(COUNTING))
@@ -170,7 +171,7 @@ def test_ranks_raise_exactly_if_one_asks_for_something_else(comm: gradred.Comm, 
         title = f"turn {turn}: {common}, but {changed}={other[changed]} on rank {odd}: {found}"
         must_raise = Call(**common).raises_beside(Call(**other))
         for text, right in found:
-            assert bool(text) != right, title  # an error, or the right result
+            assert bool(text) != right, title  # either an error, or the right result
             assert must_raise in (bool(text), None), title
         assert len({right for _, right in found}) == 1, title
         assert_usable(comm)
@@ -181,7 +182,7 @@ def test_ranks_raise_exactly_if_one_asks_for_something_else(comm: gradred.Comm, 
 def test_long_message_is_not_received_where_a_short_one_is_due(
     comm: gradred.Comm, function: str
 ) -> None:
-    # Open MPI would write behind the buffer, and the process crash later.
+    # Open MPI would write behind the buffer, and the process would crash later.
     for odd in range(SIZE):
         call = Call("Allreduce", size="large") if odd == RANK else Call(function, more=1)
         assert outcome(call, comm)
@@ -254,7 +255,7 @@ MISMATCHES: dict[str, tuple[Callable[[gradred.Comm], object], str]] = {
         r"but with another shape or plan\. .*float64 of shape \((2, 3|3, 2)\), axes in",
     ),
 }
-"""Calls, and what the error of each rank says: what can still differ, and what it has passed."""
+"""Calls, and the text of each rank's error: what can still differ, and what it has passed."""
 
 
 @needs_threads
@@ -269,7 +270,7 @@ def test_an_error_names_what_can_still_differ_and_what_this_rank_passed(
 
 
 def start_and_end(how: str, comm: gradred.Comm, x: Any) -> None:
-    """A non-blocking allreduce in place, waited for in one of the ways that tell of its end."""
+    """A non-blocking allreduce in place, and one form of waiting for its end."""
     if how == "iallreduce":
         gradred.iallreduce(x, comm=comm).wait()
         return
@@ -285,7 +286,7 @@ def start_and_end(how: str, comm: gradred.Comm, x: Any) -> None:
 @pytest.mark.parametrize("plan", ["before the first blocking call", "mpi"])
 @pytest.mark.parametrize("how", ["Wait", "Test", "Waitall", "iallreduce"])
 def test_started_calls_that_the_mpi_carries_out_are_compared(plan: str, how: str) -> None:
-    """Their data have gone then, with whatever sum; the communicator is as good as before."""
+    """The data have moved by then, with any sum; the communicator remains usable."""
     torch = pytest.importorskip("torch")
     use(plan=plan if plan == "mpi" else None)
     comm = gradred.Comm(WORLD.Dup())
@@ -295,7 +296,7 @@ def test_started_calls_that_the_mpi_carries_out_are_compared(plan: str, how: str
         x = torch.ones(3, 4) if RANK == 0 else torch.ones(4, 3).T
         with pytest.raises(UsageError, match=r"another shape, order of axes or plan") as caught:
             start_and_end(how, comm, x)
-        own = "This rank passed float32 of shape (3, 4)"  # which its request knows
+        own = "This rank passed float32 of shape (3, 4)"  # a request knows this
         assert (own in str(caught.value)) == (how != "iallreduce")
         y = np.ones(4)
         comm.Iallreduce(MPI.IN_PLACE, y).Wait()
@@ -308,7 +309,7 @@ def test_started_calls_that_the_mpi_carries_out_are_compared(plan: str, how: str
 
 @needs_threads
 def test_buffers_are_untouched_after_a_disagreement(comm: gradred.Comm) -> None:
-    """Even where the longer vector would not fit into the shorter one's memory."""
+    """Even if the longer vector would not fit into the shorter one's memory."""
     count = COUNTS["large"] + (500 if RANK == 0 else 0)
     guarded = np.full(count + 1000, 7.0)
     x = np.ones(count)
