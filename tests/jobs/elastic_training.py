@@ -1,8 +1,9 @@
 """Training of an elastic job: `elastic_training.py [--sampler] [RANK:STEP[:HOW]...]`.
 
 The results do not depend on the number of ranks, except for rounding. RANK ends in STEP, once, by
-SIGKILL or HOW ("raise"). RANK:r:SEED ends RANK at a random moment, once. Rank 0 prints a line of JSON
-at the end. `MARK` is the prefix of the names of files that record which ranks have ended already.
+SIGKILL or HOW ("raise"). RANK:r:SEED ends RANK at a random moment, once. Rank 0 prints a line of
+JSON at the end. `MARK` is the prefix of the names of files that record which ranks have ended
+already.
 """
 
 from __future__ import annotations

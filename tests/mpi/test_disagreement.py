@@ -334,7 +334,7 @@ def test_operations_in_flight_survive_a_refused_one(comm: gradred.Comm) -> None:
 
 
 def test_rank_0_decides_about_plan_and_slices() -> None:
-    """Settings that differ between ranks would send them on different paths."""
+    """If ranks used their own settings, they would choose different plans."""
     comm = gradred.Comm(WORLD.Dup())
     use(plan="ring" if RANK == 0 else None, slices=3 if RANK == 0 else None)
     x = np.ones(1000)
@@ -359,7 +359,7 @@ def test_calls_by_the_plan_of_the_mpi_are_compared_as_all_others(
 
 @needs_threads
 def test_refusing_twice_in_a_row_lets_the_mpi_get_on(comm: gradred.Comm) -> None:
-    """A peer that comes to the calls only when it has received what we send meanwhile."""
+    """The peer comes to the calls only after it has received this rank's messages."""
     if RANK == 0:
         sent = np.ones(1 << 20)
         requests = [WORLD.Isend(sent, peer, tag=3) for peer in range(1, SIZE)]
@@ -387,7 +387,7 @@ def test_communicator_can_be_freed_right_after_a_refused_first_call() -> None:
 
 @needs_threads
 def test_notices_of_impatient_ranks_are_read(comm: gradred.Comm) -> None:
-    """A rank that is always the last to come never waits, and yet hears what the others say."""
+    """A rank that is always the last to come never waits, and still receives notices."""
     handle = _core.comm_info(comm)
     if handle["shares_memory"]:
         pytest.skip("nobody sends notices where the ranks share memory")

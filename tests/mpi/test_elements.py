@@ -1,4 +1,4 @@
-"""Bcast and Allgather: which descriptions of a message are the same, and which are refused."""
+"""Bcast and Allgather: which descriptions of a message are equal, and which are refused."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def basics(datatype: MPI.Datatype) -> typemaps.Basics:
 def test_types_of_the_same_elements_are_equal_whatever_their_gaps(name: str) -> None:
     found = basics(TYPES.four_floats[name])
     assert found == basics(MPI.FLOAT) * 4
-    assert basics(TYPES.four_floats[name]) is found  # looked at once
+    assert basics(TYPES.four_floats[name]) is found  # the type was analysed once
     assert found != basics(MPI.FLOAT) * 5
     assert found != basics(MPI.INT) * 4
 
@@ -80,7 +80,8 @@ def test_a_type_that_is_freed_leaves_nothing_to_the_next_one() -> None:
         made.Free()
 
 
-# Of eight numbers from 0, as float32; what they are described by must hold them in some order.
+# Descriptions of eight numbers from 0 as float32. Each describes memory that holds them in some
+# order.
 SAME: dict[str, tuple[Any, Any]] = {
     "array": (np.arange(8, dtype="f4"), None),
     "type": (np.arange(8, dtype="f4"), MPI.FLOAT),
@@ -163,7 +164,7 @@ DIFFERENT: dict[str, tuple[Described, Described]] = {
 
 
 def described(count: int, dtype: str, name: str, blocks: int = 1) -> tuple[Any, Any]:
-    """An array, and the specification of it by the type of that name."""
+    """An array, and its specification by the type of that name."""
     x = np.ones(count * blocks, np.dtype(dtype, align=True))
     if not name:
         return x, x

@@ -1,4 +1,4 @@
-"""The examples and benchmarks do what they say, on one, two and three ranks."""
+"""The examples and benchmarks do what they promise, on one, two and three ranks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Import from the two folders as their programs do; one BLAS thread per rank."""
     for folder in ("examples", "benchmarks"):
         monkeypatch.syspath_prepend(str(ROOT / folder))
-    if importlib.util.find_spec("threadpoolctl") is None:  # it comes with scikit-learn
+    if importlib.util.find_spec("threadpoolctl") is None:  # this package comes with scikit-learn
         yield
         return
     with importlib.import_module("threadpoolctl").threadpool_limits(1):
@@ -40,7 +40,7 @@ def _programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def shared_path(tmp_path: Path) -> Path:
-    """A folder of rank 0, the same on every rank."""
+    """The folder of rank 0, the same on every rank."""
     path: Path = WORLD.bcast(tmp_path)
     return path
 
@@ -65,7 +65,8 @@ def test_digits_learns_from_shards_of_unequal_length() -> None:
     images, labels, batches, test = digits.digits()
     network = digits.Network()
     for batch in batches[:24]:
-        network.step(gradred.Comm(WORLD), images, labels, batch[:101])  # a prime: never even
+        # a prime, so that parts are never equal
+        network.step(gradred.Comm(WORLD), images, labels, batch[:101])
     right = network.forward(images[test])[-1].argmax(axis=1) == labels[test]
     assert right.mean() > 0.85
 
@@ -133,7 +134,8 @@ def test_adopted_program_prints_what_it_printed_before(capsys: pytest.CaptureFix
     for program in (source, without):
         exec(compile(program, "adopt.py", "exec"), {"__name__": "__main__"})
         printed.append(capsys.readouterr().out)
-    assert without.count("\n") == source.count("\n") - 2  # the line, and the end of the last
+    # without the line, and without the end of the last line
+    assert without.count("\n") == source.count("\n") - 2
     assert printed[0] == printed[1]
     assert ("purity" in printed[0]) == (WORLD.rank == 0)
 
@@ -152,7 +154,7 @@ def test_inputs_of_benchmarks_have_one_result_in_every_order(dtype: str, op: str
         for rank in order[1:]:
             combine(result, vectors[rank], out=result)
         assert inputs.holds_result(result)
-    exact = combine.reduce(vectors.astype(np.int64), axis=0)  # no sum has overflowed
+    exact = combine.reduce(vectors.astype(np.int64), axis=0)  # so no sum has overflowed
     np.testing.assert_array_equal(result, exact)
     for wrong in (0, PERIOD, count - 1):
         changed = result.copy()
@@ -163,7 +165,7 @@ def test_inputs_of_benchmarks_have_one_result_in_every_order(dtype: str, op: str
 def run_benchmark(
     program: Any, monkeypatch: pytest.MonkeyPatch, path: Path, *options: str
 ) -> tuple[int, dict[str, Any]]:
-    """Exit status and, on every rank, the record that rank 0 wrote."""
+    """The exit status and, on every rank, the record that rank 0 wrote."""
     monkeypatch.setattr(sys, "argv", [program.__name__, "--json", str(path), *options])
     status = program.main()
     return status, WORLD.bcast(json.loads(path.read_text()) if WORLD.rank == 0 else None)
@@ -200,7 +202,7 @@ def test_benchmark_records_a_checked_row_for_each_size(
     [
         ([0.04, 0.25] * 5, ["near", "far"] * 5),
         ([0.04, 0.05, 0.06, 0.05, 0.04], ["all"] * 5),
-        ([0.04] * 9 + [0.25], ["all"] * 10),  # one round is no placement
+        ([0.04] * 9 + [0.25], ["all"] * 10),  # one round is not a placement
         ([0.24, 5.0, 0.25, 0.25, 7.0], ["all", "unknown", "all", "all", "unknown"]),
         ([0.3, 0.04, 0.25, 2.0, 0.05], ["far", "near", "far", "unknown", "near"]),
         ([None] * 3, ["unknown"] * 3),

@@ -1,4 +1,4 @@
-"""What is left of a communicator that has been freed: nothing that a later one could find."""
+"""Nothing of a freed communicator is left that a later one could find."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ def of_ranks(ranks: list[int]) -> MPI.Intracomm:
 
 @pytest.fixture
 def unread_notice() -> Iterator[None]:
-    """Rank 0 ends a call early; rank 2, who has to wait for rank 1, asks it what it waits for."""
+    """Rank 0 ends a call early.
+
+    Rank 2 waits for rank 1 and asks rank 0, which never reads this notice.
+    """
     config.set("shm", False)
     config.set("fault", config.Fault(1, 0, 3, "delay", "200"))
     if RANK < 3:

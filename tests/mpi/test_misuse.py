@@ -1,6 +1,6 @@
-"""What a caller can get wrong: every public call refuses it, before any memory is touched.
+"""Mistakes of callers: every public call refuses them, before any memory is touched.
 
-Each mistake is made by all ranks, and by one rank alone, whose peers must not wait for it.
+All ranks make each mistake, and one rank alone makes it, whose peers must not wait for it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ pytestmark = sizes.up_to_three_ranks
 
 @dataclasses.dataclass
 class Arguments:
-    """Of any of the calls, right unless a mistake has been made."""
+    """Arguments for any of the calls, correct unless a mistake is applied."""
 
     x: Any
     y: Any
@@ -64,7 +64,7 @@ PAIR = MPI.DOUBLE.Create_contiguous(2).Commit()
 
 
 def of_pairs(x: Any) -> Any:
-    """A specification that the MPI alone understands; what is no array stays as it is."""
+    """A specification that only the MPI understands; other objects than arrays stay unchanged."""
     return [x, PAIR] if is_array(x) else x
 
 
@@ -182,7 +182,7 @@ def function(call: Call) -> bool:
 
 
 def on_arrays(call: Call) -> bool:
-    """Calls that take any array, not a buffer specification of mpi4py."""
+    """Calls that take any array, and no buffer specification of mpi4py."""
     return function(call) and call.name != "Allreduce"
 
 
@@ -199,19 +199,19 @@ def has_result(call: Call) -> bool:
 
 
 def handles_are_checked(_: Call) -> bool:
-    """Open MPI's handles are pointers: it crashes in any call on one that is freed."""
+    """Open MPI's handles are pointers: it crashes in any call on a freed one."""
     return _core.mpi_family() != "Open MPI"
 
 
 @dataclasses.dataclass(frozen=True)
 class Mistake:
-    """Something wrong in the arguments; `says` is in the message."""
+    """A mistake in the arguments; the message contains `says`."""
 
     make: Callable[[Arguments], dict[str, Any]]
     applies: Callable[[Call], bool] = every
     says: str = ""
     alone: bool = True
-    """Whether the peers of a rank that makes it can be told."""
+    """Whether the peers of a rank that makes it can be notified."""
 
 
 def both(*conditions: Callable[[Call], bool]) -> Callable[[Call], bool]:
@@ -230,7 +230,7 @@ def spread(x: Any) -> Any:
 
 
 class Nowhere:
-    """An array that says by DLPack that it has elements, but no memory, as a FakeTensor does."""
+    """An array with elements but no memory, according to DLPack, like a FakeTensor."""
 
     def __init__(self, x: Any) -> None:
         self._x = x
@@ -246,7 +246,7 @@ class Nowhere:
 
 
 class WithUnit(np.ndarray):
-    """As libraries for units have it: its sums are its own, and NumPy does not make them."""
+    """As in libraries for units: its own sums differ from NumPy's."""
 
     __array_ufunc__ = None
 
@@ -397,7 +397,7 @@ def communicator_stays_usable() -> Iterator[None]:
 
 
 def refused(call: Call, arguments: Arguments) -> UsageError:
-    """The error of a call, which has touched nothing."""
+    """The error of a call; asserts that the arrays are unchanged."""
     before = [np.array(array, copy=True) for array in (arguments.x, arguments.y) if is_array(array)]
     with pytest.raises(UsageError) as caught:
         call.run(arguments)
@@ -463,14 +463,15 @@ def test_lists_of_arrays_that_do_not_fit_are_refused() -> None:
 @pytest.mark.skipif(SIZE == 1, reason="with one rank nothing stays in flight")
 @pytest.mark.parametrize("count", [4, 100_000])
 def test_arrays_in_flight_refuse_to_be_resized_and_outlive_their_names(count: int) -> None:
-    if RANK == 0:  # the others' operations wait for this one's
+    if RANK == 0:  # the others' operations wait for this rank's
         for peer in range(1, SIZE):
             COMM.recv(source=peer)
     y, memory = np.full(count, RANK + 1.0), bytearray(count)
     requests = [
         COMM.Iallreduce(MPI.IN_PLACE, y),
         COMM.Iallreduce(MPI.IN_PLACE, memory, MPI.MAX),
-        COMM.Iallreduce(np.full(count, RANK + 1.0), np.empty(count)),  # which nobody else holds
+        # no other reference to these arrays exists
+        COMM.Iallreduce(np.full(count, RANK + 1.0), np.empty(count)),
     ]
     if RANK > 0:
         with pytest.raises(ValueError, match="resize"):

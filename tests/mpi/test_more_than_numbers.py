@@ -1,8 +1,8 @@
-"""Arrays that are more than their numbers are refused by name, with what to pass instead.
+"""Arrays that are more than their numbers are refused by name, with advice what to pass instead.
 
-`describe` and `read` see every array of every call: the first those of gradred.allreduce and its
-like, the second those of the methods of gradred.Comm and what mpi4py's specifications hold.
-test_misuse.py has every call, and what the peers of a rank with such an array get.
+`describe` and `read` see every array of every call. The first serves gradred.allreduce and its
+like. The second serves the methods of gradred.Comm and the contents of mpi4py's specifications.
+test_misuse.py tests every call, and the errors of the peers of a rank with such an array.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ class Refused(NamedTuple):
 
     library: str
     make: Callable[[Any], Any]
-    """From the module."""
+    """Makes it, with the library's module."""
     says: str
     remedy: str
     plain: Callable[[Any], Any]
-    """What the remedy says."""
+    """Does what the remedy advises."""
     result: list[float] = NUMBERS
     shares: bool = False
 
 
 class Decibels(np.ndarray):
-    """As a program may have it: two sounds of 60 dB make one of 63."""
+    """A program's own class, in which two sounds of 60 dB add up to one of 63."""
 
     def __array_ufunc__(self, *_: Any, **__: Any) -> Any:
         raise NotImplementedError
 
 
 class Added(np.ndarray):
-    """The same by the operator alone."""
+    """The same, by overriding only the operator."""
 
     def __add__(self, other: Any) -> Any:
         raise NotImplementedError
@@ -257,13 +257,13 @@ def masked_by_astropy(x: Any) -> Any:
 
 def masked_by_torch(masked: Any) -> Any:
     torch = importlib.import_module("torch")
-    with warnings.catch_warnings():  # a prototype
+    with warnings.catch_warnings():  # a prototype of PyTorch, which warns
         warnings.simplefilter("ignore")
         return masked.masked_tensor(torch.tensor(NUMBERS), ~torch.tensor(MASK))
 
 
 def made(row: Refused) -> Any:
-    """The array, where its library is installed."""
+    """The array; skips if its library is not installed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module = pytest.importorskip(row.library, reason=f"needs {row.library.partition('.')[0]}")
@@ -312,7 +312,7 @@ def test_remedy_gives_the_numbers(row: Refused) -> None:
 
 
 class Noted(np.ndarray):
-    """Numbers, and a note about them."""
+    """Numbers with an attached note."""
 
     note = "of the second run"
 

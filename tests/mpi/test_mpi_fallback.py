@@ -1,4 +1,4 @@
-"""Reductions that the MPI carries out: the ranks agree on them before it begins."""
+"""Reductions that the MPI carries out: the ranks agree on them before the MPI begins."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Run = Callable[[gradred.Comm], Any]
 
 
 def allreduce(count: int, dtype: Any, datatype: Any = None, op: MPI.Op = OWN) -> Run:
-    """An Allreduce; where it fails it has touched nothing, if it is not gradred's."""
+    """An Allreduce. If it fails, asserts that gradred has not changed the result."""
 
     def run(comm: gradred.Comm) -> None:
         x, y = np.ones(count, dtype), np.full(count, 7, dtype)
@@ -129,7 +129,7 @@ def test_persistent_own_operation_adds_what_all_ranks_have(comm: gradred.Comm) -
     x, y = np.full(4, RANK + 1), np.zeros(4, "int64")
     try:
         persistent = comm.Allreduce_init(x, y, OWN)
-    except NotImplementedError:  # Open MPI 5 has them, though its version says 3.1
+    except NotImplementedError:  # Open MPI 5 has them, although it reports version 3.1
         pytest.skip("mpi4py finds none in this MPI")
     persistent()
     persistent.Free()
@@ -137,15 +137,15 @@ def test_persistent_own_operation_adds_what_all_ranks_have(comm: gradred.Comm) -
 
 
 def test_names_for_one_type_are_no_difference(comm: gradred.Comm) -> None:
-    """Neither between the ranks nor between input and result."""
-    own = "q" if RANK == 0 else "l"  # both of 8 bytes
+    """Such names may differ between ranks, and between input and result."""
+    own = "q" if RANK == 0 else "l"  # both types have 8 bytes
     for x, y in ((own, own), ("q", "l")):
         result = np.zeros(5, y)
         comm.Allreduce(np.full(5, RANK + 1, x), result, OWN)
         assert (result == SIZE * (SIZE + 1) // 2).all()
     derived = TWO_INT64.Dup() if RANK == 0 else MPI.INT64_T.Create_contiguous(2)
     x, y = np.full(6, RANK + 1), np.zeros(6, "int64")
-    comm.Allreduce([x, derived], [y, derived], OWN)  # not committed
+    comm.Allreduce([x, derived], [y, derived], OWN)  # the type is not committed
     assert (y == SIZE * (SIZE + 1) // 2).all()
     derived.Free()
 

@@ -1,4 +1,4 @@
-"""Named operations: any order on any rank, one order on all, an error where ranks differ."""
+"""Named operations: any order on each rank, one order on all, an error where ranks differ."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_alltoall_of_uneven_rows(engine: named.NamedOperations) -> None:
 def test_long_alltoall(engine: named.NamedOperations, rows: int) -> None:
     splits = [rows * (1 + (RANK + other) % 2) for other in range(SIZE)]
     x = np.repeat([100 * RANK + other for other in range(SIZE)], splits).astype("int32")
-    for _ in range(8):  # the ways to do it take turns
+    for _ in range(8):  # enough turns to use each data path
         request = engine.submit("alltoall", name(), [made_by(engine, x)], splits=splits)
         request.wait(30)
         received = [rows * (1 + (other + RANK) % 2) for other in range(SIZE)]
@@ -183,13 +183,13 @@ def test_results_go_where_the_caller_says(engine: named.NamedOperations, count: 
     request.wait(30)
     assert request.outputs == []
     np.testing.assert_array_equal(out, np.repeat(range(SIZE), count))
-    # As part of the result.
+    # The input is a part of the result.
     out[:] = -1
     mine = out[RANK * count : (RANK + 1) * count]
     mine[:] = RANK
     engine.submit("allgather", name(), [result_at(mine, out)]).wait(30)
     np.testing.assert_array_equal(out, np.repeat(range(SIZE), count))
-    # An alltoall, and the sums of it.
+    # An alltoall, and a reduce-scatter.
     whole = np.repeat(range(SIZE), count) + RANK
     got = np.empty(count * SIZE, whole.dtype)
     splits = [count] * SIZE
@@ -206,7 +206,7 @@ def test_results_that_do_not_fit_get_memory_of_their_own(engine: named.NamedOper
     request = engine.submit("allgather", name(), [result_at(x, small)])
     request.wait(30)
     np.testing.assert_array_equal(request.outputs[0].view("int64"), np.repeat(range(SIZE), 5))
-    # Nor does one that shares memory with the input.
+    # A result that shares memory with the input does not fit either.
     whole = np.arange(4 * SIZE)
     before = whole.copy()
     shared = whole[: 4 * SIZE]
@@ -237,7 +237,7 @@ def test_reducescatter_gives_the_first_ranks_one_row_more(
 def test_large_arrays_and_small_ones_in_any_order_with_any_priority(
     engine: named.NamedOperations, tmp_path: Path
 ) -> None:
-    """Each rank has an order and priorities of its own; all end them in the same order."""
+    """Each rank submits in its own order with its own priorities; all end in the same order."""
     own = random.Random(RANK)
     counts = [*(3, 5000, 400_000) * 3, 1_500_001, 3_000_000]
     numbers = np.arange(max(counts), dtype="float32") % 50
@@ -267,7 +267,7 @@ def test_large_arrays_and_small_ones_in_any_order_with_any_priority(
 
 
 def names_as_they_ended(file: Path) -> list[str]:
-    """By the timeline of this rank."""
+    """The names in the order of their ends, from the timeline of this rank."""
     events = json.loads(file.read_text())
     ids = [event["pid"] for event in events if event["ph"] == "E"]
     named_ones = [e for e in events if e.get("name") == "process_name" and e["pid"] != 0]
@@ -277,7 +277,7 @@ def names_as_they_ended(file: Path) -> list[str]:
 
 @pytest.mark.skipif(SIZE == 1, reason="a rank alone has nothing to reduce")
 def overtakes(engine: named.NamedOperations, priority: int) -> bool:
-    """Whether 8 KB of a priority end before 256 MB that all ranks have submitted before."""
+    """Whether 8 KB with a priority end before 256 MB that all ranks submitted earlier."""
     large, small = np.full(1 << 26, RANK, "float32"), np.full(1000, RANK, "float64")
     first = engine.submit("allreduce", "large", [of(large)])
     second = engine.submit("allreduce", "small", [of(small)], priority=priority)
@@ -292,9 +292,10 @@ def overtakes(engine: named.NamedOperations, priority: int) -> bool:
 @pytest.mark.skipif(SIZE == 1, reason="one rank is done before it submits the next")
 def test_an_urgent_array_does_not_wait_for_a_large_one(engine: named.NamedOperations) -> None:
     before = np.ones(1)
-    engine.submit("allreduce", "before", [of(before)], priority=1).wait(60)  # so large ones are cut
+    # from now on large arrays are cut
+    engine.submit("allreduce", "before", [of(before)], priority=1).wait(60)
     assert not overtakes(engine, priority=0)
-    for _ in range(20):  # a rank may lose its core in between, and come with it too late
+    for _ in range(20):  # a rank may lose its core in between, and then submit too late
         if MPI.COMM_WORLD.allreduce(overtakes(engine, priority=1), MPI.LAND):
             return
     pytest.fail("the urgent one has waited for the large one 20 times")
@@ -376,7 +377,7 @@ SUBMITTED: dict[str, tuple[str, str]] = {
         "broadcast of float32 [3] from root 0",
     ),
 }
-"""What each error says this rank has submitted: rank 0, and all others."""
+"""The submission of this rank, as each error prints it: on rank 0, and on all others."""
 
 
 @pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")
@@ -491,7 +492,7 @@ def test_a_rank_that_joins_with_a_submission_under_way_is_counted_once(
     for turn in range(20):
         x = np.full(5, RANK + 1.0)
         if turn % SIZE == RANK:
-            MPI.COMM_WORLD.Barrier()  # submits last
+            MPI.COMM_WORLD.Barrier()  # this rank submits last
             time.sleep(0.002)
         request = engine.submit("allreduce", "before the join", [of(x)])
         join = engine.join()
@@ -563,7 +564,7 @@ def test_a_forked_child_that_ends_is_no_rank_that_leaves(engine: named.NamedOper
         try:
             engine.submit("allreduce", "of a child", [of(np.ones(1))])
         except gradred.UsageError:
-            engine.close()  # as at its exit
+            engine.close()  # as at the rank's exit
             os._exit(0)
         os._exit(1)
     assert os.waitpid(child, 0)[1] == 0

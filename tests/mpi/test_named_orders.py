@@ -1,6 +1,6 @@
-"""Whatever named operations ranks submit, in whatever order each: hypothesis draws both.
+"""Any named operations, in any order on each rank: hypothesis draws both.
 
-All ranks draw the same examples, for no seed is random (tests/drawn.py). So a rank knows what
+All ranks draw the same examples, because the seed is fixed (tests/drawn.py). So a rank knows what
 the others submit, and when.
 """
 
@@ -48,7 +48,7 @@ class Asked:
     kind: str
     dtype: str
     rows: int
-    group: int  # arrays
+    group: int  # number of arrays
     priority: int
 
 
@@ -60,7 +60,7 @@ def operations() -> st.SearchStrategy[Asked]:
 
 
 class Submitted:
-    """This rank's part of one operation; its number makes it another one than the others."""
+    """This rank's part of one operation; the number gives each operation other values."""
 
     def __init__(self, engine: named.NamedOperations, asked: Asked, name: str, number: int) -> None:
         self.asked, self.number = asked, number % 50
@@ -93,7 +93,7 @@ class Submitted:
         return self.asked.rows // SIZE + (source + to) % 3
 
     def rows_of(self, rank: int) -> int:
-        if self.asked.kind == "large sum":  # of several chunks
+        if self.asked.kind == "large sum":  # it has several chunks
             return 14_000_000 // np.dtype(self.asked.dtype).itemsize + self.asked.rows
         if self.asked.kind == "allgather":
             return self.asked.rows // (rank + 1)
@@ -122,7 +122,7 @@ class Submitted:
         return np.full(each + (more > RANK), sum(values))
 
 
-@settings(phases=[Phase.generate])  # a rank that looked for smaller examples would do so alone
+@settings(phases=[Phase.generate])  # a rank that shrinks an example would do so alone
 @given(data=st.data())
 def test_results_are_right_in_any_order_on_any_rank(
     engine: named.NamedOperations, data: st.DataObject

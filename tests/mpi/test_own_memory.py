@@ -14,7 +14,7 @@ import gradred
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
-TIMES = 10  # calls of a size: all ways are tried in the first eight, and the first cannot read
+TIMES = 10  # calls of a size: the first eight try all data paths, and the first of all cannot read
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_other_collectives_are_exact(comm: gradred.Comm, which: str) -> None:
 
 def test_arrays_that_come_and_go_at_one_place(comm: gradred.Comm) -> None:
     for turn in range(20):
-        x = gradred.empty(2_500_000)  # a file of its own: descriptor and address come again
+        x = gradred.empty(2_500_000)  # each has its own file, and reuses descriptor and address
         x.fill(turn + RANK)
         comm.Allreduce(MPI.IN_PLACE, x)
         assert (x == SIZE * turn + SIZE * (SIZE - 1) / 2).all()
@@ -112,7 +112,7 @@ def test_arrays_that_come_and_go_at_one_place(comm: gradred.Comm) -> None:
 
 @pytest.mark.skipif(SIZE == 1, reason="one rank has no peers")
 def test_memory_of_an_array_is_free_when_its_rank_lets_it_go(comm: gradred.Comm) -> None:
-    x = gradred.zeros(16_000_000)  # more than all that earlier arrays have left mapped
+    x = gradred.zeros(16_000_000)  # larger than everything that earlier arrays have left mapped
     for _ in range(TIMES):
         comm.Allreduce(MPI.IN_PLACE, x)
     if not mapped_files():
@@ -122,7 +122,7 @@ def test_memory_of_an_array_is_free_when_its_rank_lets_it_go(comm: gradred.Comm)
     del x
     comm.Barrier()
     assert pages_of_peers() < nbytes // 10
-    for _ in range(12):  # each is a file of its own, and those that have ended are forgotten
+    for _ in range(12):  # each has its own file; peers drop the mappings of ended files
         comm.Allreduce(MPI.IN_PLACE, gradred.zeros(2_500_000))
         comm.Barrier()
     assert mapped_files() <= 4 * (SIZE - 1)

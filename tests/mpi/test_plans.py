@@ -1,6 +1,6 @@
 """Every plan by its name: exact results at every count, in place and out of place, in slices.
 
-`--full` runs the whole product; otherwise types and in place take turns over the counts.
+`--full` runs the whole product. Otherwise types and in place alternate over the counts.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def cases(plan: str, full: bool) -> Iterator[tuple[int, str, str, bool]]:
 
 @pytest.fixture(scope="module")
 def shares_memory() -> bool:
-    COMM.Allreduce(MPI.IN_PLACE, np.zeros(1))  # the first call finds out
+    COMM.Allreduce(MPI.IN_PLACE, np.zeros(1))  # the first call sets up the communicator
     return SIZE == 1 or _core.comm_info(COMM)["shares_memory"]
 
 
@@ -68,10 +68,10 @@ def only_where_the_plan_can_be(request: pytest.FixtureRequest, shares_memory: bo
 
 @functools.cache
 def configured(plan: str = "", slices: int = 0, deterministic: str = "0") -> gradred.Comm:
-    """A communicator that was made with these knobs."""
+    """A communicator that was made with these settings."""
     comm = gradred.Comm(MPI.COMM_WORLD.Dup())
     use(plan=plan or None, slices=slices or None, tune=False, deterministic=deterministic)
-    _core.comm_info(comm)  # the extension meets it
+    _core.comm_info(comm)  # gradred reads the settings here
     use()
     return comm
 
@@ -105,11 +105,11 @@ def test_allreduce_is_exact_and_leaves_its_input(plan: str, full: bool) -> None:
 
 @pytest.mark.parametrize("plan", plans("allreduce"))
 def test_all_ranks_get_the_same_bits_each_time(plan: str) -> None:
-    """Here the order of summation shows, so every rank must sum in the same one."""
+    """The order of summation affects these bits, so every rank must use the same order."""
     x = np.random.default_rng(RANK).standard_normal(1009).astype("float32")
     first = gradred.allreduce(x, plan=plan, comm=COMM)
     assert same_everywhere(first)
-    if plan != "mpi":  # of the MPI's own no such promise is known
+    if plan != "mpi":  # the MPI's own call does not promise this
         again = [gradred.allreduce(x, plan=plan, comm=COMM) for _ in range(3)]
         again.append(gradred.allreduce(x.copy(), out=x.copy(), plan=plan, comm=COMM))
         in_place = x.copy()
@@ -122,7 +122,7 @@ def test_all_ranks_get_the_same_bits_each_time(plan: str) -> None:
 @needs_modes
 @pytest.mark.parametrize("plan", [plan for plan in plans("allreduce") if plan != "mpi"])
 def test_rank_in_another_floating_point_mode_gets_the_same_bits(plan: str) -> None:
-    """Rank 0 takes denormals for zero and rounds up; of the MPI's own no promise is known."""
+    """Rank 0 flushes denormals and rounds up. The MPI's own call promises nothing here."""
     wrong = []
     for count, (dtype, op) in product(
         (3, 1009, 40_000),
@@ -285,7 +285,7 @@ def test_schedule_that_forgets_a_rank_is_refused_before_it_runs() -> None:
 
     with pytest.raises(UsageError, match="schedule 'forgets' is wrong"):
         gradred.allreduce(np.ones(3), plan=forgets, comm=COMM)
-    y = gradred.allreduce(np.ones(3), comm=COMM)  # the communicator works on
+    y = gradred.allreduce(np.ones(3), comm=COMM)  # the communicator remains usable
     assert y.tolist() == [SIZE] * 3
 
 
@@ -297,7 +297,7 @@ def test_choice_without_ranks_is_that_of_the_ranks(
     kind: str, plan: str, deterministic: str
 ) -> None:
     comm = configured(plan, deterministic=deterministic)
-    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))  # sets up what a choice depends on
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))  # sets up the values on which a choice depends
     info = _core.comm_info(comm)
     collective = kind.removesuffix("_block")
     named = plan if plan in schedules.names(collective) else ""
@@ -319,7 +319,7 @@ def test_choice_without_ranks_is_that_of_the_ranks(
 @pytest.mark.skipif(SIZE == 1, reason="one rank has nothing to choose")
 @pytest.mark.parametrize("memory", ["shared", "not shared"])
 def test_plan_asked_for_before_the_first_call_is_not_that_of_the_call(memory: str) -> None:
-    """Where the ranks are is not known then; the plan of one rank would leave the input alone."""
+    """The ranks' hosts are unknown at that time; the plan of one rank would not reduce."""
     comm = gradred.Comm(MPI.COMM_WORLD.Dup())
     use(**({} if memory == "shared" else {"shm": False}))
     x, y = np.full(1009, RANK + 1, "float32"), np.zeros(1009, "float32")
@@ -335,7 +335,10 @@ def test_plan_asked_for_before_the_first_call_is_not_that_of_the_call(memory: st
 
 
 def summed_after(warm_up: bool, deterministic: bool) -> tuple[str, bytes]:
-    """Plan and bits of a started sum in which order shows, before or after a blocking call."""
+    """Plan and bits of a started sum whose bits depend on the order.
+
+    It starts before or after a blocking call.
+    """
     comm = gradred.Comm(MPI.COMM_WORLD.Dup())
     use(deterministic=deterministic)
     _core.comm_info(comm)

@@ -1,4 +1,4 @@
-"""MPI's progress rule: legal programs in which a rank must serve its peers while it waits here."""
+"""MPI's progress rule: legal programs in which a rank must make progress while it waits here."""
 
 import gc
 import os
@@ -18,7 +18,7 @@ from gradred import config
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
-LARGE = 8 << 20  # bytes: no MPI sends that much before the receiver has asked for it
+LARGE = 8 << 20  # bytes; no MPI sends that much before the receiver has asked for it
 COUNTS = [1, 1000, 1 << 20]
 
 
@@ -95,7 +95,7 @@ def test_one_sided_access_completes_while_its_target_waits_in_allreduce(comm, co
     if comm.rank == 1:
         window.Lock(0, MPI.LOCK_EXCLUSIVE)
         window.Put(put, 0)
-        window.Unlock(0)  # complete at rank 0, which does nothing but wait
+        window.Unlock(0)  # completes at rank 0, which only waits
     comm.Allreduce(x, y)
     window.Free()
     if comm.rank == 0:
@@ -142,14 +142,14 @@ def test_waitall_of_the_mpi_takes_null_requests_beside_one_in_flight(comm, nulls
 
 
 def test_operation_over_messages_is_driven_at_once_beside_one_that_waits_for_memory(comm):
-    """gradred's thread sleeps until a peer writes into memory; a new operation has to wake it."""
+    """The progress thread sleeps until a peer writes to memory; a new operation must wake it."""
     comm.Allreduce(MPI.IN_PLACE, np.ones(1))
     use(shm=False)
     other = gradred.Comm(MPI.COMM_WORLD.Dup())
     other.Allreduce(MPI.IN_PLACE, np.ones(1))
     use()
     took, at_once = [], False
-    while not at_once and len(took) < 40:  # else it would sleep 80 ms each time
+    while not at_once and len(took) < 40:  # without the wake-up it would sleep 80 ms each time
         requests = [comm.Iallreduce(MPI.IN_PLACE, np.ones(1 << 16))] if comm.rank == 0 else []
         time.sleep(0.02)
         begin = time.perf_counter()
@@ -199,7 +199,7 @@ def test_rank_that_finds_all_its_peers_waiting_drives_the_mpi_now_and_then(comm,
         if comm.rank == 0:
             arrived[0] = request.Test()
         elif comm.rank == 1:
-            time.sleep(0.002)  # it is the last to come, and does not wait
+            time.sleep(0.002)  # this rank is the last to come, and does not wait
         call(comm, arrived)
         if arrived[0]:
             break
@@ -241,7 +241,7 @@ def test_first_iallreduce_starts_without_its_peers(comm, count, send):
 
 @pytest.mark.parametrize("make", ["Dup", "Create_group", "Split"])
 def test_communicators_are_made_beside_a_first_iallreduce(make):
-    """Open MPI's ranks number their communicators each for itself, and may differ in that."""
+    """Open MPI's ranks number their communicators separately, and the numbers may differ."""
     kept = []
     for _ in range(3):
         if MPI.COMM_WORLD.rank == 0:
@@ -306,7 +306,7 @@ def test_setting_up_one_communicator_does_not_hold_up_another(comm):
     x, y = vector(comm, 1 << 22), np.empty(1 << 22, np.float32)
     small, result = np.ones(2), np.empty(2)
     request = comm.Iallreduce(x, y)
-    if comm.rank == 0:  # sets up while the large one needs it
+    if comm.rank == 0:  # sets up the second communicator while the large operation needs progress
         prepared = other.Allreduce_init(small, result)
         request.Wait()
     else:
@@ -349,7 +349,7 @@ def test_2100_communicators_one_after_the_other():
 
 @pytest.mark.rank_per_core
 def test_1100_communicators_at_once():
-    """MPICH has 2,046 in all: what gradred duplicates must not double what a program needs."""
+    """MPICH has 2,046 in all: gradred's duplicates must not halve what a program may have."""
     gc.collect()
     x, y = np.ones(3), np.empty(3)
     comms = []
@@ -378,14 +378,14 @@ def test_communicator_is_freed_with_a_call_in_flight_that_the_mpi_carries_out(op
 
 
 def test_call_started_while_another_thread_waits_goes_on_when_that_has_ended():
-    """The waiting thread drives all that is in flight; later gradred's own has to."""
+    """First the waiting thread advances all that is in flight, later the progress thread must."""
     config.set("shm", False)
     comm, other = (gradred.Comm(MPI.COMM_WORLD.Dup()) for _ in range(2))
     for one in comm, other:
         one.Allreduce(MPI.IN_PLACE, np.zeros(1))
     config.reset("shm")
     for _ in range(3):
-        time.sleep(0.1)  # gradred's thread falls asleep
+        time.sleep(0.1)  # the progress thread falls asleep
         waiting = threading.Thread(target=lambda: other.Allreduce(MPI.IN_PLACE, np.zeros(1)))
         x, y = vector(comm, 50_000), np.empty(50_000, np.float32)
         if comm.rank != 1:

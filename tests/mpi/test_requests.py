@@ -1,4 +1,4 @@
-"""Requests of Comm: the MPI's functions take them, and they keep what is in flight."""
+"""Requests of Comm: the MPI's functions take them, and they keep operands alive."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RANK, SIZE = COMM.rank, COMM.size
 TOTAL = SIZE * (SIZE + 1) // 2
 
 
-# Below it the MPI carries on what it can itself, by its own rules and errors.
+# At lower levels the MPI carries out what it can, with its own rules and errors.
 needs_thread_multiple = pytest.mark.skipif(
     MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="the operation is the MPI's own"
 )
@@ -33,7 +33,7 @@ def test_iallreduce_is_an_mpi_request() -> None:
     assert isinstance(request, MPI.Request)
     assert request.Wait()
     assert y.tolist() == [TOTAL] * 3
-    assert request.Wait()  # a request that is done is null, as in MPI
+    assert request.Wait()  # a completed request is null, as in MPI
     assert request.Test()
 
 
@@ -71,7 +71,7 @@ def test_buffers_outlive_a_forgotten_request() -> None:
 
 def test_requests_may_be_dropped_in_flight_while_garbage_is_collected() -> None:
     thresholds = gc.get_threshold()
-    gc.set_threshold(1, 1, 1)  # in any allocation of Python's own
+    gc.set_threshold(1, 1, 1)  # at any allocation of Python objects
     try:
         for _ in range(100):
             COMM.Iallreduce(MPI.IN_PLACE, np.ones(300))
@@ -87,7 +87,7 @@ def test_memory_of_a_dropped_request_goes_once_others_have_been_started() -> Non
     COMM.Iallreduce(MPI.IN_PLACE, x)
     del x
     COMM.Allreduce(MPI.IN_PLACE, np.ones(1))
-    while _core.in_flight():  # the thread that has ended it may not have said so yet
+    while _core.in_flight():  # the thread that ended it may not have recorded this yet
         time.sleep(0.001)
     for _ in range(5):
         COMM.Iallreduce(MPI.IN_PLACE, np.ones(1)).Wait()
@@ -97,7 +97,7 @@ def test_memory_of_a_dropped_request_goes_once_others_have_been_started() -> Non
 @pytest.mark.parametrize("status", [5, MPI.COMM_WORLD, MPI.INT])
 def test_status_of_a_request_is_a_status(status: Any) -> None:
     request = COMM.Iallreduce(MPI.IN_PLACE, np.full(300_000, 1.0))
-    if RANK == 0 and request:  # in flight
+    if RANK == 0 and request:  # the operation is in flight
         with pytest.raises(TypeError):
             request.Wait(status)
     request.Wait(MPI.Status())
@@ -119,7 +119,7 @@ def test_persistent_allreduce_is_started_again_and_again() -> None:
     p = COMM.Allreduce_init(x, y)
     assert isinstance(p, gradred.PersistentAllreduce)
     assert isinstance(p, MPI.Prequest)
-    assert p.Test()  # not started
+    assert p.Test()  # it was not started
     for i in range(6):
         x[:] = i
         if (i + RANK) % 2:

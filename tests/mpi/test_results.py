@@ -33,7 +33,7 @@ def as_argument(op: str) -> Any:
 
 
 def digests(*arrays: Array) -> set[bytes]:
-    """What the ranks hold, one digest for each different content."""
+    """The contents on all ranks, one digest for each different content."""
     mine = hashlib.sha256(b"".join(array.tobytes() for array in arrays)).digest()
     return set(MPI.COMM_WORLD.allgather(mine))
 
@@ -107,14 +107,14 @@ def test_non_blocking_and_persistent_calls_do_not_differ() -> None:
     assert not wrong
 
 
-# ---- floats that are no ordinary numbers --------------------------------------------------------
+# ---- special values of floats -------------------------------------------------------------------
 
 SPECIAL = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 6e-8, -6e-8])
 FLOATS = [name for name, row in ELEMENT_TYPES.items() if row.kind == "real"]
 
 
 def special_input(rank: int, dtype: str) -> Array:
-    """All special values on rank 0 meet all on rank 1; the other ranks hold the last of the two."""
+    """All special values on rank 0 meet all on rank 1; other ranks have the values of rank 1."""
     a, b = np.repeat(SPECIAL, SPECIAL.size), np.tile(SPECIAL, SPECIAL.size)
     return (a if rank == 0 else b).astype(numpy_dtype(dtype))
 
@@ -129,7 +129,7 @@ def bits(array: Array) -> list[int]:
 def test_order_of_special_values(op: str, dtype: str) -> None:
     """NaN wins over all numbers, -0 is less than +0."""
     a, b = special_input(0, dtype), special_input(min(SIZE - 1, 1), dtype)
-    with np.errstate(invalid="ignore"):  # ml_dtypes lets a comparison with NaN complain
+    with np.errstate(invalid="ignore"):  # ml_dtypes warns at comparisons with NaN
         below = (a < b) | ((a == b) & np.signbit(a))
     expected = np.where(below == (op == "min"), a, b)
     expected[np.isnan(a) | np.isnan(b)] = np.nan
@@ -146,7 +146,7 @@ def test_special_values_give_the_same_bits_on_all_ranks(op: Any, dtype: str) -> 
     assert len(digests(y)) == 1
     nan = np.isnan(special_input(0, dtype)) | np.isnan(special_input(min(SIZE - 1, 1), dtype))
     assert np.isnan(y[nan]).all()
-    assert SIZE == 1 or len(set(bits(y[np.isnan(y)]))) == 1  # one NaN, whichever went in
+    assert SIZE == 1 or len(set(bits(y[np.isnan(y)]))) == 1  # one canonical NaN for all inputs
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int64", "uint8", "uint64"])
@@ -191,7 +191,7 @@ def test_all_pairs_of_8_bit_floats_give_the_same_bits_on_all_ranks(
         assert bits(started) == bits(y)
 
 
-# ---- many operations, large ones ----------------------------------------------------------------
+# ---- many operations, large vectors -------------------------------------------------------------
 
 
 @pytest.mark.wider
@@ -234,7 +234,7 @@ def test_a_repeated_call_gives_the_same_bits(count: int) -> None:
 
 
 def test_a_sum_does_not_depend_on_the_address_of_the_vector() -> None:
-    """Vector instructions start where memory is aligned; the result must not show it."""
+    """Vector instructions start at aligned memory; the result must not depend on that."""
     values = np.random.default_rng(RANK).standard_normal(1009).astype("float32")
     results = set()
     for offset in range(4):

@@ -1,4 +1,4 @@
-"""On one host a sum's bits depend on no length, bucket, fusion or way of calling."""
+"""On one host a sum's bits do not depend on length, bucket, fusion or form of the call."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ RANK, SIZE = COMM.rank, COMM.size
 Array = NDArray[Any]
 pytestmark = pytest.mark.skipif(not ON_ONE_HOST, reason=WHY_NOT)
 
-COUNT = 1_300_021  # as float32 longer than where the last way of shared memory begins
-# The parts go in a cache line, in slots, in chunks, from peers' memory.
+COUNT = 1_300_021  # as float32, longer than the threshold of the last data path of shared memory
+# The parts use the announcement's cache line, slots, chunks, and peers' memory.
 ENDS = (1, 12, 13, 1013, 5112, 45_121, 145_124, 445_131, COUNT)
 
 
 @functools.cache
 def vector(rank: int, dtype: str) -> Array:
-    """Of numbers whose sum shows the order in which they were added."""
+    """Numbers whose sum reveals the order in which they were added."""
     made = np.random.default_rng(rank)
     wide = made.standard_normal(COUNT) * 2.0 ** made.integers(-9, 9, COUNT)
     return wide.astype(numpy_dtype(dtype))
@@ -35,7 +35,7 @@ def vector(rank: int, dtype: str) -> Array:
 
 @functools.cache
 def expected(dtype: str) -> Array:
-    """Added up from rank 0 on; of narrow floats in float32, and rounded once."""
+    """The sum from rank 0 on; narrow floats are added in float32 and rounded once."""
     vectors = [vector(rank, dtype) for rank in range(SIZE)]
     narrow = vectors[0].dtype.itemsize < 4
     total = vectors[0].astype("float32") if narrow else vectors[0].copy()
@@ -94,7 +94,7 @@ def persistent(x: Array) -> Array:
 
 
 def scattered(x: Array) -> Array:
-    """The blocks of a reduce_scatter are those of the allreduce, put together again."""
+    """The blocks of a reduce_scatter, put together, equal the allreduce."""
     y = np.empty_like(x)
     for send, recv in zip(parts(x), parts(y), strict=True):
         length = -(-send.size // SIZE)
@@ -106,7 +106,7 @@ def scattered(x: Array) -> Array:
 
 
 def in_shared_memory(x: Array) -> Array:
-    """In the memory that peers read where it lies."""
+    """The sum of arrays in memory that peers read where it lies."""
     y = gradred.empty(COUNT, x.dtype)
     y[:] = x
     return gradred.allreduce(y, comm=COMM)
@@ -141,7 +141,7 @@ def test_bits_are_those_of_the_order_of_ranks(way: Callable[[Array], Array], dty
 
 @pytest.fixture
 def fewer() -> Iterator[gradred.Comm | None]:
-    """Of all ranks but the last."""
+    """A communicator of all ranks but the last."""
     half = COMM.Split(0 if RANK < SIZE - 1 else MPI.UNDEFINED)
     yield None if half == MPI.COMM_NULL else half
     if half != MPI.COMM_NULL:
@@ -150,7 +150,7 @@ def fewer() -> Iterator[gradred.Comm | None]:
 
 @pytest.mark.skipif(SIZE < 3, reason="one rank less adds nothing up")
 def test_bits_depend_on_the_number_of_ranks(fewer: gradred.Comm | None) -> None:
-    """What is not promised: the sum of fewer ranks is that of their own order alone."""
+    """Not promised: the sum of fewer ranks has the order of these ranks alone."""
     x = vector(RANK, "float32")
     if fewer is None:
         return

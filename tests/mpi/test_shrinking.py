@@ -1,4 +1,4 @@
-"""Communicators that `shrink` makes, here of all ranks, since all live; deaths: tests/faults."""
+"""Communicators that `shrink` makes, here of all ranks; for failures see tests/faults."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_bcast_and_allgather_move_any_type(comm: gradred.Comm) -> None:
 @several
 @pytest.mark.parametrize("where", ["in shrink", "after"])
 def test_a_rank_that_waits_lets_the_mpi_get_on_while_all_live(where: str) -> None:
-    """Rank 0's message needs rank 0's help to arrive, and rank 1 waits for it first."""
+    """Rank 0's message needs progress on rank 0, and rank 1 waits for it first."""
     sound = gradred.Comm(WORLD).Dup()
     sound.Allreduce(MPI.IN_PLACE, np.zeros(1))
     comm = sound.shrink() if where == "after" else None
@@ -163,7 +163,7 @@ def test_a_duplicate_is_another_one_of_the_same_ranks(comm: gradred.Comm) -> Non
 
 
 def test_everything_of_the_mpis_own_is_refused(comm: gradred.Comm) -> None:
-    """Nothing reaches the MPI with a null handle, whatever that MPI does then."""
+    """No call reaches the MPI with a null handle, whatever that MPI would do then."""
     tried = 0
     for name in dir(MPI.Intracomm):
         if name.startswith("_") or name in SERVED:
@@ -171,7 +171,7 @@ def test_everything_of_the_mpis_own_is_refused(comm: gradred.Comm) -> None:
         with pytest.raises(
             UsageError, match=f"^{name} on a communicator of shared memory: .*restart"
         ):
-            getattr(comm, name)()  # a property raises before
+            getattr(comm, name)()  # a property raises before the call
         tried += 1
     assert tried > 100
     assert gradred.allreduce(np.ones(1), comm=comm)[0] == SIZE

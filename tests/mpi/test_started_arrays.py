@@ -1,4 +1,4 @@
-"""gradred.iallreduce and iallreduce_many: any array in, a request of the same kind out."""
+"""gradred.iallreduce and iallreduce_many: any array in, a request for the same kind out."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ PATHS = ["shared memory", "messages", "the MPI"]
 
 @pytest.fixture(params=PATHS, name="comm")
 def communicator(request: pytest.FixtureRequest) -> Any:
-    """A plain communicator whose operations take this path."""
+    """A plain communicator whose operations use this transport."""
     use(shm=request.param != "messages")
     comm = MPI.COMM_WORLD.Dup()
-    if request.param != "the MPI":  # which carries them out until a blocking call
+    if request.param != "the MPI":  # the MPI carries calls out until a blocking call
         gradred.allreduce(np.zeros(1), comm=comm)
     use()
     yield comm
@@ -61,7 +61,7 @@ def called(request: gradred.ArrayRequest[Any]) -> Any:
     request.add_done_callback(lambda it: (got.append(it.result()), event.set()))
     while not event.is_set():
         request.done()
-        os.sched_yield()  # to a rank that has no core of its own
+        os.sched_yield()  # lets a rank run that has no core of its own
     assert len(got) == 1
     assert request.wait() is got[0]
     return got[0]
@@ -302,12 +302,12 @@ def test_threads_on_communicators_of_their_own_and_several_that_wait_for_one() -
 @pytest.mark.skipif(SIZE == 1, reason="operations of one rank end at once")
 def test_memory_lives_until_the_end_and_not_longer(comm: MPI.Intracomm) -> None:
     class Owned(np.ndarray[Any, Any]):
-        """An array that can be referred to weakly."""
+        """An array that supports weak references."""
 
     x = np.full(200_000, RANK + 1.0).view(Owned)
     alive = weakref.ref(x)
     if RANK == 0:
-        gradred.iallreduce(x, out=x, comm=comm)  # nobody keeps the request
+        gradred.iallreduce(x, out=x, comm=comm)  # the program drops the request
         del x
         gc.collect()
         assert alive() is not None
@@ -319,6 +319,7 @@ def test_memory_lives_until_the_end_and_not_longer(comm: MPI.Intracomm) -> None:
     deadline = time.monotonic() + 30
     while alive() is not None and time.monotonic() < deadline:
         time.sleep(0.001)
-        gradred.iallreduce(np.zeros(1), comm=MPI.COMM_SELF).wait()  # looks what has ended
+        # releases operations that have ended
+        gradred.iallreduce(np.zeros(1), comm=MPI.COMM_SELF).wait()
         gc.collect()
     assert alive() is None

@@ -1,4 +1,4 @@
-"""Which operation a rank began last, as others see it: `gradred ps`, the report of a timeout."""
+"""The last operation that a rank began, as others see it: `gradred ps`, reports of timeouts."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ FORMS: list[Callable[[npt.NDArray[Any]], Any]] = [
 
 @pytest.mark.parametrize("form", range(len(FORMS)))
 def test_every_form_of_a_buffer_means_the_same(form: int) -> None:
-    """Each rank writes its buffers in a form of its own."""
+    """Each rank writes its buffers in a different form."""
     x, y = np.full(4, RANK + 1, "float32"), np.zeros(4, "float32")
     send, recv = FORMS[(form + RANK) % len(FORMS)], FORMS[(form + 2 * RANK + 1) % len(FORMS)]
     COMM.Allreduce(send(x), recv(y))
@@ -95,7 +95,7 @@ def test_results_equal_those_of_the_mpi(code: str, op: MPI.Op) -> None:
     COMM.Allreduce(x, y, op)
     try:
         MPI.COMM_WORLD.Allreduce(x, z, op)
-    except MPI.Exception:  # an operation that MPI does not define for this type
+    except MPI.Exception:  # MPI does not define the operation for this type
         return
     np.testing.assert_array_equal(y, z)
 
@@ -128,7 +128,7 @@ def test_operations_by_name_and_with_a_factor() -> None:
     assert y.tolist() == [2 * SIZE - 2] * 2
 
 
-# ---- what is left to the MPI ------------------------------------------------------------------
+# ---- calls for the MPI ------------------------------------------------------------------------
 
 
 def test_pair_types_are_the_mpis() -> None:
@@ -159,7 +159,7 @@ def test_persistent_operations_of_the_user_are_the_mpis() -> None:
     x, y = np.array([RANK, -RANK], "i4"), np.zeros(2, "i4")
     try:
         request = COMM.Allreduce_init(x, y, op)
-    except NotImplementedError:  # Open MPI 5 has them, though its version says 3.1
+    except NotImplementedError:  # Open MPI 5 has them, although it reports version 3.1
         pytest.skip("mpi4py finds none in this MPI")
     request()
     request.Free()
@@ -187,7 +187,7 @@ class OnGpu:
 
 
 class SaysGpu:
-    """An array in host memory with the CUDA Array Interface, as mpi4py's own tests have them."""
+    """An array in host memory with the CUDA Array Interface, as in mpi4py's own tests."""
 
     def __init__(self, data: npt.NDArray[Any]) -> None:
         self.data = data
@@ -234,7 +234,7 @@ def test_wrong_arguments_raise_before_anything_is_sent(send: Any, recv: Any, mes
         with pytest.raises(UsageError, match=message):
             call(send, recv)
     y = np.ones(1)
-    COMM.Allreduce(MPI.IN_PLACE, y)  # the communicator works on
+    COMM.Allreduce(MPI.IN_PLACE, y)  # the communicator remains usable
     assert y.tolist() == [SIZE]
 
 

@@ -1,4 +1,4 @@
-"""Threads of a rank on communicators of their own, and many operations in flight together."""
+"""Threads of a rank on separate communicators, and many operations in flight at once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ needs_threads = pytest.mark.skipif(
 
 
 class Worker(threading.Thread):
-    """Runs a function and keeps what it raised."""
+    """Runs a function and stores its exception."""
 
     def __init__(self, function: Callable[..., None], *arguments: Any) -> None:
         super().__init__(daemon=True)
@@ -98,7 +98,7 @@ def test_blocking_calls_of_one_thread_beside_started_ones_of_another() -> None:
 
 
 def until_inside(comm: gradred.Comm) -> None:
-    """Return when another thread has begun a call on `comm`, which its peers let wait."""
+    """Return when another thread has begun a call on `comm` for which its peers are late."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         try:
@@ -110,7 +110,7 @@ def until_inside(comm: gradred.Comm) -> None:
 
 
 def calls_on(comm: gradred.Comm) -> dict[str, Callable[[], Any]]:
-    """Every kind of call, each of which would fit what `comm` does next."""
+    """Every kind of call; each would match the next call on `comm`."""
     x, y, all_of_it = np.ones(4), np.zeros(4), np.zeros(4 * SIZE)
     own = MPI.Op.Create(lambda *_: None, commute=True)
     persistent = comm.Allreduce_init(x, y)
@@ -163,7 +163,7 @@ def test_second_thread_on_a_communicator_is_refused_and_disturbs_nothing(
         if p is not None:
             with pytest.raises(gradred.UsageError, match="another thread has called it"):
                 p.Free()
-        request.Wait()  # is no call on the communicator
+        request.Wait()  # this is not a call on the communicator
         COMM.Barrier()
         first.join()
     else:
@@ -192,7 +192,7 @@ def test_operation_that_peers_do_not_start_holds_no_others_buffers() -> None:
     for _ in range(200):
         y = np.full(10, RANK)
         dropped.append(weakref.ref(y))
-        comm.Iallreduce(MPI.IN_PLACE, y)  # nobody keeps the request
+        comm.Iallreduce(MPI.IN_PLACE, y)  # the program drops the request
         del y
         comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
     alive = sum(one() is not None for one in dropped)
@@ -230,7 +230,7 @@ def test_waiting_in_one_thread_lets_another_run() -> None:
 @needs_threads
 @pytest.mark.skipif(SIZE == 1, reason="one rank waits for nobody")
 def test_threads_that_wait_together_drive_the_mpi() -> None:
-    """On rank 0 both threads wait; only their MPI can take the message that holds up rank 1."""
+    """On rank 0 both threads wait; only their progress can receive rank 1's message."""
     comms = [COMM.Dup() for _ in legal.WAITS]
     for comm in comms:
         comm.Allreduce(MPI.IN_PLACE, np.ones(1))
@@ -269,7 +269,8 @@ def test_300_operations_in_flight(wait: Callable[[Any], Any]) -> None:
     assert not wrong
     deadline = time.monotonic() + 5
     while _core.in_flight() > 0 and time.monotonic() < deadline:
-        time.sleep(0.001)  # the MPI knows of the end a moment before the engine forgets
+        # the MPI completes the request just before the engine removes the operation
+        time.sleep(0.001)
     assert _core.in_flight() == 0
 
 
@@ -298,7 +299,7 @@ def test_operations_of_several_communicators_end_in_any_order() -> None:
     comms = [COMM.Dup() for _ in range(5)]
     results = [np.full(300, RANK + turn) for turn in range(25)]
     requests = [comms[turn % 5].Iallreduce(MPI.IN_PLACE, y) for turn, y in enumerate(results)]
-    order = np.random.default_rng(RANK).permutation(25)  # another one on each rank
+    order = np.random.default_rng(RANK).permutation(25)  # another order on each rank
     for turn in order:
         requests[turn].Wait()
     for turn, y in enumerate(results):

@@ -27,7 +27,7 @@ def either(a: Any, b: Any) -> Any:
 
 
 def joined(a: Any, b: Any) -> Any:
-    """(1 + a)(1 + b) - 1, exact in small whole numbers and in any order."""
+    """(1 + a)(1 + b) - 1, exact for small whole numbers in any order."""
     return a + b + a * b
 
 

@@ -1,7 +1,7 @@
-"""The ways of waiting for a request, one after the other on requests that take each other's place.
+"""The forms of waiting for a request, one after the other on requests that reuse each other's.
 
-Where the program waits by gradred's functions the MPI does not hear of the end, and the next
-operation has its request: whoever waits for that one must not find the end of another.
+If the program waits by gradred's functions the MPI is not notified of the end, and the next
+operation reuses the request. A thread that waits for that one must not find the end of another.
 """
 
 import random
@@ -70,15 +70,15 @@ def test_each_rank_waits_in_ways_of_its_own(comm, count):
         ranks = comm.size * (comm.size - 1) // 2
         for i, result in enumerate(results):
             np.testing.assert_array_equal(result, ranks + comm.size * (turn + i))
-        assert not any(requests)  # null, whoever has waited
+        assert not any(requests)  # null after any form of waiting
 
 
 @pytest.mark.parametrize("plan", ["ring", "hierarchical"])
 def test_long_and_short_calls_over_messages_are_waited_for_in_orders_of_each_rank(plan):
-    """One of them is refused, and a call blocks while they are in flight."""
+    """One of the calls is refused, and another blocks while they are in flight."""
     comm = gradred.Comm(MPI.COMM_WORLD.Dup())
     use(plan=plan)
-    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))  # sets it up
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))  # sets up the communicator
     use()
     own, common = random.Random(comm.rank), random.Random(7)
     for _ in range(3):
@@ -125,7 +125,7 @@ def test_waitall_fills_a_status_for_each_request(comm):
 
 
 def test_a_request_that_was_freed_is_waited_for_all_the_same(comm):
-    """The MPI still has it: nobody else may get it, and it completes."""
+    """The MPI still holds it: no other operation may reuse it, and it completes."""
     comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
     for turn in range(20):
         x = np.full(30_000, turn + comm.rank, np.int64)
@@ -141,7 +141,7 @@ def test_a_request_that_was_freed_is_waited_for_all_the_same(comm):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_waiting_for_a_stream_leaves_the_request_to_be_waited_for(comm, way):
-    """Of arrays in host memory the host waits, and the request stays with the program."""
+    """For arrays in host memory the host waits, and the program retains the request."""
     comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
     for turn in range(20):
         x = np.full(30_000, turn, np.int64)

@@ -26,13 +26,13 @@ RANK, SIZE = COMM.rank, COMM.size
 
 METHODS = ["fork", "spawn", "forkserver"]
 
-# Starting children costs seconds on few cores; the last ranks differ in nothing from the first.
+# Starting children costs seconds on few cores, and more ranks would test nothing new.
 starts_children = pytest.mark.skipif(SIZE > 4, reason="four ranks that start children are enough")
 
 
 @pytest.fixture(autouse=True)
 def communicator_works_on() -> Iterator[None]:
-    """Before the children, so that they inherit all there is; and after them."""
+    """Communicate before the children, so that they inherit the whole state, and after them."""
     for _ in range(2):
         y = np.full(1000, RANK, "int64")
         COMM.Allreduce(MPI.IN_PLACE, y)
@@ -43,9 +43,9 @@ def communicator_works_on() -> Iterator[None]:
 
 
 def in_children(method: str, function: Any, items: list[Any]) -> list[Any]:
-    """`function` of each item, in two children; BrokenProcessPool if one of them dies."""
+    """`function` of each item, in two children; BrokenProcessPool if one of them ends."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # threads and fork: what is tested
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads and fork are what is tested
         context = multiprocessing.get_context(method)
         with concurrent.futures.ProcessPoolExecutor(2, context) as pool:
             return list(pool.map(function, items, timeout=40))

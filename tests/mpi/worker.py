@@ -1,4 +1,4 @@
-"""What the children in test_workers.py do: functions that a new interpreter can import."""
+"""Functions for the children in test_workers.py, which a new interpreter can import."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Any
 
 
 def use_gradred(_: int = 0) -> tuple[bool, float, int]:
-    """Import gradred and use what needs no communication: is mpi4py.MPI loaded, and two results."""
+    """Import gradred and use functions without communication.
+
+    Returns whether mpi4py.MPI is loaded, and two results.
+    """
     import numpy as np
 
     import gradred
@@ -21,19 +24,19 @@ def use_gradred(_: int = 0) -> tuple[bool, float, int]:
 
 
 def compute(shard: list[int]) -> list[int]:
-    """The work of a data loader: no gradred at all."""
+    """The work of a data loader, without gradred."""
     return [item * item for item in shard]
 
 
 def read_knobs(_: int) -> dict[str, Any]:
-    """The knobs as a child sees them."""
+    """The settings as a child sees them."""
     from gradred import config
 
     return {name: entry.value for name, entry in config.snapshot().items()}
 
 
 def import_mpi(_: int) -> bool:
-    """As a program does at its top: whether that has begun MPI."""
+    """Import as a program does at its top. Returns whether that has initialised MPI."""
     from mpi4py import MPI
 
     import gradred

@@ -1,4 +1,4 @@
-"""A beginning of `gradred.torch` for the modules that ask for one."""
+"""Initialises `gradred.torch` for the modules that ask for it."""
 
 from __future__ import annotations
 

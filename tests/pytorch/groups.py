@@ -1,6 +1,6 @@
-"""What the tests of torch.distributed share: which rank this is, and the group of all ranks.
+"""Helpers of the tests of torch.distributed: this rank, and the group of all ranks.
 
-Their ranks are started by mpiexec, or by torchrun: tests/jobs/test_torchrun.py.
+mpiexec starts the ranks, or torchrun does: tests/jobs/test_torchrun.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ dist = pytest.importorskip("torch.distributed")
 
 torch_backend.register()
 _BY_TORCHRUN = "TORCHELASTIC_RUN_ID" in os.environ
-if _BY_TORCHRUN:  # which begins no MPI
+if _BY_TORCHRUN:  # torchrun initialises no MPI
     RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 else:
     from mpi4py import MPI
@@ -29,7 +29,7 @@ else:
 
 
 def since(*version: int) -> Any:
-    """Marks a test of what PyTorch has had since this version."""
+    """Marks a test of a function that PyTorch has had since this version."""
     found = tuple(int(part) for part in torch.__version__.split(".")[:2])
     name = ".".join(map(str, version))
     return pytest.mark.skipif(found < version, reason=f"PyTorch {name} and newer")
@@ -47,5 +47,5 @@ def group_of_all() -> Iterator[None]:
 
 
 def learned(*shape: int) -> Any:
-    """Where results go in pipelines: a leaf of the graph."""
+    """A leaf of the graph for results in pipelines."""
     return torch.zeros(shape, requires_grad=True)

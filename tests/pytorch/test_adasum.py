@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("initialised")
 
 
 def adasum_of(vectors: list[Any]) -> Any:
-    """By its definition, pair by pair."""
+    """Adasum by its definition, pair by pair."""
     while len(vectors) > 1:
         combined = []
         for a, b in zip(vectors[::2], vectors[1::2], strict=True):
@@ -39,7 +39,7 @@ def test_adasum_is_what_its_definition_says(dtype: Any, size: str) -> None:
     root = 0.1 * info.max**0.5
     scale = {"ordinary": 1.0, "near the largest's root": root, "tiny": info.tiny, "zero": 0.0}
     if dtype is torch.float64 and size != "zero":
-        scale[size] = 1.0  # whose squares are out of range
+        scale[size] = 1.0  # otherwise its squares are out of range
     inputs = (all_of_them * scale[size]).to(dtype)
     x = inputs[hvd.rank()].clone().view(100, 700)
     expected = adasum_of(list(inputs.double() / (scale[size] or 1))) * scale[size]
@@ -56,7 +56,7 @@ def test_adasum_is_what_its_definition_says(dtype: Any, size: str) -> None:
     assert x.equal(out)
     pair = hvd.grouped_allreduce([inputs[hvd.rank()], torch.ones(3)], op=hvd.Adasum)
     assert pair[0].equal(out.flatten())
-    torch.testing.assert_close(pair[1], torch.ones(3))  # all alike: their average
+    torch.testing.assert_close(pair[1], torch.ones(3))  # equal vectors: the result is their average
     columns = inputs[hvd.rank()].clone().view(1, 7, 100, 100)
     columns = columns.contiguous(memory_format=torch.channels_last)
     in_columns = hvd.allreduce(columns, op=hvd.Adasum)

@@ -1,4 +1,4 @@
-"""`broadcast_optimizer_state`, whatever the state of the first rank's optimizer has in it."""
+"""`broadcast_optimizer_state`, for any state of the first rank's optimizer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = 0
 
 
 def broadcast(optimizer: Any) -> Any:
-    """Its state afterwards, on a rank; the same on all."""
+    """Broadcast the optimizer's state. Returns it, and asserts that it is the same on all ranks."""
     hvd.broadcast_optimizer_state(optimizer, ROOT)
     state = optimizer.state_dict()
     every = hvd.allgather_object(state)
@@ -24,7 +24,7 @@ def broadcast(optimizer: Any) -> Any:
 
 
 def sgd_with_state(values: Any) -> Any:
-    """Of two parameters; on the root the first one has this state."""
+    """An SGD of two parameters; on the root the first parameter has this state."""
     parameters = [torch.nn.Parameter(torch.full((3,), float(hvd.rank()))) for _ in range(2)]
     sgd = torch.optim.SGD(parameters, lr=0.1 + hvd.rank(), momentum=0.9)
     if hvd.rank() == ROOT:
@@ -66,7 +66,7 @@ def test_step_goes_on_where_the_momentum_is_none() -> None:
 
 
 class KeepsMore(torch.optim.SGD):  # type: ignore[misc, name-defined]
-    """Whose state_dict has a part of its own."""
+    """Its state_dict has an additional part."""
 
     slow: Any = None
 
@@ -89,7 +89,7 @@ def test_state_that_the_root_shares_with_another_optimizer_is_its_own_afterwards
     first, second = (torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for _ in range(2))
     model(torch.ones(1, 6, dtype=torch.float64)).sum().backward()
     first.step()
-    second.load_state_dict(first.state_dict())  # of which PyTorch makes no copies
+    second.load_state_dict(first.state_dict())  # PyTorch does not copy these
     broadcast(second)
     for parameter in model.parameters():
         one, other = (made.state[parameter]["momentum_buffer"] for made in (first, second))

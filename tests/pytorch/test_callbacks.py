@@ -1,4 +1,4 @@
-"""Operations that a program starts in callbacks of futures, which ranks come to in other orders."""
+"""Operations that a program starts in callbacks of futures, in another order on each rank."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def sum_of(work: Any) -> float:
 
 
 def let_end(work: Any) -> None:
-    """As if the rank came late: what it adds to the future from now on runs at once."""
+    """Wait for the end, as if the rank came late: later callbacks then run at once."""
     while not work.is_completed():
         time.sleep(0.001)
     work.get_future().wait()
@@ -31,7 +31,7 @@ def let_end(work: Any) -> None:
 
 @pytest.mark.parametrize("late", range(-1, SIZE))
 def test_what_a_callback_starts_meets_its_like(late: int) -> None:
-    """Of each of four operations; the rank `late` adds its callbacks when these have ended."""
+    """Callbacks of four operations; the rank `late` adds its own when these have ended."""
 
     def double_sum(_: Any) -> float:
         return sum_of(started(2.0 * RANK))
@@ -48,7 +48,7 @@ def test_what_a_callback_starts_meets_its_like(late: int) -> None:
     for index, (first, third) in enumerate(futures):
         assert first.wait() == SUM_OF_RANKS + SIZE * index
         assert third.wait() == (2 * SUM_OF_RANKS, 3 * SUM_OF_RANKS)
-    assert sum_of(started(1.0)) == SIZE  # the group's own numbers are as they were
+    assert sum_of(started(1.0)) == SIZE  # the group's own numbers have not changed
 
 
 def test_callbacks_of_what_a_callback_has_started() -> None:
@@ -59,7 +59,7 @@ def test_callbacks_of_what_a_callback_has_started() -> None:
 
         return begin
 
-    order = range(3) if RANK % 2 else reversed(range(3))  # of their ends, if anything
+    order = range(3) if RANK % 2 else reversed(range(3))  # the order of their ends, if it matters
     works = [started(float(index)) for index in range(3)]
     futures = {}
     for index in order:
@@ -88,7 +88,7 @@ def test_an_operation_of_another_group_in_a_done_callback() -> None:
 
 
 def test_each_group_counts_for_itself_in_a_callback() -> None:
-    """As where the first ranks of hosts reduce among themselves, and then tell the others."""
+    """As when the first ranks of hosts reduce among themselves, and then send to the others."""
     first, everyone = dist.new_group([0], backend="gradred"), dist.new_group(backend="gradred")
 
     def in_two_steps(_: Any) -> float:

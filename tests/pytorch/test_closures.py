@@ -1,4 +1,4 @@
-"""`DistributedOptimizer.step(closure)`: the gradients that the closure computes are reduced."""
+"""`DistributedOptimizer.step(closure)` reduces the gradients that the closure computes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def loss_of(model: Any, inputs: Any) -> Any:
 
 
 def train(optimizer: Any, model: Any, data: Any, mean: Callable[[Any], Any]) -> None:
-    """As PyTorch's documentation has it; `mean` is that of all ranks' losses."""
+    """Train as in PyTorch's documentation; `mean` averages a loss over all ranks."""
     for inputs in data:
 
         def closure(inputs: Any = inputs) -> Any:
@@ -42,11 +42,11 @@ def require_alike(model: Any, alone: Any) -> None:
 @pytest.mark.parametrize("options", [{}, {"groups": 2}, {"gradient_as_bucket_view": True}])
 @pytest.mark.parametrize("make", MAKES)
 def test_steps_with_closures_are_those_of_one_process(make: str, options: Any) -> None:
-    data = batches(3)[:, 0]  # of steps and ranks
+    data = batches(3)[:, 0]  # first axes: steps and ranks
     model, alone = model_of(), model_of()
     optimizer = hvd.DistributedOptimizer(MAKES[make](model.parameters()), **options)
     mine = data[:, hvd.rank()].unsqueeze(1)
-    decides = make == "LBFGS"  # by the loss, which has to be one on all ranks then
+    decides = make == "LBFGS"  # it decides by the loss, which then must be the same on all ranks
     mean = (lambda loss: hvd.allreduce(loss, name="loss")) if decides else (lambda loss: loss)
     train(optimizer, model, mine, mean)
     train(MAKES[make](alone.parameters()), alone, data, lambda loss: loss)

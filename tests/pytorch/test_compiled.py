@@ -1,4 +1,4 @@
-"""Steps of a compiled model: the group's methods are called within what torch's compiler runs."""
+"""Steps of a compiled model: torch's compiler runs the group's methods."""
 
 from __future__ import annotations
 

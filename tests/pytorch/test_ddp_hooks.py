@@ -1,6 +1,6 @@
-"""What runs within the backward pass of DistributedDataParallel on the backend "gradred".
+"""Code within the backward pass of DistributedDataParallel on the backend "gradred".
 
-Hooks of Python's and of C++'s, what they chain on futures, and works that C++ waits for.
+Hooks in Python and in C++, callbacks that they chain on futures, and works on which C++ waits.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def require_like_one_process(found: Any, **tolerance: Any) -> None:
 
 
 def hook_of(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """As torch takes it, which compares annotations that are no strings."""
+    """The hook in the form that torch takes: it compares annotations that are not strings."""
     function.__annotations__ = {}
     return function
 
@@ -74,7 +74,8 @@ def of_python(name: str) -> tuple[Any, Any]:
 
     @hook_of
     def bf16_compress(state: Any, bucket: Any) -> Any:
-        return default_hooks.bf16_compress_hook(state, bucket)  # by its name of GPUs alone
+        # torch gives it a name for GPUs only
+        return default_hooks.bf16_compress_hook(state, bucket)
 
     hooks: dict[str, Callable[[], tuple[Any, Any]]] = {
         "allreduce": lambda: (default_hooks.allreduce_hook, None),
@@ -85,7 +86,7 @@ def of_python(name: str) -> tuple[Any, Any]:
             None,
         ),
         "PowerSGD": lambda: (powerSGD_hook.powerSGD_hook, power(2)),
-        # What it has to compress it refuses on all backends.
+        # All backends refuse the input that it would compress.
         "batched PowerSGD": lambda: (powerSGD_hook.batched_powerSGD_hook, power(STEPS + 1)),
         "post-local SGD": lambda: (
             post_localSGD_hook.post_localSGD_hook,
@@ -148,7 +149,7 @@ def test_an_optimizer_that_steps_as_gradients_come() -> None:
 
 
 def test_what_is_chained_on_several_futures() -> None:
-    """As a hook that reduces the parts of its bucket apart, and waits for none of them."""
+    """Like a hook that reduces the parts of its bucket separately, and waits for none of them."""
 
     @hook_of
     def in_parts(_: Any, bucket: Any) -> Any:
@@ -237,7 +238,7 @@ def test_a_reducer_keeps_the_last_work_that_it_is_given_and_no_more() -> None:
 
 
 def takers_of_works() -> Iterator[str]:
-    """C++'s functions of torch that have a Work among their arguments, but for its methods."""
+    """torch's C++ functions with a Work among their arguments, except methods of Work."""
     from torch._C import _distributed_c10d
 
     for owner in (_distributed_c10d, *vars(_distributed_c10d).values()):
@@ -252,11 +253,11 @@ def takers_of_works() -> Iterator[str]:
 
 
 def test_works_are_given_to_cpp_by_functions_that_keep_them() -> None:
-    """One that is new to this list may lose what is Python of a work."""
+    """A function that is new to this list may lose the Python part of a work."""
     known = {
-        "_set_forward_pass_work_handle",  # kept with the reducer
-        "_register_work",  # torch keeps it, or gradred where torch is old
-        "_verify_work_timeout",  # NCCL's alone
+        "_set_forward_pass_work_handle",  # gradred keeps the work alive with the reducer
+        "_register_work",  # torch keeps the work alive, or gradred with an old torch
+        "_verify_work_timeout",  # only for NCCL
     }
     assert set(takers_of_works()) <= known
     assert "_set_forward_pass_work_handle" in set(takers_of_works())
@@ -283,7 +284,7 @@ def shape_of(value: Any) -> Any:
 
 
 def given(group: Any) -> dict[str, Any]:
-    """What futures of each operation give, and works have as their results."""
+    """The values of each operation's future, and the results of its work."""
 
     def tensors() -> list[Any]:
         return [torch.zeros(2) for _ in range(SIZE)]
@@ -308,8 +309,8 @@ def given(group: Any) -> dict[str, Any]:
     return found | {f"{name}'s result": shape_of(work.result()) for name, work in works.items()}
 
 
-# Before, a thread of gloo's may wait for the GIL to let its last work go, and who destroys the
-# group holds it and waits for the thread.
+# In older versions a thread of gloo's may wait for the GIL to release its last work. A thread that
+# destroys the group holds the GIL and waits for that thread.
 @since(2, 6)
 @pytest.mark.skipif(SIZE == 1, reason="takes two tensors of each rank, of which there are as many")
 def test_futures_and_results_are_like_those_of_gloo() -> None:

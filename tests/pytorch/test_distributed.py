@@ -69,7 +69,7 @@ def test_bits_and_truth() -> None:
 
 
 def sparse_of(rank: int, sparse_axes: int, dense_axes: int, dtype: Any) -> Any:
-    """Elements 0 to `rank` along the first axis; rank 0 of several has its one twice."""
+    """Elements 0 to `rank` along the first axis; rank 0 of several ranks has its element twice."""
     several = rank == 0 and SIZE > 1
     indices = torch.zeros(sparse_axes, rank + 1 + several, dtype=torch.int64)
     indices[0, : rank + 1] = torch.arange(rank + 1)
@@ -164,7 +164,7 @@ def test_all_to_all() -> None:
 
 
 def test_all_to_all_where_ranks_have_no_rows() -> None:
-    gives = [3 * (RANK == 0)] * SIZE  # rank 0 alone has any
+    gives = [3 * (RANK == 0)] * SIZE  # only rank 0 has any
     gets = [3] + [0] * (SIZE - 1)
     out = torch.empty(3, 2)
     dist.all_to_all_single(out, torch.full((sum(gives), 2), RANK + 5.0), gets, gives)

@@ -1,5 +1,6 @@
-"""torch.distributed with the backend "gradred" and tensors elsewhere: refused, or given to the
-backend of their device.
+"""The backend "gradred" of torch.distributed and tensors on devices without support.
+
+gradred refuses such tensors, or passes them to the backend of their device.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # names that t
 
 
 def calls_with(x: Any, group: Any = None, beside: str = "cpu") -> dict[str, Callable[[], Any]]:
-    """Every collective with this tensor of SIZE elements, and others on a device."""
+    """Every collective with this tensor of SIZE elements, and with others on a device."""
     host = torch.empty(SIZE, dtype=x.dtype, device=beside)
     return {
         "all_reduce": lambda: dist.all_reduce(x, group=group),
@@ -73,7 +74,7 @@ def test_tensors_elsewhere_have_a_group_of_another_backend() -> None:
 
 
 class Noting(dist.ProcessGroup):  # type: ignore[misc]
-    """A backend for another device, which notes what it is asked for."""
+    """A backend for another device, which records its calls."""
 
     def __init__(self, *_: Any) -> None:
         super().__init__(RANK, SIZE)

@@ -1,4 +1,4 @@
-"""Errors of a group of some ranks call these by the numbers that `dist.get_rank()` gives."""
+"""Errors in a group of some ranks name these by the numbers of `dist.get_rank()`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ pytestmark = [
 ]
 LAST = SIZE - 1
 SHORT = datetime.timedelta(seconds=0.3)
-TOLD = datetime.timedelta(seconds=1.5)  # hosts ask each other every half second who is missing
+# every half second hosts ask each other which ranks are missing
+TOLD = datetime.timedelta(seconds=1.5)
 
 
 @pytest.fixture(scope="module")

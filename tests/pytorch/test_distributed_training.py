@@ -1,5 +1,6 @@
-"""What is built on torch.distributed, with the backend "gradred": DDP, FSDP, meshes, functional
-collectives.
+"""Layers above torch.distributed on the backend "gradred".
+
+DDP, FSDP, meshes and functional collectives.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def test_errors_of_functional_collectives_come_when_the_result_is_used() -> None
     x = functional.all_reduce(torch.ones(3 + (RANK == 0)), "sum", dist.group.WORLD)
     with pytest.raises(ValueError, match="Mismatched allreduce tensor shapes") as raised:
         x + 0
-    # PyTorch 2.1 waits once more when the result dies: here, and not when the process ends.
+    # PyTorch 2.1 waits once more when the result is deleted: here, not at the end of the process.
     traceback.clear_frames(raised.tb)
     del x, raised
     y = functional.all_reduce(torch.ones(3), "sum", dist.group.WORLD)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # names that t
 @pytest.mark.skipif(SIZE == 1, reason="takes ranks that take different ways")
 def test_a_refused_operation_counts_whatever_way_it_takes() -> None:
     class Special(torch.Tensor):
-        """One that takes a closer look."""
+        """A type that goes through the Python reader."""
 
     x = torch.ones(5)
     mine = x if RANK == 0 else x.as_subclass(Special)
@@ -67,7 +67,7 @@ LENGTHS = [0, 1, 3, 17, 4_000, 16_384, 16_385, 70_000, 1_000_003]
 @pytest.mark.skipif(SIZE == 1, reason="a message takes two ranks")
 @pytest.mark.parametrize("seed", range(6))
 def test_messages_of_any_length_come_in_any_order(seed: int) -> None:
-    """Each rank sends some to each other one, and starts all that it sends and gets mixed."""
+    """Each rank sends some messages to each other one, and starts its sends and receives mixed."""
     dice = random.Random(seed)
     messages = [
         (source, to, tag, dice.choice(LENGTHS), number)
@@ -84,7 +84,7 @@ def test_messages_of_any_length_come_in_any_order(seed: int) -> None:
     here = random.Random(seed + 100 * RANK)
     sends = [one for one in messages if one[0] == RANK]
     gets = [one for one in messages if one[1] == RANK]
-    for some in (sends, gets):  # those of two ranks and one tag stay in their order
+    for some in (sends, gets):  # messages of two ranks with one tag stay in their order
         by_tag: dict[Any, list[Any]] = {}
         for one in some:
             by_tag.setdefault(one[:3], []).append(one)
@@ -138,7 +138,7 @@ def test_messages_that_nobody_waits_for_arrive() -> None:
     if type(dist.group.WORLD._messages).__name__ == "OfMpi":
         pytest.skip("the MPI carries messages on while somebody calls it")
     if RANK == 0:
-        dist.isend(torch.full((2_000_000,), 3.0), 1)  # the program forgets both
+        dist.isend(torch.full((2_000_000,), 3.0), 1)  # the program drops both works
     elif RANK == 1:
         x = torch.zeros(2_000_000)
         dist.irecv(x, 0)
@@ -251,7 +251,7 @@ def test_time_limits_name_the_rank_that_is_missing_and_reach_futures() -> None:
 
 
 def test_an_operation_that_is_complete_has_its_result_in_place() -> None:
-    whole = torch.zeros(SIZE, 3).t()  # where the engine cannot put it
+    whole = torch.zeros(SIZE, 3).t()  # the engine cannot write into this layout
     work = dist.all_gather_into_tensor(whole, torch.full((3,), RANK + 1.0), async_op=True)
     while not work.is_completed():
         time.sleep(0)
@@ -322,7 +322,7 @@ def test_monitored_barrier_names_who_did_not_come(all_ranks: bool) -> None:
         with pytest.raises(RuntimeError, match=f"{whom} failed to pass monitoredBarrier in 200 ms"):
             dist.monitored_barrier(group, datetime.timedelta(seconds=0.2), all_ranks)
     dist.barrier()
-    x = torch.full((2,), RANK + 1.0)  # messages still go
+    x = torch.full((2,), RANK + 1.0)  # messages still work
     if RANK == 0:
         dist.send(x, 1, group)
     elif RANK == 1:

@@ -1,4 +1,4 @@
-"""`elastic` within a job whose ranks live; tests/jobs/test_elastic.py has the others."""
+"""`elastic` in a job whose ranks all survive; tests/jobs/test_elastic.py has failures."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_sampler_gives_what_has_not_been_used() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Of the states of an elastic job, as `gradred run` tells all ranks of it."""
+    """The folder for states of an elastic job, in the variable that `gradred run` sets."""
     found: str = hvd.broadcast_object(str(tmp_path), 0)
     monkeypatch.setenv(state_files.VARIABLE, f"1 {found}")
     return found
@@ -70,7 +70,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @hvd.elastic.run
 def counted(state: Any, until: int) -> int:
-    """The step that it begins with."""
+    """Count up to `until`. Returns the step at which it began."""
     begin: int = state.step
     while state.step < until:
         state.step += 1
@@ -79,7 +79,7 @@ def counted(state: Any, until: int) -> int:
 
 
 def test_a_job_goes_on_from_the_newest_state(folder: str) -> None:
-    model = model_of(seed=1 + hvd.rank())  # of which rank 0's is everybody's
+    model = model_of(seed=1 + hvd.rank())  # all ranks get rank 0's
     assert counted(hvd.elastic.TorchState(model, step=0), 1) == 0
     hvd.barrier()
     number, _ = state_files.newest(folder) or (0, None)

@@ -1,4 +1,4 @@
-"""Named operations of two threads, many and for long; every result is looked at."""
+"""Many named operations of two threads, for a long time; every result is checked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _initialised() -> Iterator[None]:
 
 
 class Submitting(threading.Thread):
-    """Sums of tensors under names of its own, each thread in an order of its own on each rank."""
+    """Sums of tensors under separate names; each thread has another order on each rank."""
 
     def __init__(self, number: int, rounds: int) -> None:
         super().__init__(daemon=True)

@@ -50,7 +50,7 @@ def test_all_gradients_are_reduced_whatever_a_group_has_in_it(
             loss = (plain * (hvd.rank() + 1)).sum() + last.sum()
             if hvd.rank() == 0:
                 loss = loss + of_one_rank.sum()
-            if step == 1 or hvd.rank() == 0:  # of a sparse gradient, too, one rank may lack it
+            if step == 1 or hvd.rank() == 0:  # one rank may lack a sparse gradient, too
                 loss = loss + table(torch.tensor([1])).sum()
             loss.backward()
         optimizer.step()

@@ -42,7 +42,7 @@ def test_who_this_rank_is() -> None:
     assert 0 <= hvd.rank() < hvd.size()
     assert hvd.local_size() * hvd.cross_size() >= hvd.size() or not hvd.is_homogeneous()
     assert hvd.is_initialized()
-    hvd.init()  # once more changes nothing
+    hvd.init()  # a second call changes nothing
     assert hvd.mpi_built()
     assert not hvd.gloo_built()
     with pytest.raises(AttributeError):
@@ -195,7 +195,7 @@ def test_what_cannot_be_sent_is_refused_at_once(wrong: str) -> None:
         x = torch.ones(3, device="meta")
     elif wrong == "not dense":
         x = torch.ones(6)[::2]
-    elif wrong == "negated":  # its elements are others than those in the memory
+    elif wrong == "negated":  # its elements differ from those in memory
         x = torch.ones(1, dtype=torch.complex64).conj().imag
         assert x.is_neg()
         assert x.is_contiguous()
@@ -224,7 +224,7 @@ def test_dense_layouts_need_no_copy_and_have_to_be_the_same() -> None:
 
 
 def test_lengths_of_one_have_no_place_in_the_order_of_axes() -> None:
-    """Their strides say nothing, and differ with the way by which a tensor was made."""
+    """The strides of such axes mean nothing, and depend on how a tensor was made."""
     x = torch.ones(3, 1, 4).transpose(0, 2)
     mine = x if hvd.rank() == 0 else x.as_strided(x.shape, (1, 2, 4))
     assert (hvd.allreduce(mine, op=hvd.Sum, name=name()) == hvd.size()).all()
@@ -232,7 +232,7 @@ def test_lengths_of_one_have_no_place_in_the_order_of_axes() -> None:
 
 @pytest.mark.parametrize("shape", [(2, 3, 4, 4), (4, 2, 3, 3)])
 def test_rows_of_channels_last_tensors_are_sent_as_those_of_others(shape: tuple[int, ...]) -> None:
-    """Also where other ranks' tensors lie otherwise: rows are copied to lie behind each other."""
+    """Also if other ranks' tensors have another layout: rows are copied into order."""
     size = hvd.size()
     rows = torch.arange(float(size * np.prod(shape))).reshape(size * shape[0], *shape[1:])
     last = rows.to(memory_format=torch.channels_last) if hvd.rank() == 0 else rows
@@ -304,7 +304,7 @@ def test_ranks_that_differ_get_an_error_on_all_and_go_on() -> None:
     handle = hvd.allreduce_async(torch.ones(1), name=f"twice.{hvd.rank()}")
     with pytest.raises(ValueError, match="has not ended"):
         hvd.allreduce_async(torch.ones(1), name=f"twice.{hvd.rank()}")
-    hvd.barrier()  # else a fast rank's part could end it before it is submitted again
+    hvd.barrier()  # otherwise a fast rank could end it before it is submitted again
     for other in range(hvd.size()):
         if other != hvd.rank():
             hvd.allreduce(torch.ones(1), name=f"twice.{other}")
@@ -333,13 +333,13 @@ def test_handles_are_numbers_of_any_kind_and_may_be_polled_while_another_thread_
         waiting = threading.Thread(target=hvd.synchronize, args=(handle,))
         waiting.start()
         while waiting.is_alive():
-            with contextlib.suppress(ValueError):  # it has been synchronised
+            with contextlib.suppress(ValueError):  # the handle has been synchronised
                 hvd.poll(handle)
         waiting.join()
 
 
 def test_a_rank_that_joins_first_takes_part_in_what_makes_no_call() -> None:
-    """It takes the log's entries when all have joined."""
+    """The rank takes the log's entries when all have joined."""
     for turn in range(20):
         if hvd.rank() == turn % hvd.size():
             handles = []
@@ -456,11 +456,11 @@ def test_horovods_own_names_lead_here() -> None:
 
 
 class Marked(torch.Tensor):  # type: ignore[misc]
-    """A type that may mean something else by its methods."""
+    """A type whose methods may have another meaning."""
 
 
 def looked_at(make: Any) -> bool:
-    """Whether the core has taken such a tensor, or left it to the closer look."""
+    """Whether the core has taken such a tensor, and not left it to the Python reader."""
     tensor = make()
     engine = hvd.global_process_set.engine()
     request = engine.submit_tensor(name(), tensor, tensor, "sum", 1.0, 1.0, 0)
@@ -496,7 +496,8 @@ def test_tensors_of_operations_that_nobody_waits_for_stay_until_they_have_ended(
     for _ in range(50):
         out = hvd.allreduce_async(torch.ones(1000), name=name(), op=hvd.Sum)
         results.append(out)
-        hvd.allreduce_async_(torch.ones(1000), name=name(), op=hvd.Sum)  # forgotten
+        # the program drops the handle
+        hvd.allreduce_async_(torch.ones(1000), name=name(), op=hvd.Sum)
     for handle in results:
         assert bool((hvd.synchronize(handle) == size).all())
 

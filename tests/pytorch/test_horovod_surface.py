@@ -1,6 +1,6 @@
 """Horovod's names and signatures, under `gradred.torch` and under the alias, in one table each.
 
-As of Horovod 0.28.1: what an argument is called, where it stands, and whether it may be left out.
+As of Horovod 0.28.1: the name of an argument, its position, and whether it is optional.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gradred import horovod
 torch = pytest.importorskip("torch")
 hvd = pytest.importorskip("gradred.torch")
 
-# `=` after an argument: it may be left out. A line without parentheses: a name alone.
+# `=` after an argument: it is optional. A line without parentheses: only a name.
 REDUCES = "average=, name=, op=, prescale_factor=, postscale_factor=, process_set="
 WITH_COMPRESSION = REDUCES.replace("op=", "compression=, op=")
 SCATTERS = "name=, op=, process_set=, prescale_factor=, postscale_factor="
@@ -233,7 +233,7 @@ ATTRIBUTES = [
 
 
 def words_of(function: Any) -> list[str]:
-    """Its arguments, as the table has them."""
+    """The arguments of a function, in the form of the table."""
     return [
         one.name + ("" if one.default is inspect.Parameter.empty else "=")
         for one in inspect.signature(function).parameters.values()
@@ -309,7 +309,7 @@ def test_batches_are_loaded_ahead_in_a_thread() -> None:
     for ahead in (0, 1, 64):
         loader = Ahead(ahead, False, 5)
         assert list(loader) == list(loader) == [0, 10, 20, 30, 40]
-        assert next(iter(loader)) == 0  # and leaves it
+        assert next(iter(loader)) == 0  # the test leaves the iterator unfinished
         loader.close_async_loader()
     with pytest.raises(OSError, match="no more"):
         list(Ahead(2, False, 3))

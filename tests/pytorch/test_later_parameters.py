@@ -1,4 +1,4 @@
-"""Parameters that a wrapped optimizer gets later, or that are thawed: their gradients, too."""
+"""Parameters that a wrapped optimizer gets later, or that are unfrozen: gradients are reduced."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def wrapped(members: list[Any], **given: Any) -> Any:
 
 
 def require_steps_of_all_ranks(optimizer: Any, members: list[Any]) -> None:
-    """Twice: of each parameter the gradients are the ranks' numbers."""
+    """Make two steps; the gradients of each parameter are the ranks' numbers."""
     before = [parameter.detach().clone() for parameter in members]
     total = sum(range(1, hvd.size() + 1)) * optimizer.backward_passes_per_step
     for step in (1, 2):
