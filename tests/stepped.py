@@ -1,7 +1,7 @@
-"""The clock by which waits end, stepped by tests: docs/design/waiting.md.
+"""The clock that limits waits, stepped by tests: docs/design/waiting.md.
 
-A file of 8 bytes holds what is added to the clock. Every process of a job maps it, so that a step
-counts for its launcher, its supervisors and its ranks at once.
+A file of 8 bytes holds what is added to the clock. Every process of a job maps it, so a step takes
+effect for its launcher, its supervisors and its ranks at once.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from gradred import _core
 from gradred._util import clock
 
 VARIABLE = clock.VARIABLE
-_PATIENCE = 20  # real seconds for what a step depends on
+_PATIENCE = 20  # real seconds for everything that follows a step
 
 
 class SteppedClock:
-    """What one file adds to the clock.
+    """The steps that one file adds to the clock.
 
-    One process steps at a time.
+    Only one process steps at a time.
     """
 
     def __init__(self, path: str | None = None) -> None:
@@ -39,13 +39,13 @@ class SteppedClock:
             self._steps = mmap.mmap(file.fileno(), 8)
 
     def step(self, seconds: float) -> None:
-        """Let so much time pass at once, for all processes that map the file."""
+        """Let this much time pass at once, for all processes that map the file."""
         (before,) = struct.unpack("q", self._steps)
         self._steps[:] = struct.pack("q", before + round(seconds * 1e9))
 
     @contextlib.contextmanager
     def passing(self, seconds: float = 1.0) -> Iterator[None]:
-        """Step by so much again and again while the block waits for what only time brings."""
+        """Step repeatedly while the block waits for something that only needs time."""
         over = threading.Event()
 
         def go_on() -> None:
@@ -61,14 +61,14 @@ class SteppedClock:
             stepping.join()
 
     def pass_while(self, waiting: Callable[[], object], seconds: float = 0.5) -> None:
-        """The same in this thread, as long as somebody waits."""
+        """Step repeatedly in this thread while `waiting` is true."""
         deadline = time.monotonic() + _PATIENCE
         while waiting() and time.monotonic() < deadline:
             self.step(seconds)
             time.sleep(0.02)
 
     def take(self) -> None:
-        """Have this process go by it, too: Python, gradred's core, and that of the tests."""
+        """Make this process use it, too: Python, gradred's core, and the core of the tests."""
         import core_testing
 
         clock.take_steps_from(self.path)
@@ -76,27 +76,27 @@ class SteppedClock:
         core_testing.take_clock_steps_from(self.path)
 
     def remove(self) -> None:
-        """Take the file away; who has mapped it keeps what it holds."""
+        """Remove the file; processes that have mapped it keep its content."""
         pathlib.Path(self.path).unlink(missing_ok=True)
 
 
 def of_job() -> SteppedClock:
-    """The clock of the job that this process is a rank of."""
+    """The clock of this rank's job."""
     return SteppedClock(os.environ[VARIABLE])
 
 
 def let_pass(seconds: float, *, ranks: int, of: float | None = None) -> None:
     """Let this time pass at once when so many other ranks of this rank's job wait.
 
-    They show that they do soon after they have begun to.
+    Ranks publish a wait soon after they have begun it.
 
     Args:
-        seconds: how much.
-        ranks: how many have to wait.
-        of: those that have waited for less than this, by the clock; else less than `seconds`.
+        seconds: how much time passes.
+        ranks: how many ranks have to wait.
+        of: counts ranks that have waited less than this, by the clock; default `seconds`.
 
     Raises:
-        TimeoutError: they do not wait.
+        TimeoutError: too few ranks wait.
     """
     limit = of or seconds
     from gradred.observe import status
@@ -116,7 +116,7 @@ def let_pass(seconds: float, *, ranks: int, of: float | None = None) -> None:
 
 
 def await_end_of_others() -> None:
-    """Sleep until no other rank of this rank's job is left, in vain or not."""
+    """Sleep until no other rank of this rank's job is left."""
     from gradred.observe import status
 
     launcher = _core.launcher_of(os.getpid())
@@ -125,7 +125,10 @@ def await_end_of_others() -> None:
 
 
 def end_grace() -> None:
-    """Sleep until the launcher ends this process, whose grace passes when the others have ended."""
+    """Step the clock until the launcher ends this process, after the grace period.
+
+    The grace period passes when the other ranks have ended.
+    """
     await_end_of_others()
     steps = of_job()
     while True:

@@ -1,3 +1,3 @@
-"""How large a sweep was asked for: tests/conftest.py says it before a test is imported."""
+"""The size of the requested sweep: tests/conftest.py sets it before a test is imported."""
 
 full = False

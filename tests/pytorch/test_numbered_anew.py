@@ -1,4 +1,4 @@
-"""Groups of torch.distributed of some of the MPI's ranks, or with other numbers than theirs."""
+"""Groups of torch.distributed with some of the MPI's ranks, or with ranks in another order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT = datetime.timedelta(seconds=30)
 
 @contextmanager
 def group_of(world_ranks: list[int]) -> Iterator[bool]:
-    """torch's group of these, numbered in this order; whether this rank is part of it."""
+    """torch's group of these ranks, numbered in this order; yields whether this rank is in it."""
     folder = WORLD.bcast(tempfile.mkdtemp() if RANK == 0 else None)
     if RANK in world_ranks:
         dist.init_process_group(

@@ -1,4 +1,4 @@
-"""`DistributedOptimizer` against one process on all batches, and what surrounds it."""
+"""`DistributedOptimizer` against one process on all batches, and related functions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def advance(scheduler: Any, loss: float) -> None:
         scheduler.step()
 
 
-# Of PyTorch 2.4 and later on a CPU.
+# Optimizers of PyTorch 2.4 and later on a CPU.
 FUSED = {"fused": True} if hasattr(torch, "_fused_adam_") and hasattr(torch, "_fused_sgd_") else {}
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -279,7 +279,7 @@ def test_schedulers_change_the_rate_as_in_one_process(schedule: str) -> None:
     scheduler = SCHEDULES[schedule](optimizer)
     losses, rates = [], []
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # as where a scheduler sees no optimizer.step()
+        warnings.simplefilter("error")  # a scheduler that sees no optimizer.step() warns
         for step in data:
             optimizer.zero_grad()
             loss = model(step[0, hvd.rank()]).square().mean()
@@ -308,7 +308,7 @@ def test_scaled_and_clipped_gradients_are_those_of_one_process(fused: dict[str, 
         for overflows in [True, False] if number == 3 else [False]:
             optimizer.zero_grad()
             loss = model(step[0, hvd.rank()]).square().mean()
-            # One rank's infinity becomes everybody's, and no rank makes the step.
+            # One rank's infinity reaches all ranks, and no rank makes the step.
             worse = torch.inf if overflows and hvd.rank() == hvd.size() - 1 else 1.0
             scaler.scale(loss * worse).backward()
             optimizer.synchronize()
@@ -358,14 +358,14 @@ def test_batch_normalisation_is_that_of_all_batches_together() -> None:
 def test_batch_normalisation_in_float32_keeps_its_digits_far_from_zero(shape: Any) -> None:
     made = torch.Generator().manual_seed(0)
     data = torch.randn(hvd.size(), *shape, generator=made, dtype=torch.float64) * 0.1 + 100
-    data[-1] += 1  # ranks' own means differ
+    data[-1] += 1  # the means of the ranks differ
     whole, part = torch.nn.BatchNorm2d(3).double(), hvd.SyncBatchNorm(3)
     everything = data.flatten(0, 1)
     whole._check_input_dim = lambda _: None
     expected = whole(everything).reshape(data.shape)[hvd.rank()]
     found = part(data[hvd.rank()].float())
     assert found.dtype == torch.float32
-    # The input has 8e-6 of its own in float32, at a standard deviation of 0.1 and more.
+    # The input itself has an error of 8e-6 in float32, at a standard deviation of 0.1 and more.
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=5e-4)
     torch.testing.assert_close(part.running_mean.double(), whole.running_mean, rtol=1e-6, atol=0)
     torch.testing.assert_close(part.running_var.double(), whole.running_var, rtol=1e-4, atol=0)
@@ -384,7 +384,7 @@ def test_batch_normalisation_where_a_rank_has_no_samples() -> None:
 
 
 def checkpointed(model: Any) -> Any:
-    """Whose activations are computed anew in the backward pass."""
+    """The model, with activations that are recomputed in the backward pass."""
     from torch.utils.checkpoint import checkpoint
 
     return lambda x: checkpoint(model, x, use_reentrant=False)
@@ -395,7 +395,7 @@ def compiled(model: Any) -> Any:
 
 
 def compiled_with_its_backward_pass(model: Any) -> Any:
-    """A function whose backward pass is compiled, too (compiled autograd)."""
+    """The model, compiled with its backward pass (compiled autograd)."""
     run = compiled(model)
 
     class Both:

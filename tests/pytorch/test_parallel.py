@@ -1,4 +1,4 @@
-"""What torch builds on a process group: models in parts, pipelines, compiled ones, checkpoints."""
+"""torch's modules above process groups: split models, pipelines, compiled models, checkpoints."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def same_gradient(found: Any, expected: Any) -> None:
 
 
 def mean_over_ranks(model: Any, inputs: Any) -> Any:
-    """The loss of one process on what all ranks have."""
+    """The loss of one process on the inputs of all ranks."""
     return sum(model(x).pow(2).mean() for x in inputs) / SIZE
 
 
@@ -150,7 +150,7 @@ def test_checkpoints(beside: bool, tmp_path: Path) -> None:
     state = {"model": model.state_dict()}
     if not hasattr(dcp, "async_save"):
         pytest.skip("torch is older than 2.3")
-    if beside:  # the model may be trained meanwhile
+    if beside:  # the model may be trained during the save
         dcp.async_save(state, checkpoint_id=folder).result(30)
     else:
         dcp.save(state, checkpoint_id=folder)

@@ -1,4 +1,4 @@
-"""What torch.profiler shows of the backend "gradred"."""
+"""Events of the backend "gradred" in torch.profiler."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def test_operations_and_the_waits_for_them_are_shown_by_torchs_names() -> None:
         dist.all_reduce(x)
         work = dist.broadcast(x, 0, async_op=True)
         work.wait()
-        work.wait()  # no second one
+        work.wait()  # this adds no second event
         dist.all_gather_into_tensor(whole, x)
-        dist.reduce(x, 0)  # one, whatever it is made of
+        dist.reduce(x, 0)  # one event, whatever calls it consists of
         dist.all_to_all(list(torch.empty(SIZE, 2)), list(torch.empty(SIZE, 2)))
         dist.barrier()
 
@@ -53,11 +53,11 @@ def test_operations_are_asynchronous_with_the_shapes_of_their_inputs() -> None:
     def calls() -> None:
         dist.all_reduce(x)
         work = dist.all_gather(rows, y, async_op=True)
-        time.sleep(0.05)  # it ends by itself
+        time.sleep(0.05)  # the operation ends by itself
         work.wait()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            dist.all_reduce_coalesced([x, y])  # one
+            dist.all_reduce_coalesced([x, y])  # one event
 
     operations = [event for event in profiled(calls) if event.name.startswith("gradred:")]
     assert sorted((event.name, event.input_shapes) for event in operations) == [
@@ -82,7 +82,8 @@ def test_several_gathered_at_once_are_one_operation() -> None:
 @pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")
 def test_operations_that_fail_end_in_the_profile_too() -> None:
     def calls() -> None:
-        for x in (torch.ones(8)[::2], torch.ones(3 + (RANK == 0))):  # refused, and a mismatch
+        # a refused call, and a mismatch
+        for x in (torch.ones(8)[::2], torch.ones(3 + (RANK == 0))):
             with pytest.raises((ValueError, RuntimeError)):
                 dist.all_reduce(x)
 

@@ -1,4 +1,4 @@
-"""Arguments of torch.distributed that do not fit: errors that say so, on all ranks."""
+"""Wrong arguments of torch.distributed raise clear errors, on all ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On one host sums have the same bits whatever buckets, fusion and names tensors travel by."""
+"""On one host sums have the same bits for any buckets, fusion and names of tensors."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def vector(rank: int) -> Any:
 
 @functools.cache
 def expected() -> Any:
-    """Added up from rank 0 on."""
+    """The sum from rank 0 on."""
     return functools.reduce(torch.add, [vector(rank) for rank in range(SIZE)])
 
 
 def mine() -> list[Any]:
-    """Copies, each in memory of its own."""
+    """Copies, each in separate memory."""
     return [part.clone() for part in vector(RANK).split(LENGTHS)]
 
 

@@ -20,12 +20,12 @@ pytestmark = pytest.mark.usefixtures("initialised")
 
 @pytest.fixture
 def shared_folder(tmp_path: Path) -> Path:
-    """Rank 0's."""
+    """The folder of rank 0."""
     return Path(hvd.broadcast_object(str(tmp_path), 0))
 
 
 def events_of(path: Path) -> list[dict[str, Any]]:
-    """Reading and writing at the same time may show half of an event: then it reads again."""
+    """The events of a file; read again if a concurrent write shows half of an event."""
     for _ in range(100):
         with suppress(json.JSONDecodeError):
             return cast("list[dict[str, Any]]", json.loads(path.read_text()))
@@ -39,7 +39,7 @@ def test_timeline_has_horovods_events(shared_folder: Path) -> None:
     hvd.start_timeline(str(path), mark_cycles=True)
     assert [event["ph"] for event in events_of(own)] == ["M"]
     handles = [hvd.allreduce_async(torch.ones(2, 3), name=f'{label}."{i}"') for i in range(3)]
-    started = events_of(own)  # complete though nothing has ended
+    started = events_of(own)  # the file is complete although nothing has ended
     for handle in handles:
         hvd.synchronize(handle)
     hvd.allgather(torch.ones(hvd.rank() + 1), name=label)
@@ -66,7 +66,7 @@ def test_timeline_has_horovods_events(shared_folder: Path) -> None:
     ticks = [int(event["name"]) for event in mine if event["ph"] == "X"]
     assert ticks[0] == hvd.rank()
     assert all(tick in range(hvd.size()) for tick in ticks)
-    # The second: who was last, which ranks of several hosts do not know.
+    # The second tick names the last rank, which ranks of several hosts do not know.
     assert len(ticks) == (1 if "TEST_HOSTS" in os.environ else 2)
     ended = [event["args"] for event in mine if event["ph"] == "E" and "args" in event]
     assert [(args["dtype"], args["shape"]) for args in ended] == [("float32", "[2, 3]")]

@@ -1,4 +1,4 @@
-"""Two wrapped optimizers whose gradients are reduced at one time, as those of a GAN."""
+"""Two wrapped optimizers whose gradients are reduced at the same time, as in a GAN."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def test_the_same_names_at_one_time_are_an_error_that_says_what_to_pass(
     with pytest.raises(ValueError, match=expected + TAKEN):
         loss.backward()
     made[1].synchronize()
-    made[0].load_state_dict(made[0].state_dict())  # which forgets what the backward pass began
+    # this drops the reductions that the backward pass began
+    made[0].load_state_dict(made[0].state_dict())
     made[0].step()
 
 
@@ -105,7 +106,7 @@ def test_names_of_an_optimizer_that_nobody_uses_any_more_are_free() -> None:
     one.weight.sum().backward()
     del first
     gc.collect()
-    hvd.barrier()  # all have submitted it, so it ends
+    hvd.barrier()  # all ranks have submitted it, so it ends
     second = wrapped(another, None)
     for _ in range(2):
         another(torch.ones(1, 4)).sum().backward()

@@ -1,4 +1,4 @@
-"""What `DistributedOptimizer` keeps of the optimizer that it is given: all that it has."""
+"""`DistributedOptimizer` keeps everything of the optimizer that it gets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ several_ranks = pytest.mark.skipif(RANKS == 1, reason="takes several ranks")
 
 
 def loss_of(model: Any, inputs: Any) -> Any:
-    """As one process has it of several ranks' inputs, or one rank of its own."""
+    """The loss of one process on several ranks' inputs, or of one rank on its own."""
     return sum(model(x).square().mean() for x in inputs) / len(inputs)
 
 
@@ -35,8 +35,8 @@ def train(optimizer: Any, model: Any, data: Any, passes: int = 1) -> None:
 def require_training_of_one_process(
     optimizer: Any, model: Any, alone: Any, model_alone: Any, passes: int = 1
 ) -> None:
-    """Both train on the same data; the models were alike."""
-    data = batches(3)[:, 0]  # of steps and ranks
+    """Train both on the same data, and compare; the models were equal."""
+    data = batches(3)[:, 0]  # first axes: steps and ranks
     train(optimizer, model, data[:, hvd.rank() : hvd.rank() + 1], passes)
     train(alone, model_alone, data, passes)
     for found, expected in zip(model.parameters(), model_alone.parameters(), strict=True):
@@ -52,7 +52,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def adagrad(parameters: Any) -> Any:
-    """Whose constructor makes its state."""
+    """An optimizer whose constructor makes its state."""
     return torch.optim.Adagrad(parameters, lr=0.1, initial_accumulator_value=0.1)
 
 
@@ -90,7 +90,7 @@ def test_state_is_kept_with_adasum() -> None:
     optimizer.step()
     assert optimizer.state[parameter] is state
     assert state["sum"].tolist() == pytest.approx([1.1] * 4)
-    # Steps that are alike on all ranks are averaged.
+    # Equal steps of all ranks are averaged.
     assert parameter.tolist() == pytest.approx([1 - 0.1 / 1.1**0.5] * 4)
 
 
@@ -121,7 +121,7 @@ def test_the_object_stays_the_same() -> None:
 
 
 class Own(torch.optim.Optimizer):  # type: ignore[misc, name-defined]
-    """With another constructor, methods of other arguments, and names that a wrapper might use."""
+    """It has another constructor, other method arguments, and names that a wrapper might use."""
 
     count = 0
 
@@ -162,7 +162,7 @@ def test_optimizers_of_any_class_are_wrapped() -> None:
 
 
 class Muonlike(torch.optim.SGD):  # type: ignore[misc, name-defined]
-    """Whose constructor refuses what it has changed itself."""
+    """Its constructor refuses groups that it has changed itself."""
 
     def __init__(self, params: Any, lr: float) -> None:
         super().__init__(params, lr=lr)
@@ -176,7 +176,10 @@ def test_the_constructor_does_not_run_again() -> None:
 
 
 def runs_step_hooks() -> bool:
-    """PyTorch up to 2.1 runs none of them once it has compiled anything in this process."""
+    """Whether hooks run.
+
+    PyTorch up to 2.1 runs none once it has compiled anything in this process.
+    """
     sgd = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     seen: list[Any] = []
     sgd.register_step_pre_hook(lambda *_: seen.append(None))
@@ -218,7 +221,7 @@ def test_hooks_run_once_and_see_reduced_gradients(before: bool) -> None:
 def test_scheduler_changes_the_rate_whether_it_was_made_before_or_after(before: bool) -> None:
     model, model_alone = model_of(), model_of()
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # as where a scheduler sees no optimizer.step()
+        warnings.simplefilter("error")  # a scheduler that sees no optimizer.step() warns
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         alone = torch.optim.SGD(model_alone.parameters(), lr=0.1)
         schedule = torch.optim.lr_scheduler.StepLR

@@ -1,4 +1,4 @@
-"""Exact inputs for the tests on threads, and what the collectives should make of them."""
+"""Exact inputs for the tests on threads, and the expected results of the collectives."""
 
 from __future__ import annotations
 
@@ -50,5 +50,5 @@ def _lengths(count: int, parts: int) -> list[int]:
 
 
 def view(arrays: list[Array]) -> list[Array]:
-    """The same memory as bytes: not every type of element has a buffer format."""
+    """The same memory as bytes, because some element types have no buffer format."""
     return [array.view(np.uint8) for array in arrays]

@@ -1,4 +1,4 @@
-"""Faults on purpose: what they do to the rank they strike, and what the others get to see."""
+"""Injected faults: their effect on the rank where they happen, and the errors of the others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gradred import errors, schedules
 from gradred.errors import Error, PeerLost, TransportError, UsageError
 
 SIZE = 4
-COUNT = 1024  # a multiple of the size: all messages are as long as each other
+COUNT = 1024  # a multiple of the size, so all messages have the same length
 PROTOCOLS = pytest.mark.parametrize("rendezvous", [True, False], ids=["rendezvous", "eager"])
 SLICES = pytest.mark.parametrize("slices", [1, 3])
 
@@ -31,7 +31,7 @@ def allreduce(name: str = "ring", **options: Any) -> tuple[list[Any], Any]:
 
 
 def failures(error: BaseException) -> dict[int, str]:
-    """What each rank that failed says."""
+    """The class of error of each rank that failed."""
     lines = re.findall(r"^rank (\d+): (\w+): ", str(error), re.MULTILINE)
     return {int(rank): kind for rank, kind in lines}
 
@@ -206,7 +206,7 @@ FIELDS = st.one_of(
 
 
 def refusal(fault: str) -> str:
-    """What is said against a fault; nothing when it is accepted."""
+    """The error text for a fault; empty if the fault is accepted."""
     try:
         run_threads(schedules.make_all("ring", 1), [bytearray(8)], "float32", "sum", fault=fault)
     except UsageError as error:
@@ -216,7 +216,7 @@ def refusal(fault: str) -> str:
 
 @given(st.lists(FIELDS, max_size=7))
 def test_any_fault_text_is_either_accepted_or_refused_in_printable_words(fields: list[str]) -> None:
-    text = "9:" + ":".join(fields)  # rank 9 does not exist: an accepted fault strikes nobody
+    text = "9:" + ":".join(fields)  # rank 9 does not exist, so an accepted fault has no effect
     words = refusal(text)
     assert words.isprintable()
     assert len(words) < 400

@@ -30,7 +30,7 @@ TYPES = [
 
 
 def parameters_of(collective: str, name: str, size: int) -> dict[str, int | str]:
-    """Arguments that make the algorithm do something of its own on `size` ranks."""
+    """Arguments with which the algorithm differs from its simple form on `size` ranks."""
     if name == "hierarchical":
         inside = {"inside": "circulant"} if collective == "allreduce" else {}
         return {"local": next((n for n in (2, 3) if size % n == 0), 1), **inside}
@@ -50,7 +50,7 @@ def run(
     in_place: bool = True,
     **options: Any,
 ) -> tuple[list[schedules.Schedule], list[Any]]:
-    """The schedules, and the work buffers afterwards; the inputs are left as they are."""
+    """Run the schedules. Returns them and the work buffers; asserts that inputs do not change."""
     plans = schedules.make_all(
         name, len(inputs), collective=collective, **parameters_of(collective, name, len(inputs))
     )
@@ -70,7 +70,7 @@ def run(
 def expected(
     plan: schedules.Schedule, inputs: list[Any], op: str, slices: int
 ) -> tuple[Any, list[Any]]:
-    """The right result, and by rank which elements of it are to be right: all, or those it owns."""
+    """The right result, and by rank the elements that must be right: all, or those it owns."""
     count = len(inputs[0])
     everything = [slice(None)] * plan.size
     if plan.collective == "bcast":
@@ -111,7 +111,7 @@ def test_result_equals_numpy(collective: str, name: str, size: int, slices: int)
 def test_result_equals_numpy_for_every_type(
     collective: str, name: str, dtype: str, op: str
 ) -> None:
-    """On few sizes: a type decides how long elements are and who adds them, not what is sent."""
+    """Only few sizes: a type affects the length and the addition of elements, not the messages."""
     for size in (2, 3, 8):
         for count in [*counts_of(size), 100_003 if size == 3 else 10_007]:
             inputs = make_inputs(size, count, dtype, op)

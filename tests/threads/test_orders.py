@@ -1,4 +1,4 @@
-"""In which order an algorithm adds up: what the table says of it, and its place in the vector."""
+"""The order in which an algorithm adds: the table's claim, at each place in the vector."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from gradred import schedules
 
 ALLREDUCES = [row for row in schedules.algorithms() if row["collective"] == "allreduce"]
 ONE_ORDER = [row["name"] for row in ALLREDUCES if row["one_order"]]
-# That of "hierarchical" is the order of what it has between the groups.
+# The order of "hierarchical" depends on its algorithm between the groups.
 OTHERS = [row["name"] for row in ALLREDUCES if row["name"] not in (*ONE_ORDER, "hierarchical")]
-COUNT = 97  # several elements for each chunk, not the same number
+COUNT = 97  # several elements for each chunk, not the same number in each
 TRIES = 12
 
 
 @functools.cache
 def bits_of(name: str, size: int, count: int) -> list[tuple[int, ...]]:
-    """Of sums of one number of each rank, in all places of a vector: the different ones."""
+    """The distinct bits of a sum of one number of each rank, over all places of a vector."""
     made = np.random.default_rng(7)
     numbers = made.standard_normal((TRIES, size)) * 2.0 ** made.integers(-9, 9, (TRIES, size))
     found = []
@@ -40,7 +40,7 @@ def test_one_order_is_that_of_every_place_length_and_such_algorithm(name: str, s
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_algorithms_of_other_orders_do_not_claim_the_one(name: str) -> None:
-    """They would be chosen where lengths must change no bits."""
+    """Otherwise they would be chosen where lengths must not change bits."""
     assert bits_of(name, 12, COUNT) != bits_of("recursive_doubling", 12, 1)
 
 

@@ -1,4 +1,4 @@
-"""Traces: Chrome's format, events that nest, and bytes that are the algorithm's."""
+"""Traces: Chrome's format, nested events, and the numbers of bytes of the algorithm."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def named(events: list[Event], start: str) -> list[Event]:
 
 
 def inside(inner: Event, outer: Event) -> bool:
-    rounding = 0.0015  # microseconds: the times are decimals of three places
+    rounding = 0.0015  # microseconds; the times are decimals with three places
     end = outer["ts"] + outer["dur"] + rounding
     return outer["ts"] <= inner["ts"] and inner["ts"] + inner["dur"] <= end
 
@@ -126,7 +126,7 @@ def test_trace_of_a_failed_operation_is_written_and_says_abandoned(tmp_path: Pat
         run(tmp_path / "t.json", fault="2:0:1:drop", timeout=0.2)
     (whole,) = named(load(tmp_path / "t.3.json"), "allreduce")
     assert whole["args"]["abandoned"] is True
-    assert whole["dur"] >= 150_000  # microseconds: up to when it was given up
+    assert whole["dur"] >= 150_000  # microseconds until it was given up
     run(tmp_path / "well.json")
     (whole,) = named(load(tmp_path / "well.3.json"), "allreduce")
     assert whole["args"]["abandoned"] is False

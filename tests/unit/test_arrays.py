@@ -1,4 +1,4 @@
-"""What gradred.buffers.arrays finds behind an array, and the new arrays it makes."""
+"""gradred.buffers.arrays: the memory of an array, and the new arrays that it makes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ASKED = "allreduce of x"
 
 
 class Exporter:
-    """An array that speaks DLPack and nothing else."""
+    """An array that supports only DLPack."""
 
     def __init__(self, data: npt.NDArray[Any], *, old: bool = False, device: int = 1) -> None:
         self.data, self.old, self.device = data, old, device
@@ -39,7 +39,7 @@ class Exporter:
 
 
 class GpuArray:
-    """What CuPy and Numba show of an array in GPU memory; by default one that is not there."""
+    """The interface of CuPy and Numba for an array in GPU memory; by default there is no memory."""
 
     def __init__(self, **said: Any) -> None:
         nowhere = {"shape": (4,), "typestr": "<f4", "data": (0x1000, False), "version": 3}
@@ -47,7 +47,7 @@ class GpuArray:
 
     @classmethod
     def of(cls, x: npt.NDArray[Any], **said: Any) -> GpuArray:
-        """One that lies in host memory."""
+        """The same interface for an array in host memory."""
         found = cls(**{**x.__array_interface__, **said})
         found.data = x  # type: ignore[attr-defined]
         return found
@@ -120,7 +120,7 @@ def test_layout_hash_does_not_see_strides_of_axes_of_length_one() -> None:
 
 
 def test_layout_hash_is_the_same_in_every_process() -> None:
-    """A constant: ranks compare it."""
+    """A constant, because ranks compare it."""
     assert layout_hash(np.zeros((2, 3), "float32")) == 9634274672377651742
 
 
@@ -200,7 +200,7 @@ def test_gpu_arrays_raise_device_error(x: Any, where: str) -> None:
 
 
 def test_array_of_the_cuda_interface_at_no_address_of_the_process_raises_device_error() -> None:
-    """As a dead array, or one of a GPU that the process cannot see."""
+    """As with a freed array, or an array of a GPU that the process cannot see."""
     message = r"no memory of this process, and no CUDA driver is loaded: address 0x1000\. Pass one"
     with pytest.raises(DeviceError, match=message):
         describe(GpuArray(), ASKED)
@@ -224,7 +224,7 @@ def test_array_of_the_cuda_interface_in_host_memory_is_found_where_it_lies(dtype
 def test_nvidias_packages_are_found_newest_first(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By their files: the folder of CUDA 13 comes before that of 12 in the alphabet."""
+    """The files decide: the folder of CUDA 13 comes before that of 12 in the alphabet."""
     files = [
         "cu13/lib/libnvrtc.so.13",
         "cu13/lib/libnvJitLink.so.13",
@@ -323,18 +323,18 @@ def test_overlap_is_by_bytes() -> None:
     assert arrays.overlap(c, b)
 
 
-# ---- PyTorch: a stand-in shows which of its properties are asked, the real one the rest -------
+# ---- PyTorch: a stand-in for the properties that gradred reads, the real one for the rest -----
 
 
 class FakeTensor:
-    """As much of torch.Tensor as gradred looks at."""
+    """The part of torch.Tensor that gradred reads."""
 
     layout = "torch.strided"
     requires_grad = is_meta = is_nested = False
     address: int | None = None
-    """Another one than that of the elements."""
+    """Another address than that of the elements."""
     lost = 0
-    """Bytes that the storage has too few."""
+    """Bytes that the storage lacks."""
 
     def __init__(self, data: npt.NDArray[Any], dtype: str, device: str = "cpu") -> None:
         self.array, self.dtype, self.shape = data, f"torch.{dtype}", data.shape

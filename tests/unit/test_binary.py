@@ -1,4 +1,4 @@
-"""The extension carries its C++ library, needs no MPI, and shows one symbol."""
+"""The extension contains its C++ library, needs no MPI, and exports one symbol."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_package_is_typed() -> None:
 
 
 def test_extension_beside_python_files_of_another_version_says_so(tmp_path: Path) -> None:
-    """A checkout that was updated and not built again, for example."""
+    """For example, a checkout that was updated and not built again."""
     assert _core.__file__ is not None
     package = tmp_path / "gradred"
     package.mkdir()

@@ -1,4 +1,4 @@
-"""What the gate and the nightly run say of their stages, and which tests a change concerns."""
+"""The reports of the gate and the nightly run, and the choice of tests by changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def stages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    monkeypatch.setenv("CI_TALLY", "")  # that of this very run, perhaps
+    monkeypatch.setenv("CI_TALLY", "")  # this very run may have set it
     module = importlib.import_module("stages")
     monkeypatch.setattr(module, "BUILD", tmp_path)
     return module
@@ -95,12 +95,12 @@ def test_test_that_was_tried_again_is_named_with_its_failures(
 
 
 def run_pytest(folder: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """pytest over one file, as CI runs it: with this project's conftest.py and a tally."""
+    """Run pytest on one file as CI does: with this project's conftest.py and a tally."""
     (folder / "test_some.py").write_text(text)
     conftest = Path(__file__).resolve().parents[1] / "conftest.py"
     (folder / "conftest.py").write_text(conftest.read_text())
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RUN_TESTS_")}
-    environment |= {"PYTHONPATH": str(conftest.parent)}  # of what it imports
+    environment |= {"PYTHONPATH": str(conftest.parent)}  # for the modules that it imports
     environment |= {"CI_TALLY": str(folder / "tally")}
     command = [sys.executable, "-m", "pytest", "-q", *options, str(folder / "test_some.py")]
     return subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -147,7 +147,7 @@ def test_skipped_tests_of_pytest_reach_the_tally(
 
 
 def run_checks(folder: Path, *calls: str) -> str:
-    """What a program prints that calls functions of tools/checks.py, in an empty folder."""
+    """The output of a program that calls functions of tools/checks.py, in an empty folder."""
     tools = str(ROOT / "tools")
     lines = [f"import sys; sys.path.append({tools!r})", "import checks, processes"]
     lines.append("processes._TO_LEAVE_BY_ITSELF = 0.5")
@@ -404,7 +404,7 @@ def test_page_tells_what_was_skipped_and_tried_again_and_which_row_is_of_another
 
 @pytest.fixture
 def nights(stages: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """tools/nightly.py with a record of its own, and four stages."""
+    """tools/nightly.py with a separate record and four stages."""
     run, record = map(importlib.import_module, ("nightly", "nightly_record"))
     monkeypatch.setattr(record, "RECORD", tmp_path / "nightly.json")
     monkeypatch.setattr(record, "PAGE", tmp_path / "nightly.md")
@@ -419,7 +419,7 @@ def nights(stages: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def noted(nights: ModuleType, *tries: str, stage: str = "x") -> dict[str, Any]:
-    """The row of a stage after "COMMIT VERDICT TEST..." each; the tests needed a second try."""
+    """The row of a stage after "COMMIT VERDICT TEST..." each; those tests needed a second try."""
     verdict = sys.modules["stages"].Verdict
     (of,) = [one for one in nights.NIGHTLY if one.name == stage]
     for one in tries:
@@ -443,7 +443,7 @@ def test_row_of_a_stage_stays_until_it_has_run_again(
     tries: list[str], commit: str, verdict: str, nights: ModuleType
 ) -> None:
     noted(nights, *tries)
-    noted(nights, "c3 passed", stage="y")  # which gives the record another commit
+    noted(nights, "c3 passed", stage="y")  # this gives the record another commit
     row = noted(nights)
     assert (row["commit"], row["verdict"]) == (commit, verdict)
     assert nights.nightly_record.is_not_red(nights.NAMES) is (verdict != "FAILED")

@@ -42,7 +42,7 @@ def gradred(*words, **options):
 def status_of(words):
     try:
         return cli.main(words)
-    except SystemExit as ended:  # argparse's own
+    except SystemExit as ended:  # argparse's own exit
         return ended.code
 
 
@@ -163,7 +163,7 @@ def test_info_says_which_driver_there_is_or_what_is_missing(monkeypatch):
     monkeypatch.setenv("GRADRED_LIBCUDA", "libnone.so.1")
     assert gradred("info", "cuda").stdout.startswith("not available: ")
     simulated = pathlib.Path(__file__).parent.parent / "libsimulated_cuda.so"
-    if simulated.exists():  # of an installation for tests
+    if simulated.exists():  # this file exists in an installation for tests
         monkeypatch.setenv("GRADRED_LIBCUDA", str(simulated))
         assert gradred("info", "cuda").stdout.startswith("driver ")
 
@@ -250,7 +250,7 @@ def test_run_starts_ranks_of_one_world_with_this_python(tmp_path):
 
 @needs_no_job
 def test_status_is_that_of_the_first_rank_that_failed(tmp_path):
-    """The others end once it is gone."""
+    """The other ranks end once the first has ended."""
     program = f"""
         rank=${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}}
         if [ $rank = 1 ]; then
@@ -267,7 +267,7 @@ def test_status_is_that_of_the_first_rank_that_failed(tmp_path):
 
 @needs_no_job
 def test_status_of_a_killed_rank_is_128_and_the_signal(tmp_path, clock):
-    """The other one has a grace, which passes here at once."""
+    """The other rank has a grace period, which passes here at once."""
     program = f"""
         echo $$ >'{tmp_path}'/${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}}
         until [ -s '{tmp_path}'/0 ] && [ -s '{tmp_path}'/1 ]; do sleep 0.02; done

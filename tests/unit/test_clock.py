@@ -1,4 +1,4 @@
-"""The clock by which waits end: what a test adds to it counts for all that look at it."""
+"""The clock that limits waits: a step by a test takes effect for every reader."""
 
 from __future__ import annotations
 

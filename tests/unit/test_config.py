@@ -1,4 +1,4 @@
-"""The table of knobs: parsing, precedence, messages, and the page generated from it."""
+"""The table of settings: parsing, precedence, messages, and the page generated from it."""
 
 import importlib.util
 import os

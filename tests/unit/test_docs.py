@@ -1,4 +1,4 @@
-"""The pages: generated parts are up to date, every example runs, nothing claims what is not so."""
+"""The pages: generated parts are up to date, every example runs, and claims match the code."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-# ---- what is generated ------------------------------------------------------------------------
+# ---- generated parts -------------------------------------------------------------------------
 
 
 def test_algorithm_pages_and_figures_are_up_to_date() -> None:
@@ -81,7 +81,7 @@ def test_families_in_the_page_on_plans_are_those_of_the_table() -> None:
 
 
 def test_every_record_stands_in_a_page() -> None:
-    """What no page refers to nobody reads, and nobody notices when it is out of date."""
+    """Nobody reads a record that no page refers to, or notices that it is out of date."""
     pages = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     folder = ROOT / "benchmarks" / "results"
     names = [str(path.relative_to(folder)) for path in folder.rglob("*.json")]
@@ -133,7 +133,7 @@ def test_rounds_of_two_placements_have_their_rows_and_each_loss_is_told(
     figures = {name: value for name, value in row.items() if name != "bytes"}
     near, far = figures | {"ratio": 3.0}, figures | {"ratio": 0.9}
     placements = {"near": near, "far": far, "unknown": figures | {"ratio": 0.1}}
-    odd = row | {"bytes": 48, "ratio": 0.97}  # no size that has a line in the table
+    odd = row | {"bytes": 48, "ratio": 0.97}  # the table has no line for this size
     content["rows"] = [row | {"bytes": 8, "placements": placements}, odd, row]
     flags = {"near": {"rounds": 9, "flag_us": 0.04}, "far": {"rounds": 8, "flag_us": 0.25}}
     content |= {"schema": "gradred-allreduce/2", "placements": flags}
@@ -148,7 +148,7 @@ def test_rounds_of_two_placements_have_their_rows_and_each_loss_is_told(
     assert "| 1 MiB |  | 100.00 µs |" in section
     assert "Slower than the MPI (lowest ratio) at: 8 B (0.90), 48 B (0.97)." in section
     assert "near: 9 rounds, one-way latency 0.04 µs; far: 8 rounds" in section
-    assert "2 ranks on 2 hosts, MPICH 5.0.2" in section  # an older record, of other hosts
+    assert "2 ranks on 2 hosts, MPICH 5.0.2" in section  # an older record, with other hosts
     assert "By a cable." in section
 
 
@@ -176,7 +176,7 @@ def test_records_of_one_day_are_shown_for_each_placement_of_the_cores(tmp_path: 
 
 
 def session(page: Path) -> str:
-    """A page with everything but its doctests blanked, so that line numbers stay."""
+    """A page with everything but its doctests blanked, so that line numbers do not change."""
     lines = [""] * (page.read_text(encoding="utf-8").count("\n") + 1)
     for line, text in blocks(page, "pycon"):
         for offset, content in enumerate(text.splitlines()):

@@ -1,4 +1,4 @@
-"""Parts of an elastic job: states in files, hosts that are found, a byte that tells ranks."""
+"""Parts of an elastic job: states in files, discovered hosts, the byte that notifies ranks."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def script(folder: pathlib.Path, text: str) -> pathlib.Path:
 
 
 def heard_again(found: DiscoveryScript, clock: SteppedClock) -> Sequence[Host]:
-    """What is found once the script has run another time."""
+    """The hosts after the script has run once more."""
     clock.step(discovery._EVERY)
     hosts = found.now()
     assert found._running is not None

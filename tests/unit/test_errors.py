@@ -1,4 +1,4 @@
-"""The error classes: what each may be caught as, and that they travel between processes."""
+"""The error classes: the classes by which each can be caught, and pickling between processes."""
 
 import builtins
 import inspect

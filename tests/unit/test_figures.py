@@ -1,4 +1,4 @@
-"""What was measured between hosts: its files, what is chosen by it, what the commands say of it."""
+"""Figures measured between hosts: their files, the choice by them, the output of the commands."""
 
 from __future__ import annotations
 
@@ -99,14 +99,14 @@ def test_no_beginning_of_a_file_is_taken_for_a_whole_one() -> None:
 
 
 def test_mpi_is_chosen_where_it_was_clearly_faster() -> None:
-    """Its announcement counts: at 8 bytes the call alone would be the faster one."""
+    """The announcement counts: at 8 bytes the call alone would be faster."""
     assert chosen(8)["plan"] != "mpi"
     found = chosen(65536)
     assert found["plan"] == "mpi"
     assert "measured on 2026-11-22" in found["reason"]
     assert found["seconds"] == pytest.approx(1.05 * (2e-5 + 1e-4))
     assert chosen(65536, TEXT.replace("size 65536 0.0001", "size 65536 0.1"))["plan"] != "mpi"
-    assert chosen(4 * 65536)["plan"] == "mpi"  # longer than what was measured
+    assert chosen(4 * 65536)["plan"] == "mpi"  # longer than the measured lengths
     assert chosen(1 << 20)["plan"] != "mpi"  # much longer
     assert chosen(65536, "")["plan"] != "mpi"
 
@@ -139,13 +139,13 @@ def test_schedules_take_as_much_longer_than_the_model_says_as_was_measured() -> 
 
 
 def test_plan_that_was_tried_takes_as_long_as_it_did_there() -> None:
-    """The MPI sends messages of some lengths in other ways, and the model knows nothing of it."""
+    """The MPI sends some lengths with another protocol, which the model does not know."""
     fast, faster = (TEXT.replace("plan 0.0012 ", f"plan {time} ") for time in ("0.0002", "0.0001"))
     ways = [chosen(65536, text, plan="hierarchical")["seconds"] for text in (fast, faster)]
     assert ways[0] == pytest.approx(2 * ways[1])
     assert chosen(65536, fast, plan="ring") == chosen(65536, plan="ring")
     longer = [chosen(65537, text, plan="hierarchical") for text in (fast, faster)]
-    assert longer[0] == longer[1]  # beyond, the model alone compares plans
+    assert longer[0] == longer[1]  # beyond this length only the model compares plans
 
 
 def test_layouts_and_series_of_hosts_have_one_name() -> None:
@@ -174,7 +174,7 @@ def test_info_tells_of_files_and_of_those_that_are_ignored(
     assert capsys.readouterr().out == f"{cache}: nothing was measured\n"
     (cache / "a.figures").write_text(TEXT)
     (cache / "b.figures").write_text("something else")
-    os.mkfifo(cache / "c.figures")  # nobody writes: not to be opened
+    os.mkfifo(cache / "c.figures")  # no process writes to it, so gradred must not open it
     (cache / "other.txt").write_text("")
     assert cli.main(["info", "figures"]) == 0
     text = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Files that gradred writes at paths where somebody else may have put something."""
+"""Files that gradred writes at paths where another object may exist."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gradred.observe import hang_report
 
 @pytest.fixture(autouse=True)
 def nobody_waits() -> Iterator[None]:
-    """A file whose opening blocks fails its test after 10 s."""
+    """A test whose open() blocks fails after 10 s."""
 
     def late(*_: object) -> None:
         raise TimeoutError("still waiting for somebody to read the pipe")
@@ -36,7 +36,7 @@ def nobody_waits() -> Iterator[None]:
 
 @pytest.fixture
 def pipe(tmp_path: Path) -> Path:
-    """Nobody reads it."""
+    """A named pipe that no process reads."""
     path = tmp_path / "pipe.json"
     os.mkfifo(path)
     return path
@@ -48,7 +48,7 @@ def test_pipe_that_nobody_reads_is_refused(pipe: Path) -> None:
 
 
 def test_pipe_that_is_read_gets_everything(pipe: Path) -> None:
-    data, found = os.urandom(300_000), []  # more than a pipe holds: later writes have to wait
+    data, found = os.urandom(300_000), []  # more than a pipe holds, so later writes have to wait
     reader = threading.Thread(target=lambda: found.append(pipe.read_bytes()))
     reader.start()
     file = None
@@ -107,7 +107,7 @@ def test_plot_refuses_a_pipe_that_nobody_reads(tmp_path: Path) -> None:
 
 @pytest.fixture
 def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The path of this process's report; the reports of this process begin anew."""
+    """The path of this process's report; the process starts without earlier reports."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(hang_report, "_reported", {})
     path = hang_report.report("a first one", met=True, failure=1)
@@ -147,7 +147,7 @@ def test_report_of_a_timeout_is_written_where_nothing_is(report: Path) -> None:
 def test_further_errors_of_a_failure_name_its_report_and_write_nothing(report: Path) -> None:
     assert hang_report.report("the reason", met=True, failure=2) == str(report)
     written = report.read_text()
-    os.utime(report, (0, 0))  # another failure would have a section of its own by now
+    os.utime(report, (0, 0))  # another failure would have its own section by now
     assert hang_report.report("it failed before", met=False, failure=2) == str(report)
     assert report.read_text() == written
 

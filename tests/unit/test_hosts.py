@@ -1,4 +1,4 @@
-"""Which hosts a job gets, as listed or as granted by a batch system, and the ranks on each."""
+"""The hosts of a job, as listed or as granted by a batch system, and the ranks on each."""
 
 import socket
 

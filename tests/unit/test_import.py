@@ -1,4 +1,4 @@
-"""`import gradred` is cheap and leaves MPI alone: it must be safe in any worker process."""
+"""`import gradred` is cheap and does not touch MPI: it must be safe in any worker process."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def test_import_does_not_load_mpi() -> None:
     assert not found["libmpi"], "the extension is linked with an MPI"
 
 
-@pytest.mark.full  # it measures the machine, too
+@pytest.mark.full  # it also measures the machine
 def test_import_takes_at_most_30_ms_beyond_numpy() -> None:
-    # The shortest of several: what the machine does beside it only ever adds. The first runs write
-    # bytecode and fill the page cache.
+    # The shortest of several runs, because other activity of the machine only adds time. The first
+    # runs write bytecode and fill the page cache.
     seconds = []
     for _ in range(15):
         seconds.append(run_fresh(SECONDS))
@@ -55,7 +55,7 @@ def test_import_takes_at_most_30_ms_beyond_numpy() -> None:
     assert min(seconds) <= 0.030
 
 
-# What a user types who has no MPI, and the error as text.
+# What a user without an MPI types, and the text of the error.
 WITHOUT_MPI = """
 import json, sys
 {before}

@@ -114,7 +114,7 @@ def test_every_thread_level_serves_every_kind_of_call(tmp_path, level):
 
 @pytest.mark.parametrize("level", ["single", "funneled", "serialized"])
 def test_every_way_of_waiting_drives_the_mpi_below_thread_multiple(tmp_path, level):
-    """The table of tests/mpi/test_progress.py, which runs at MPI_THREAD_MULTIPLE."""
+    """The table of tests/mpi/test_progress.py, which itself runs at MPI_THREAD_MULTIPLE."""
     command = [sys.executable, "-m", "gradred", "run", "-np", "2", "--timeout", "50"]
     done = subprocess.run(
         [*command, str(LEGAL), level], capture_output=True, text=True, timeout=58, cwd=tmp_path
@@ -219,7 +219,7 @@ def test_rank_that_refuses_its_arguments_and_leaves_does_not_hang_its_peers(tmp_
 
 
 def test_thread_other_than_the_first_may_be_the_first_to_use_gradred(tmp_path):
-    """What is set up then must not need the main thread, as Python's signal module does."""
+    """The set-up then must not need the main thread, as Python's signal module does."""
     program = """
         import threading
         import numpy as np

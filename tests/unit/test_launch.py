@@ -246,8 +246,8 @@ intr 7 0
     ("worked", "own", "ranks", "said"),
     [
         ((200, 100, 900), 2.0, 2, "other programs took 0.5 of the 2 cores beside 2 ranks"),
-        ((200, 100, 900), 2.0, 1, None),  # the other core had room
-        ((200, 100, 900), 2.9, 2, None),  # next to nothing
+        ((200, 100, 900), 2.0, 1, None),  # the other core had capacity
+        ((200, 100, 900), 2.9, 2, None),  # almost nothing
         ((200, 100, 900), 3.5, 2, None),
         ((200, 200, 0), 0.0, 1, "other programs took 2.0 of the 2 cores beside 1 rank"),
     ],

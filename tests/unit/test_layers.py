@@ -11,8 +11,8 @@ from layers import CXX_LAYERS, PYTHON_LAYERS, PYTHON_PARTS
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# What the extension calls of the modules above it, or derives from: the functions by which these
-# hand it a function or a class, and who does so.
+# Functions by which modules above the extension pass it a function or a class that it calls or
+# derives from, and the modules that do so.
 UPCALLS = {
     "call_callback": ["calls", "request"],
     "connect": ["without_mpi"],
@@ -23,8 +23,8 @@ UPCALLS = {
     "use_request_class": ["request"],
 }
 
-# What a rank's launch proxy and supervisor consist of: loaded once per rank, without gradred's
-# other modules and the packages that they need.
+# The modules of a rank's launch proxy and supervisor. They are loaded once per rank, without
+# gradred's other modules and the packages that these need.
 BESIDE_A_RANK = {
     "authentication",
     "failure_board",
@@ -39,14 +39,14 @@ BESIDE_A_RANK = {
 
 
 def reached(layer: str, graph: dict[str, set[str]], path: tuple[str, ...] = ()) -> set[str]:
-    """All that a layer uses, and what that uses."""
+    """All layers that a layer uses, directly or through others."""
     assert layer not in path, f"a circle: {' -> '.join([*path, layer])}"
     further = (reached(lower, graph, (*path, layer)) for lower in graph[layer])
     return graph[layer].union(*further)
 
 
 def nearest(graph: dict[str, set[str]]) -> dict[str, list[str]]:
-    """Of what each layer uses, that which it does not get through another one."""
+    """The layers that each layer uses and does not get through another one."""
     return {
         layer: sorted(direct.difference(*(reached(lower, graph) for lower in direct)))
         for layer, direct in graph.items()
@@ -54,14 +54,14 @@ def nearest(graph: dict[str, set[str]]) -> dict[str, list[str]]:
 
 
 def cxx_includes() -> dict[str, set[str]]:
-    """What each folder of csrc includes of the others."""
+    """The other folders that each folder of csrc includes."""
     found: dict[str, set[str]] = {}
     for path in csrc_sources():
         layer = path.relative_to(ROOT / "csrc").parts[0]
         targets = re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(), re.MULTILINE)
         found.setdefault(layer, set())
         for target in targets:
-            if layer != "tests" or "/" in target:  # the tests' own headers lie beside them
+            if layer != "tests" or "/" in target:  # the tests' own headers are in the same folder
                 found[layer].add(target.split("/")[0])
     return {layer: targets - {layer} for layer, targets in found.items()}
 
@@ -91,7 +91,7 @@ def test_only_python_and_tests_include_python_headers() -> None:
 
 
 def test_no_file_includes_mpi_h() -> None:
-    """One binary serves every MPI, so no MPI's header may shape it."""
+    """One binary serves every MPI, so it must not depend on any MPI's header."""
     pattern = r"#\s*include\s+[<\"]mpi\.h"
     assert [str(path) for path in csrc_sources() if re.search(pattern, path.read_text())] == []
 
@@ -103,7 +103,7 @@ ON_GPUS = ["csrc/device/kernels/arguments.h", "csrc/device/kernels/reduce.cu"]
 @pytest.mark.parametrize(
     ("words", "files"),
     [
-        ("float8_?e5m2", [ELEMENTS, *ON_GPUS]),  # which MPI lacks
+        ("float8_?e5m2", [ELEMENTS, *ON_GPUS]),  # a type that MPI lacks
         (
             r"\bk?bor\b|bit_?or\b|bitwise_or",
             ["csrc/reduce/kernels/operations.h", "csrc/mpi/families.cc"],
@@ -113,7 +113,7 @@ ON_GPUS = ["csrc/device/kernels/arguments.h", "csrc/device/kernels/reduce.cu"]
 def test_types_and_operations_stand_in_three_files_and_two_of_gpus(
     words: str, files: list[str]
 ) -> None:
-    """Of the product: what CONTRIBUTING tells of adding one is all that names one."""
+    """In the product, only the files that CONTRIBUTING lists for a new one name it."""
     sources = [path for path in csrc_sources() if not {"tests", "testing"} & {*path.parts}]
     sources += (ROOT / "src").rglob("*.py*")
     sources += (ROOT / "csrc").rglob("*.cu")
@@ -129,7 +129,7 @@ PACKAGE = ROOT / "src" / "gradred"
 
 
 def imported_names(path: Path) -> list[list[str]]:
-    """What a file imports of gradred, wherever in the file it does, as parts of dotted names."""
+    """The names that a file imports from gradred, anywhere in it, as parts of dotted names."""
     names = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -142,7 +142,7 @@ def imported_names(path: Path) -> list[list[str]]:
 
 
 def names_imported_by_the_extension() -> list[list[str]]:
-    """The same of C++ files."""
+    """The names that C++ files import."""
     pattern = r'import\w*\(\s*"(gradred[\w.]*)"'
     texts = [path.read_text() for path in (ROOT / "csrc" / "python").glob("*.*")]
     found = [name for text in texts for name in re.findall(pattern, text, re.IGNORECASE)]
@@ -155,7 +155,7 @@ def layer_of(path: Path) -> str:
 
 
 def python_imports() -> dict[str, set[str]]:
-    """What each module or package directly in gradred imports of the others."""
+    """The modules that each module or package directly in gradred imports."""
     files: dict[str, list[Path]] = {}
     for path in sorted([*PACKAGE.rglob("*.py"), PACKAGE / "_core.pyi"]):
         files.setdefault(layer_of(path), []).append(path)
@@ -176,7 +176,7 @@ def test_python_imports_point_downward_and_the_table_has_no_spare_line() -> None
 
 
 def takers_of_functions() -> set[str]:
-    """The extension's functions that take a function or a class, by its stub."""
+    """The extension's functions that take a function or a class, according to its stub."""
     functions = ast.parse((PACKAGE / "_core.pyi").read_text()).body
     return {
         node.name

@@ -1,4 +1,4 @@
-"""How members of a group of torch.distributed meet in a store that holds others' keys."""
+"""How members of a group of torch.distributed meet in a store with keys of other groups."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT = datetime.timedelta(seconds=20)
 
 
 def meet_all(store: Any, size: int, said: str, late: int | None = None) -> list[Any]:
-    """What each rank gets; they come in any order, and one of them perhaps much later."""
+    """The result of each rank; the ranks come in any order, and perhaps one of them much later."""
 
     def come(rank: int) -> Any:
         time.sleep(0.2 if rank == late else random.uniform(0, 0.01))
@@ -57,7 +57,7 @@ def test_nobody_meets_a_rank_that_has_ended_before_all_had_come(gone: list[int])
     given_up = datetime.timedelta(seconds=0.05)
 
     def come_and_go(rank: int) -> None:
-        with contextlib.suppress(RuntimeError):  # the store's, or TimeoutError
+        with contextlib.suppress(RuntimeError):  # the store's error, or TimeoutError
             meeting.meet(store, rank, range(3), "gone", given_up)
 
     store.set_timeout(given_up)

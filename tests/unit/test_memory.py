@@ -16,11 +16,11 @@ import pytest
 
 import gradred
 
-SMALL, LARGE = 100_000, 20_000_000  # bytes: in a slab with others, and in one of its own
+SMALL, LARGE = 100_000, 20_000_000  # bytes: in a slab with others, and in a separate one
 
 
 def in_child(work: Callable[[], bool]) -> bool:
-    """Whether `work` is true in a forked child."""
+    """Whether `work` returns true in a forked child."""
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -32,7 +32,7 @@ def in_child(work: Callable[[], bool]) -> bool:
 
 
 def files() -> dict[str, int]:
-    """The files that arrays of this process lie in, and the bytes that each really has."""
+    """The files that hold arrays of this process, and the bytes that each really has."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         path = f"/proc/self/fd/{name}"
@@ -57,14 +57,14 @@ def test_child_reads_the_array_and_keeps_what_it_writes_to_itself(nbytes: int) -
 
 @pytest.mark.parametrize("nbytes", [SMALL, LARGE])
 def test_child_still_has_an_array_that_the_parent_has_freed(nbytes: int) -> None:
-    other = gradred.empty(SMALL, "uint8")  # holds the slab
+    other = gradred.empty(SMALL, "uint8")  # keeps the slab alive
     x = gradred.empty(nbytes, "uint8")
     x.fill(5)
     ready, go = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(go)
-        os.read(ready, 1)  # the end: the parent has freed it
+        os.read(ready, 1)  # end of file: the parent has freed it
         os._exit(0 if bool(np.all(x == 5)) else 1)
     os.close(ready)
     del x
@@ -165,7 +165,7 @@ def share(pid: int) -> int:
 @pytest.mark.timeout(120)
 def test_forked_pool_and_a_parent_that_writes_do_not_double_half_a_gib() -> None:
     x = gradred.zeros(GIB // 2 // 8, "int64")
-    begin = share(os.getpid())  # other tests have left much there, too
+    begin = share(os.getpid())  # other tests have left much memory there, too
     stop, never = os.pipe()
     done, say = os.pipe()
     workers = []
@@ -173,7 +173,7 @@ def test_forked_pool_and_a_parent_that_writes_do_not_double_half_a_gib() -> None
         pid = os.fork()
         if pid == 0:
             os.close(never)
-            x[:: 4096 // 8].sum()  # has every page
+            x[:: 4096 // 8].sum()  # touches every page
             os.write(say, b".")
             os.read(stop, 1)
             os._exit(0)
@@ -181,7 +181,7 @@ def test_forked_pool_and_a_parent_that_writes_do_not_double_half_a_gib() -> None
     try:
         for _ in range(WORKERS):
             os.read(done, 1)
-        x.fill(1)  # with private memory each page would be there twice now
+        x.fill(1)  # with private memory each page would exist twice now
         shares = share(os.getpid()) + sum(map(share, workers)) - begin
     finally:
         for end in (never, stop, done, say):
@@ -238,7 +238,7 @@ def test_types_of_pytorch_serve_by_their_names() -> None:
 
 
 def test_more_than_the_machine_has_is_refused_before_it_is_filled() -> None:
-    """In a process that may make no such file: it would be ended otherwise, or others."""
+    """Run in a process that cannot make such a file, because the kernel could kill it or others."""
     program = """
 import os, resource, gradred
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))

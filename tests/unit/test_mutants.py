@@ -1,8 +1,8 @@
-"""The test of the verifier: schedules with one step changed are rejected, or proved equivalent.
+"""The test of the verifier: schedules with one changed step are rejected, or proved equivalent.
 
-A mutant drops or duplicates a step, or changes its peer or kind, or buffer, slot or chunks of what
-it reads or writes.
-The equivalent ones are known, by number: a verifier that grows weaker lets more of them pass.
+A mutant drops or duplicates a step, or changes its peer or kind, or the buffer, slot or chunks of
+what it reads or writes. The number of equivalent mutants is fixed: a weaker verifier lets more of
+them pass.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from gradred.schedules import Schedule, copy, from_input, make_all, recv, scratc
 
 ALGORITHMS = [(row["collective"], row["name"]) for row in schedules.algorithms()]
 
-# A rank may add up or copy more than it is left with: the rest of the last message still lies in
-# the scratch buffer, and the sum goes to a chunk that is overwritten or not looked at later. A step
-# that reads nothing of what it writes may be done twice. What has been copied may be read from the
-# input.
+# A rank may add up or copy more than it needs: the rest of the last message is still in the scratch
+# buffer, and the sum goes to a chunk that is overwritten or not read later. A step that reads
+# nothing of what it writes may be done twice. Copied data may be read from the input.
 HARMLESS = re.compile(
     r"(reduce|copy) .* (into|to) .*: all ends: |"
     r"(reduce .* and .* into .*|copy .*): duplicate$|"
@@ -28,7 +27,7 @@ HARMLESS = re.compile(
 )
 
 # Equivalent mutants over 1 to 9 ranks (all mutants), in the samples of 16 and 31, and in that of 64
-# ranks; in place, and with the input in a buffer of its own.
+# ranks; in place, and with the input in a separate buffer.
 EQUIVALENT = {
     ("allreduce", "ring"): ((0, 0, 0), (241, 4, 0)),
     ("allreduce", "recursive_doubling"): ((0, 0, 0), (37, 2, 3)),
@@ -74,7 +73,7 @@ def judge(collective: str, name: str, size: int, in_place: bool, sample: int = 0
 
 
 def check_survivors(result: MutationResult) -> int:
-    """No mutant may pass with another sum; the equivalent ones must be of the harmless sort."""
+    """No mutant may pass with another sum, and the equivalent ones must be harmless."""
     assert result.different == []
     for survivor in result.equivalent:
         assert HARMLESS.search(survivor), survivor
@@ -93,7 +92,7 @@ def test_every_mutant_for_up_to_9_ranks_is_rejected_or_equivalent(
     assert survivors == EQUIVALENT.get((collective, name), NONE)[not in_place][0]
 
 
-# A power of two, and a number that is far from one. 64 ranks take three times as long as both.
+# A power of two, and a number far from one. 64 ranks take three times as long as both.
 @pytest.mark.parametrize(
     ("sizes", "column"), [((16, 31), 1), pytest.param((64,), 2, marks=pytest.mark.full)]
 )
@@ -109,7 +108,7 @@ def test_sampled_mutants_of_larger_sizes_are_rejected_or_equivalent(
 
 
 def test_harmless_changes_are_listed_as_equivalent() -> None:
-    """A copy may be made twice, and a copy that nobody needs may be dropped."""
+    """A copy may be made twice, and a copy that nothing reads may be dropped."""
     given = [
         Schedule(
             [[send(1, work(0)), copy(work(0), scratch(0, 0))]],

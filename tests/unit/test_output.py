@@ -1,4 +1,4 @@
-"""How the output of several ranks appears: in whole lines, with their ranks, in their files."""
+"""The output of several ranks: in whole lines, with their ranks, in their files."""
 
 import os
 import selectors
@@ -12,7 +12,7 @@ from gradred.launch.job import Cause, Failure
 
 
 class Shown:
-    """A screen and what stands on it."""
+    """A screen and its content."""
 
     def __init__(self, *, prefix=True, eager=False):
         self.text = b""
@@ -166,7 +166,7 @@ def test_first_cause_is_first_by_its_clock_if_heard_of_a_moment_later(monkeypatc
     )
     job._order_in([first_heard])
     job._order_in([heard_late])
-    job._order_in([Failure(1, "h1", 3, Cause(""), 5.0)])  # seconds later: its clock is wrong
+    job._order_in([Failure(1, "h1", 3, Cause(""), 5.0)])  # seconds later: this clock is wrong
     assert [failure.rank for failure in job.failures] == [3, 0, 1]
 
 
@@ -181,7 +181,7 @@ def test_ranks_that_had_lost_others_are_no_first_cause(monkeypatch):
 
 
 class EndedJob:
-    """A job that is over, as its last words look at it."""
+    """A finished job, as the exit summary reads it."""
 
     left_hanging = False
     survived, missing = (), ()

@@ -1,4 +1,4 @@
-"""What holds for any input: hypothesis draws sizes, schedules, layouts and texts."""
+"""Properties for any input: hypothesis draws sizes, schedules, layouts and texts."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def test_where_the_input_lies_changes_no_sum(plans: list[Schedule]) -> None:
 def test_every_element_is_reduced_exactly_once(
     plans: list[Schedule], count: int, slices: int, rendezvous: bool, data: st.DataObject
 ) -> None:
-    """The vector is cut into slices and chunks of all lengths, and no element falls between them.
+    """The vector is cut into slices and chunks of all lengths, and no element is left out.
 
-    Each rank adds a bit of its own: a sum that misses a rank or takes it twice shows which.
+    Each rank adds a different bit, so a wrong sum shows which rank is missing or counted twice.
     """
     place = data.draw(st.integers(0, max(count - 1, 0)))
     work = [np.full(count, 1 << (2 * rank), "int64") for rank in range(len(plans))]
@@ -89,7 +89,7 @@ def test_every_element_is_reduced_exactly_once(
 def test_parts_cover_the_vector_exactly_once(
     direction: str, size: int, count: int, data: st.DataObject
 ) -> None:
-    """Each element is owned by one rank, and both halves of an allreduce agree on which."""
+    """One rank owns each element, and both halves of an allreduce agree on the owner."""
     collective = "reduce_scatter" if direction == "scatter" else "allgather"
     first = make_all("ring", size, collective=collective)
     chunks = first[0].chunks
@@ -128,7 +128,7 @@ def test_a_schedule_without_one_step_is_refused(plans: list[Schedule], data: st.
 
 
 def check_verdict(plans: list[Schedule]) -> None:
-    """What the proof accepts must sum right on threads; what it refuses it refuses in words."""
+    """An accepted schedule must sum correctly on threads; a refused one has a clear error."""
     try:
         verify(plans)
     except UsageError as error:
@@ -146,7 +146,8 @@ def test_ranks_that_swap_schedules_are_judged_by_what_they_compute(
 ) -> None:
     assume(len(plans) > 2)
     a, b = data.draw(st.lists(st.integers(0, len(plans) - 1), min_size=2, max_size=2, unique=True))
-    with contextlib.suppress(UsageError):  # a rank that would send to itself is refused at once
+    # a schedule with a send to its own rank is refused at once
+    with contextlib.suppress(UsageError):
         mixed = list(plans)
         mixed[a], mixed[b] = rebuilt(plans[a], plans[b].rounds), rebuilt(plans[b], plans[a].rounds)
         check_verdict(mixed)
@@ -177,7 +178,7 @@ def test_pickled_schedules_are_equal(plans: list[Schedule]) -> None:
 
 @given(generated(), st.integers(0, 1 << 20))
 def test_traffic_balances(plans: list[Schedule], nbytes: int) -> None:
-    """What is sent arrives; nobody moves more messages than its rounds hold."""
+    """All sent bytes arrive, and no rank moves more messages than its rounds hold."""
     moved = [schedules.traffic(schedule, nbytes) for schedule in plans]
     assert sum(each.sent for each in moved) == sum(each.received for each in moved)
 
@@ -216,7 +217,7 @@ steps = st.one_of(
 
 @given(st.lists(st.lists(st.lists(steps, max_size=4), max_size=3), min_size=2, max_size=4))
 def test_random_steps_never_pass_for_an_allreduce(ranks: list[list[list[Step]]]) -> None:
-    """Nor do they crash: each is refused in words, by the schedule itself or by the proof."""
+    """They do not crash either: the schedule or the proof refuses each with a clear error."""
 
     def make(rank: int, size: int) -> Schedule:
         return Schedule(ranks[rank], rank=rank, size=size, chunks=4)
@@ -282,7 +283,7 @@ def test_arrays_with_gaps_are_no_layout(shape: tuple[int, ...], data: st.DataObj
     assert layout_of(shape, wider, 4) is None
 
 
-# ---- knobs --------------------------------------------------------------------------------------
+# ---- settings -----------------------------------------------------------------------------------
 
 texts = st.one_of(
     st.text(),
@@ -298,7 +299,7 @@ def test_any_text_is_a_value_or_a_usage_error(name: str, text: str) -> None:
         with contextlib.suppress(UsageError):
             config.set(name, text)
         shown = config.show(name, config.get(name))
-        config.set(name, shown)  # what was understood can be written and read again
+        config.set(name, shown)  # an accepted value can be written and read again
         assert config.show(name, config.get(name)) == shown
     finally:
         config.reset()

@@ -54,7 +54,7 @@ each_isa = pytest.mark.parametrize("isa", isas())
 
 
 def random_array(dtype: str, count: int, seed: int) -> Array:
-    """Random bits for integers, so that arithmetic wraps; numbers of many magnitudes for floats."""
+    """Random bits for integers, so arithmetic wraps; numbers of many magnitudes for floats."""
     rng = np.random.default_rng([seed, count])
     kind = numpy_dtype(dtype)
     if dtype == "bool":
@@ -67,7 +67,7 @@ def random_array(dtype: str, count: int, seed: int) -> Array:
         part = "float32" if dtype == "complex64" else "float64"
         return random_array(part, 2 * count, seed).view(kind)
     numbers = rng.standard_normal(count) * np.exp2(rng.integers(-12, 12, count))
-    with np.errstate(all="ignore"):  # too large for 8 bits
+    with np.errstate(all="ignore"):  # some numbers are too large for 8 bits
         return canonical(numbers.astype(kind))
 
 
@@ -84,7 +84,7 @@ def canonical(array: Array) -> Array:
         part = np.float32 if array.dtype == np.complex64 else np.float64
         return canonical(array.view(part)).view(array.dtype)
     result = array.copy()
-    with np.errstate(invalid="ignore"):  # ml_dtypes lets signalling NaN complain
+    with np.errstate(invalid="ignore"):  # ml_dtypes warns at signalling NaN
         result[np.isnan(array)] = np.array(np.nan).astype(array.dtype)
     return result
 
@@ -94,7 +94,7 @@ def wide(array: Array) -> Array:
 
 
 def ordered(op: str, a: Array, b: Array) -> Array:
-    """min or max with -0 < +0; NaN if one of both is."""
+    """min or max with -0 < +0; NaN if one of the two is NaN."""
     a_first = (a < b) | ((a == b) & np.signbit(a))
     result = np.where(a_first == (op == "min"), a, b)
     result[np.isnan(a) | np.isnan(b)] = np.nan
@@ -150,7 +150,7 @@ def unaligned(array: Array, offset: int = 1) -> Array:
 
 
 def reduced(op: str, dtype: str, inputs: list[Array], isa: str, *, many: bool = False) -> Array:
-    """What the function of this instruction set gives; checks that it stays inside its target."""
+    """The result of this instruction set's function; asserts that it writes only to its target."""
     views = [unaligned(array, 1 + 2 * i) for i, array in enumerate(inputs)]
     size = views[0].size
     guarded = np.full(size + 131, 0xA5, np.uint8)
@@ -193,7 +193,7 @@ def special_numbers(dtype: str) -> Array:
 
 
 def special_pairs(dtype: str) -> tuple[Array, Array]:
-    """All pairs; for complex types of numbers whose parts are every pair of a few."""
+    """All pairs; for complex types, of numbers whose parts are every pair of a few."""
     if dtype in COMPLEX:
         part = special_numbers("float32" if dtype == "complex64" else "float64")
         few = part[[0, 3, 5, 7, 8, 9, 14, 15, 21, 23, 25, 28]]
@@ -288,12 +288,15 @@ def as_exact(array: Array) -> list[float]:
 
 
 def nearest(exact: float, numbers: list[float], dtype: str) -> float:
-    """By the definition: the nearest finite number, the even one of two; else what is too large."""
+    """Rounding by the definition: the nearest finite number, the even one of two.
+
+    Beyond the largest it is NaN or infinity, as the type has it.
+    """
     largest = max(numbers)
     unit = largest - sorted(numbers)[-2]
     if abs(exact) > largest + unit / 2 or (abs(exact) == largest + unit / 2 and "e5m2" in dtype):
         return float("nan") if "e4m3" in dtype else float(np.copysign(np.inf, exact))
-    index = {x: i for i, x in enumerate(numbers)}  # positive ones in the order of their bits
+    index = {x: i for i, x in enumerate(numbers)}  # positive numbers in the order of their bits
     near = sorted(numbers, key=lambda x: (abs(abs(exact) - x), index[x] % 2))[0]
     return float(np.copysign(near, exact))
 
@@ -307,7 +310,7 @@ def test_all_pairs_of_8_bit_floats_are_rounded_as_the_definition_says(op: str, d
     a, b = np.repeat(finite, finite.size), np.tile(finite, finite.size)
     found = reduced(op, dtype, [a, b], "generic").astype(np.float64)
     x, y = a.astype(np.float64), b.astype(np.float64)
-    exact = x + y if op == "sum" else x * y  # in float64 without a rounding
+    exact = x + y if op == "sum" else x * y  # in float64 without rounding
     known = {value: nearest(value, positive, dtype) for value in set(exact.tolist())}
     expected = np.array([known[value] for value in exact.tolist()])
     expected = np.where(expected == 0, np.copysign(0, exact), expected)
@@ -419,7 +422,7 @@ def test_unknown_names_and_unequal_sizes_are_refused() -> None:
 
 
 def tiny(dtype: str, seed: int) -> Array:
-    """Numbers around the least that is normal, most of them denormal, of both signs."""
+    """Numbers around the smallest normal one, most of them denormal, of both signs."""
     rng = np.random.default_rng(seed)
     kind = numpy_dtype(dtype)
     part = np.dtype({"complex64": "float32", "complex128": "float64"}.get(dtype, kind))
@@ -433,7 +436,7 @@ def tiny(dtype: str, seed: int) -> Array:
 @pytest.mark.parametrize(("op", "dtype"), FLOATING)
 def test_the_threads_floating_point_mode_changes_no_bit(op: str, dtype: str, isa: str) -> None:
     inputs = [tiny(dtype, seed) for seed in range(3)]
-    if op == "prod":  # small times great is small again
+    if op == "prod":  # a product of a small and a large number would be small again
         inputs[1] = np.ones_like(inputs[1]) * np.asarray(1.25, inputs[1].dtype)
     pair = reduced(op, dtype, inputs[:2], isa)
     many = reduced(op, dtype, inputs, isa, many=True)

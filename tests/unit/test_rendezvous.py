@@ -1,4 +1,4 @@
-"""A rendezvous server, in one process: whom it admits, and what all others can do to it."""
+"""A rendezvous server in one process: which callers it admits, and what others can do to it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Opened:
         return len(self.server._callers)
 
     def known(self) -> socket.socket:
-        """A connection that has proved to know the secret."""
+        """A connection whose caller has proved that it knows the secret."""
         connection = self.connect()
         deadline = clock.now() + 20
         proving = threading.Thread(
@@ -70,7 +70,8 @@ class Opened:
         supervisor.send(protocol.HELLO, protocol.encode({"rank": number, "host": "here"}))
         self.until(lambda: len(self.admitted) > before)
         assert self.admitted[-1] == (number, "here")
-        self.channels[-1].send(protocol.START, b"x" * 100_000)  # larger than what callers may send
+        # larger than callers may send before they are admitted
+        self.channels[-1].send(protocol.START, b"x" * 100_000)
         supervisor.send(protocol.STDOUT, b"y" * 100_000)
         self.until(lambda: supervisor.receive())
         self.until(lambda: self.channels[-1].receive())
@@ -102,7 +103,7 @@ def test_supervisors_are_admitted_and_others_with_any_bytes_are_not(opened: Open
             piece, word = word[: chance.choice([1, 7, 100, 10**6])], word[100:]
             try:
                 other.send(piece)
-            except OSError:  # it has been turned away
+            except OSError:  # the server has disconnected it
                 break
             opened.turn()
         if chance.random() < 0.3:
@@ -153,7 +154,7 @@ def test_values_in_too_many_others_are_no_values() -> None:
 
 
 def test_proof_for_one_side_does_not_serve_the_other(opened: Opened) -> None:
-    """A caller may have the server prove itself, and hand that proof to the server as its own."""
+    """A caller could let the server prove itself, and return that proof as its own."""
     first = opened.connect()
     first.sendall(bytes(authentication.CHALLENGE))
     first.setblocking(False)

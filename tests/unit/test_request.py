@@ -1,4 +1,4 @@
-"""Which buffers `gradred.request` holds for operations in flight, and what that costs."""
+"""The buffers that `gradred.request` keeps alive for operations in flight, and the cost of that."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ MPI = pytest.importorskip("mpi4py.MPI", exc_type=ImportError)
 from gradred import request  # noqa: E402 (it imports mpi4py.MPI)
 
 OTHERS = 100_000
-IN_FLIGHT = 50  # of the others at one time
+IN_FLIGHT = 50  # number of the others at one time
 
 
 class Operation:
-    """One that ends when it is told to, and counts how often it is asked."""
+    """An operation that ends when `over` is set, and counts how often it is asked."""
 
     asked = 0
     holds_memory = False
@@ -70,7 +70,7 @@ def test_operations_that_end_in_any_order_are_let_go_by_later_ones() -> None:
 
 
 class EmptiedByAnother(collections.OrderedDict[Operation, str]):
-    """Another thread takes the last entry right after this one has seen that there is one."""
+    """Another thread takes the last entry just after this thread has seen that there is one."""
 
     def popitem(self, last: bool = True) -> tuple[Operation, str]:
         self.clear()

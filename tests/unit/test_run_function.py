@@ -89,14 +89,14 @@ def nested():
 
 
 def alive(folder):
-    """Processes that run; one that has ended may stay in /proc until its parent asks."""
+    """Processes that run; an ended one may stay in /proc until its parent waits for it."""
     found = [processes.tree(int(pid)) for pid in os.listdir(folder)]
     return [one[0].pid for one in found if one and one[0].alive()]
 
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind(tmp_path, monkeypatch):
-    # A short path: an MPI may put sockets below it, and their names are limited.
+    # A short path: an MPI may put sockets below it, and their names have a limited length.
     with tempfile.TemporaryDirectory(prefix="g") as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
         yield
@@ -143,7 +143,7 @@ def test_rank_that_ends_is_named_with_the_cause(how, message):
 
 
 def test_timeout_tells_where_each_rank_is_and_ends_it(tmp_path, clock):
-    """An hour, which passes as soon as both are where they wait."""
+    """The limit is an hour, which passes as soon as both ranks wait."""
 
     def let_it_pass():
         while len(os.listdir(tmp_path)) < 2:
@@ -245,6 +245,6 @@ def test_ranks_end_with_their_caller(tmp_path, sent):
         time.sleep(0.05)
     assert len(os.listdir(folder)) == 2
     assert alive(folder) == []
-    if sent == signal.SIGKILL:  # nobody was left to remove it
+    if sent == signal.SIGKILL:  # no process was left to remove it
         for left in glob.glob(f"{tempfile.gettempdir()}/gradred-run-*"):
             subprocess.run(["rm", "-r", left], check=True)

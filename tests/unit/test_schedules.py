@@ -1,4 +1,4 @@
-"""Schedules: proved for 1 to 64 ranks, as cheap as they say; wrong ones are refused in words."""
+"""Schedules: proved for 1 to 64 ranks, with the stated costs; wrong ones get clear errors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ FOLDED = [
 
 
 def variants(collective: str, name: str, size: int) -> Iterator[Parameters]:
-    """The parameters worth trying for an algorithm on `size` ranks."""
+    """The parameters to test for an algorithm on `size` ranks."""
     roots = sorted({0, size // 3, size - 1}) if collective == "bcast" else []
     rooted: list[Parameters] = [{"root": root} for root in roots] or [{}]
     if name == "recursive_multiplying":
@@ -127,7 +127,7 @@ def test_hierarchical_is_proved_for_groups_of_any_sizes(
 def test_groups_of_any_sizes_send_each_other_no_more_than_single_ranks(
     layout: list[int], leaders: int
 ) -> None:
-    """All lanes together are one vector, whoever carries them."""
+    """All lanes together are one vector, whichever ranks carry them."""
     hosts, nbytes = 1 + max(layout), 60 * 4
     given = make_all("hierarchical", len(layout), groups=layout, leaders=leaders)
     sent = [0] * hosts
@@ -237,7 +237,7 @@ def test_rabenseifner_sends_the_largest_messages_to_the_nearest_rank() -> None:
     assert (first.peer, first.source) == (4, work(0, 8))
 
 
-# Odd numbers, powers of two and their neighbours, beyond those for which all ranks are compared.
+# Odd numbers, powers of two and their neighbours, above the sizes that compare all ranks.
 LARGER = (65, 96, 100, 127, 128, 129, 192, 257)
 
 
@@ -332,7 +332,7 @@ def test_copies_have_a_cost() -> None:
     assert traffic(given[1], 400).copied == 100
 
 
-@pytest.mark.wider  # --full holds it to its time
+@pytest.mark.wider  # only --full asserts the time
 def test_thousands_of_ranks_are_costed_in_no_time(full: bool) -> None:
     begin = time.process_time()
     found = [coefficients(name, 4096) for name in ("ring", *CHEAP)]
@@ -349,11 +349,11 @@ def test_traffic_counts_uneven_chunks_exactly() -> None:
     assert (found.messages, found.sent, found.received, found.reduced) == (4, 9, 9, 4)
 
 
-# A schedule of the user's own ---------------------------------------------------------------------
+# A user's own schedule ----------------------------------------------------------------------------
 
 
 def my_ring(rank: int, size: int) -> Schedule:
-    """The ring of the style guide, from Python."""
+    """A ring as in the style guide, written in Python."""
     right, left = (rank + 1) % size, (rank - 1) % size
 
     def rounds() -> Iterator[list[Step]]:
@@ -383,11 +383,11 @@ def test_a_schedule_needs_as_many_slots_as_its_spans_use() -> None:
     assert Schedule([steps], rank=0, size=2, chunks=3).scratch_slots == 5
 
 
-# The input elsewhere ------------------------------------------------------------------------------
+# The input in a separate buffer -------------------------------------------------------------------
 
 
 def copied(schedule: Schedule) -> int:
-    """The chunks that a rank copies."""
+    """The number of chunks that a rank copies."""
     steps = [step for steps in schedule.rounds for step in steps if step.kind == "copy"]
     return sum(step.source.chunks for step in steps if step.source is not None)
 
@@ -451,12 +451,12 @@ def test_equal_sums_have_equal_digests() -> None:
 
 
 def resident() -> int:
-    """The bytes of this process that are in memory."""
+    """The resident bytes of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.parametrize("name", ["ring", "hierarchical", "recursive_multiplying"])
-@pytest.mark.wider  # likewise
+@pytest.mark.wider  # only --full asserts the time
 def test_thousands_of_ranks_take_little_memory_and_time(name: str, full: bool) -> None:
     """The rounds of all ranks of a ring would be 5 GiB."""
     parameters: Parameters = {"local": 64} if name == "hierarchical" else {}
@@ -467,7 +467,7 @@ def test_thousands_of_ranks_take_little_memory_and_time(name: str, full: bool) -
     assert resident() - before < 64 << 20
 
 
-@pytest.mark.wider  # --full holds it to its time
+@pytest.mark.wider  # only --full asserts the time
 def test_rounds_of_a_long_schedule_come_one_by_one(full: bool) -> None:
     before, begin = resident(), time.process_time()
     schedule = make("ring", 1, 4096)
@@ -508,7 +508,7 @@ def test_rounds_are_a_sequence() -> None:
 SWAP = [[send(1, work(0)), recv(1, scratch(0, 0)), reduce(scratch(0, 0), work(0))]]
 SWAP_BACK = [[send(0, work(0)), recv(0, scratch(0, 0)), reduce(scratch(0, 0), work(0))]]
 
-# What is wrong, the rounds of rank 0 and of rank 1, the chunks, and what the error says.
+# The mistake, the rounds of rank 0 and of rank 1, the chunks, and the text of the error.
 WRONG: list[tuple[str, list[list[Step]], list[list[Step]], int, str]] = [
     (
         "nobody receives",

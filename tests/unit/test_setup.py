@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# setuptools is read before the system changes its name: it looks at the name itself.
+# setuptools is imported before the faked system name is set, because it reads the name itself.
 PROGRAM = """
 import platform, runpy, subprocess, sys
 import setuptools.command.build_ext
@@ -30,7 +30,7 @@ SYSTEMS = {
 
 
 def last_line_of_build(fake: str) -> str:
-    """What setup.py says last on the system that `fake` pretends."""
+    """The last line that setup.py prints on the system that `fake` simulates."""
     pytest.importorskip("setuptools", minversion="77")
     command = [sys.executable, "-c", PROGRAM.replace("FAKE", fake)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
@@ -50,7 +50,7 @@ def test_setup_compiles_on_linux_with_glibc_and_a_wheel_has_nothing_of_the_tests
 
 
 def test_editable_install_builds_the_extension_of_the_tests() -> None:
-    """Which is what sets the flag, after the command's own options are read."""
+    """The command sets this flag after it has read its own options."""
     editable = """
 def finalize_options(self, finalize=setuptools.command.build_ext.build_ext.finalize_options):
     self.editable_mode = True

@@ -1,8 +1,9 @@
-"""The protocols by which threads sleep and are woken, all interleavings of their steps.
+"""The protocols by which threads sleep and are woken, in all interleavings of their steps.
 
-docs/design/waiting.md says who sleeps where. Those that no lock protects are small programs here,
-on a machine whose processors have store buffers: a store reaches the memory at any later moment,
-after those before it. A protocol is right if nobody sleeps on once what it waits for is there.
+docs/design/waiting.md lists where threads sleep. The protocols that no lock protects are small
+programs here, on a machine whose processors have store buffers: a store reaches the memory at any
+later moment, after earlier stores. A protocol is right if no thread sleeps on once the awaited
+value is there.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Step = tuple[object, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Thread:
-    """Where one stands: its next step, registers, stores on their way, and whether it sleeps."""
+    """The state of a thread: its next step, registers, buffered stores, and whether it sleeps."""
 
     at: int = 0
     registers: tuple[tuple[str, int], ...] = ()
@@ -25,12 +26,12 @@ class Thread:
     sleeps_on: str = ""
 
     def having(self, name: str, value: int) -> Thread:
-        """The same at its next step, with this in a register."""
+        """The thread at its next step, with this value in a register."""
         registers = dict(self.registers) | {name: value}
         return dataclasses.replace(self, at=self.at + 1, registers=tuple(sorted(registers.items())))
 
     def further(self) -> Thread:
-        """The same at its next step."""
+        """The thread at its next step."""
         return dataclasses.replace(self, at=self.at + 1)
 
 
@@ -49,7 +50,7 @@ def _drained(memory: Memory, thread: Thread) -> tuple[Memory, Thread]:
 
 
 def _after(state: State, index: int, step: Step) -> State | None:
-    """What a step of one thread makes; None: it cannot be made now."""
+    """The state after a step of one thread; None if the step is not possible now."""
     memory, threads = state
     thread, values = threads[index], dict(memory)
     others = list(threads)
@@ -60,7 +61,7 @@ def _after(state: State, index: int, step: Step) -> State | None:
     elif kind == "load":
         own = dict(thread.stores)
         thread = thread.having(str(step[2]), own.get(name, values.get(name, 0)))
-    elif kind == "add":  # a read-modify-write: all of its own stores come before
+    elif kind == "add":  # a read-modify-write: all of its own stores come before it
         if thread.stores:
             return None
         memory = _with(memory, name, values.get(name, 0) + int(str(step[2])))
@@ -92,7 +93,7 @@ def _after(state: State, index: int, step: Step) -> State | None:
 def _next(state: State, programs: Sequence[Sequence[Step]]) -> Iterator[State]:
     memory, threads = state
     for index, (thread, program) in enumerate(zip(threads, programs, strict=True)):
-        if thread.stores:  # the oldest one arrives
+        if thread.stores:  # the oldest store arrives
             (name, value), *rest = thread.stores
             later = list(threads)
             later[index] = dataclasses.replace(thread, stores=tuple(rest))
@@ -141,13 +142,13 @@ SLEEPER: list[Step] = [
     ("end unless 0", "word"),
     ("sleep", "rings", "rings"),
 ]
-# Where sleepers are usual nobody says that one is expected.
+# Where sleepers are normal, no thread publishes that one is expected.
 USUAL_WRITER = [step for step in WRITER if "expected" not in step]
 USUAL_SLEEPER = [step for step in SLEEPER if "expected" not in step and step[0] != "barrier"]
-# A counter that several ranks add to, as the board's news.
+# A counter to which several ranks add, like the board's news.
 ADDER: list[Step] = [("add", "word", 1, ""), *USUAL_WRITER[1:]]
 
-# ---- the engine's thread, and who comes to wait: csrc/engine/engine.cc -------------------------
+# ---- the progress thread and a thread that starts to wait: csrc/engine/engine.cc ---------------
 
 # sleep_for() and take_over(). Both change one word and read the other's.
 THREAD: list[Step] = [
@@ -183,7 +184,7 @@ RIGHT = {
     "news of two ranks": ([ADDER, ADDER, USUAL_SLEEPER], "word"),
     "the engine's thread": ([THREAD, WAITER], "waiting"),
 }
-# What each step is for: without it, or in another order, somebody sleeps on.
+# The purpose of each step: without it, or in another order, a thread sleeps on.
 WRONG = {
     "nobody says that a sleeper is expected": ([WRITER, _without(SLEEPER, 0)], "word"),
     "no barrier": ([WRITER, _without(SLEEPER, 1)], "word"),

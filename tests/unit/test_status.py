@@ -1,4 +1,4 @@
-"""What `gradred ps` and the report of a timeout say of a rank, from what it has written."""
+"""The text of `gradred ps` and of timeout reports about a rank, from the rank's status page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradred.element_types import ELEMENT_TYPES
 from gradred.observe import status
 from gradred.observe.status import Rank
 
-ALLREDUCE, BCAST, REFUSED, LEFT = 0, 3, 5, 6  # Kind, in csrc/base/signature.h
+ALLREDUCE, BCAST, REFUSED, LEFT = 0, 3, 5, 6  # values of Kind, in csrc/base/signature.h
 FLOAT64, INT8 = map(list(ELEMENT_TYPES).index, ("float64", "int8"))
 MESSAGES = 1 << 63
 TEXT = "allreduce of 1024 float64 with sum, 8192 bytes"
@@ -27,7 +27,7 @@ IN_OPERATION = (
 
 
 def what(kind: int, dtype: int = 0, count: int = 0) -> int:
-    """Signature::what."""
+    """The value of Signature::what."""
     return kind << 60 | dtype << 48 | count
 
 
@@ -37,14 +37,14 @@ def page(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def rank_of(page: pathlib.Path, content: bytes) -> Rank:
-    """What a reader makes of a status page."""
+    """The rank as a reader of a status page sees it."""
     page.write_bytes(bytes(_core.STATUS_PAGE[0]) + content)
     about = {"pid": os.getpid(), "rank": 0, "size": 1}
     return status._read(about, {"gradred-rank": str(page)}, None, 0.0)
 
 
 def wait_of(begun: int, call: int, state: str, waits_for: str, operation: int = 0) -> bytes:
-    """The page of a rank that waits for rank 1, since two seconds."""
+    """The page of a rank that has waited for rank 1 for two seconds."""
     return core_testing.status_page_of_wait(
         core_testing.status_page(begun, call),
         since_ns=clock.now_ns() - 2_000_000_000,
@@ -149,7 +149,7 @@ def test_pipe_in_the_place_of_a_file_keeps_nobody_waiting() -> None:
         os.close(writes)
 
 
-# ---- ranks that are alike --------------------------------------------------------------------
+# ---- ranks with equal states -----------------------------------------------------------------
 
 
 def waiting(rank: int, seconds: float, line_number: int, missing: str = "rank 4") -> Rank:
