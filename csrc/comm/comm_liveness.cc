@@ -12,6 +12,7 @@
 #include "liveness/first_calls.h"
 #include "liveness/local_peers.h"
 #include "liveness/status_page.h"
+#include "liveness/supervisor.h"
 #include "mpi/groups.h"
 #include "node/group.h"
 
@@ -75,6 +76,11 @@ void CommLiveness::fail(const std::exception_ptr& thrown) noexcept {
     report.text += " (found by " + own_name() + ")";
     note_failure(report);
     if (opened() && found_.host != nullptr) found_.host->poison(report);
+    // A message to a rank that has just ended would crash this process (see below).
+    if (launcher_passes_failures_on()) {
+      log_.note_failure(report);
+      return tell_leaving(true, report);
+    }
     log_.fail(report,
               any_rank_failed() ? failures_among(names().world_ranks()) : std::vector<int>());
   } catch (const std::exception&) {

@@ -59,10 +59,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // The state attached to an intracommunicator, made at first need. Local. Throws UsageError for
   // communicators that gradred does not serve, and before MPI is initialised.
   static std::shared_ptr<Communicator> of(mpi::Handle comm);
-  // Blocking and collective: makes a communicator of processes that no MPI connects. It serves what
-  // goes through shared memory. Throws UsageError, on all ranks, if they share none.
-  static std::shared_ptr<Communicator> connect(Bootstrap& calls);
-  // The communicators that have not been freed.
+  // Blocking and collective. Connects processes that share no MPI communicator; everything goes
+  // through shared memory. Returns nullptr on all ranks if they share none, and says why.
+  static std::shared_ptr<Communicator> connect(Bootstrap& calls, std::string& why_no_memory);
   static std::vector<std::shared_ptr<Communicator>> alive();
   // At MPI_Finalize: marks all communicators as freed, except for those that need no MPI.
   static void forget_all();

@@ -18,7 +18,7 @@
 
 namespace gradred {
 
-std::shared_ptr<Communicator> Communicator::connect(Bootstrap& calls) {
+std::shared_ptr<Communicator> Communicator::connect(Bootstrap& calls, std::string& why_no_memory) {
   const std::uint64_t begin = now_ns();
   Settings settings = gradred::settings();
   const int size = calls.size();
@@ -42,14 +42,12 @@ std::shared_ptr<Communicator> Communicator::connect(Bootstrap& calls) {
   settings.profile = all.front().profile != 0;
   std::vector<MemoryOffer::Wish> wishes;
   std::ranges::transform(all, std::back_inserter(wishes), &Wishes::memory);
-  std::string why_not = why_no_memory(wishes, false);
+  why_no_memory = gradred::why_no_memory(wishes, false);
   std::unique_ptr<NodeGroup> node;
-  if (why_not.empty()) node = NodeGroup::create(calls, node_options(settings), why_not);
-  if (node == nullptr) {
-    throw UsageError("connect: the ranks share no memory (" + why_not +
-                     "), and without an MPI there is nothing else. Start them with gradred run, "
-                     "which serves several hosts.");
+  if (why_no_memory.empty()) {
+    node = NodeGroup::create(calls, node_options(settings), why_no_memory);
   }
+  if (node == nullptr) return nullptr;
   const auto made =
       std::make_shared<Communicator>(calls.rank(), size, settings, calls.names(), std::move(node));
   made->observe(begin);

@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -16,6 +17,7 @@ namespace gradred {
 namespace {
 
 Supervisor supervisor;  // set when the process starts
+std::atomic<bool> passes_failures_on{false};
 
 constexpr std::size_t kLineBytes = 250;  // the length that a failure board stores
 
@@ -50,6 +52,10 @@ std::string in_one_line(std::string_view text) {
 void use_supervisor(int pipe, ino_t inode) { supervisor = {pipe, inode}; }
 
 bool has_supervisor() { return supervisor.pipe >= 0; }
+
+void use_launcher_for_failures() { passes_failures_on.store(true); }
+
+bool launcher_passes_failures_on() { return passes_failures_on.load(std::memory_order_relaxed); }
 
 void tell_survived(std::span<const int> ended) {
   std::string line = "ended";

@@ -21,6 +21,10 @@ struct Supervisor {
 };
 void use_supervisor(int pipe, ino_t inode);
 bool has_supervisor();
+// Whether the launcher passes failures of this rank's communicators on to the other ranks, which
+// then get no message from this rank.
+void use_launcher_for_failures();
+bool launcher_passes_failures_on();
 
 // Reports the ranks of MPI_COMM_WORLD that have ended and without which this job continues. Sends
 // nothing if there are none.

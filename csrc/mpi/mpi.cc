@@ -42,6 +42,7 @@ void resolve_if_there(void* library, const char* name, Function& function) {
 Functions resolve_all(void* lib) {
   Functions f{};
   resolve(lib, "Initialized", f.Initialized);
+  resolve(lib, "Init_thread", f.Init_thread);
   resolve(lib, "Finalized", f.Finalized);
   resolve(lib, "Finalize", f.Finalize);
   resolve(lib, "Query_thread", f.Query_thread);

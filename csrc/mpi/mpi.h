@@ -25,6 +25,7 @@ std::string_view name_of(Family family);
 // Signatures are as in the MPI standard, with handles as integers. A variable that receives a
 // handle must be zeroed first.
 struct Functions {
+  int (*Init_thread)(int* argc, char*** argv, int required, int* provided);
   int (*Initialized)(int* flag);
   int (*Finalized)(int* flag);
   int (*Finalize)();

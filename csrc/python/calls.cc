@@ -14,6 +14,7 @@
 #include "comm/set_up_calls.h"
 #include "comm/shutdown_handshake.h"
 #include "comm/staged_calls.h"
+#include "liveness/process.h"
 #include "plan/selector.h"
 #include "python/call.h"
 #include "python/comm.h"
@@ -28,6 +29,7 @@
 #include "python/persistent.h"
 #include "python/request.h"
 #include "python/wait_hook.h"
+#include "runtime/launched.h"
 #include "runtime/process.h"
 
 namespace py = pybind11;
@@ -398,6 +400,14 @@ void bind_calls(py::module_& m) {
   m.def("take_over_finalize", &take_over_finalize, py::arg("mpi4py"),
         "MPI_Finalize is called only if that would not wait for ranks that never come; `mpi4py` is "
         "the file of mpi4py.MPI. False where its call was not found.");
+  m.def("release_gil_in_init", &release_gil_in_init, py::arg("mpi4py"),
+        "From now on MPI.Init_thread lets other threads run while it waits for other ranks.");
+  m.def("exit_at_once", &exit_at_once,
+        "When the process exits, no library cleans up: a thread may be in MPI_Init.");
+  m.def("use_launcher", &use_launcher, py::arg("pipe"), py::arg("board"),
+        "A thread of this process stands for a supervisor: as the variables of failure_board.py "
+        "and rank_pipe.py have it.");
+  m.def("host_id", &host_id, "What processes that may share memory have in common.");
   m.def("set_exit_reason", &set_exit_reason, py::arg("reason"), py::arg("of_loss") = false,
         "Why the program ends, for the peers that wait for it. `of_loss`: another rank has ended, "
         "whose end launchers are to see first.");

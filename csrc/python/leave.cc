@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "mpi/mpi.h"
 #include "python/gil.h"
 #include "runtime/process.h"
 
@@ -67,14 +68,32 @@ int finalize_without_gil() {
   return finalize();
 }
 
+int init_without_gil(int* argc, char*** argv, int required, int* provided) {
+  const auto init = mpi::get().call.Init_thread;
+  if (Py_IsInitialized() == 0 || PyGILState_Check() == 0) {
+    return init(argc, argv, required, provided);
+  }
+  const WithoutGil released;
+  return init(argc, argv, required, provided);
+}
+
+// Has the library at this path call `ours` where it calls the other function.
+bool replace_call(const std::string& path, const char* function, void* ours) {
+  void* handle = dlopen(path.c_str(), RTLD_NOLOAD | RTLD_NOW);
+  const link_map* library = nullptr;
+  if (handle == nullptr || dlinfo(handle, RTLD_DI_LINKMAP, &library) != 0) return false;
+  void** slot = slot_of(*library, function);
+  return slot != nullptr && overwrite(slot, ours);
+}
+
 }  // namespace
 
 bool take_over_finalize(const std::string& mpi4py) {
-  void* handle = dlopen(mpi4py.c_str(), RTLD_NOLOAD | RTLD_NOW);
-  const link_map* library = nullptr;
-  if (handle == nullptr || dlinfo(handle, RTLD_DI_LINKMAP, &library) != 0) return false;
-  void** slot = slot_of(*library, "MPI_Finalize");
-  return slot != nullptr && overwrite(slot, reinterpret_cast<void*>(&finalize_without_gil));
+  return replace_call(mpi4py, "MPI_Finalize", reinterpret_cast<void*>(&finalize_without_gil));
+}
+
+bool release_gil_in_init(const std::string& mpi4py) {
+  return replace_call(mpi4py, "MPI_Init_thread", reinterpret_cast<void*>(&init_without_gil));
 }
 
 }  // namespace gradred

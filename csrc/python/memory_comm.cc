@@ -84,9 +84,12 @@ py::tuple state_of(Shared made) {
   return py::make_tuple(capsule_of(std::move(made)), rank, size);
 }
 
-py::tuple connect(int rank, int size, py::function allgather) {
+py::object connect(int rank, int size, py::function allgather) {
   PythonCalls calls(rank, size, std::move(allgather));
-  return state_of(Communicator::connect(calls));
+  std::string why_no_memory;
+  Shared made = Communicator::connect(calls, why_no_memory);
+  if (made == nullptr) return py::str(why_no_memory);
+  return state_of(std::move(made));
 }
 
 py::tuple shrink(const py::object& comm) {
@@ -120,7 +123,8 @@ void bind_memory_comm(py::module_& m) {
   m.def("install_memory_comm", &install_memory_comm, py::arg("comm_class"),
         "Its objects hold what shrink() and connect() give as their state in the slot `_state`.");
   m.def("connect", &connect, py::arg("rank"), py::arg("size"), py::arg("allgather"),
-        "The same of processes that need no MPI; they find each other by this function.");
+        "The same of processes that need no MPI; they find each other by this function. If they "
+        "share no memory, a text that says why, on all of them.");
   m.def("shrink", &shrink, py::arg("comm"),
         "State, rank and size of a communicator of the ranks that live. Blocks, and makes no MPI "
         "call that needs a peer.");

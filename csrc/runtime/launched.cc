@@ -31,8 +31,8 @@ std::span<const char> map(const std::string& path) {
 
 // Maps the page if it is the right one. The descriptor's number may belong to another file by now,
 // or a rank in a container may not reach it. src/gradred/launch/failure_board.py sets the variable.
-void find_failure_board() {
-  std::istringstream told(variable("_GRADRED_FAILURE_BOARD"));
+void find_failure_board(const std::string& where) {
+  std::istringstream told(where);
   long process = 0;
   int number = 0;
   std::string token;
@@ -43,15 +43,24 @@ void find_failure_board() {
   munmap(const_cast<char*>(page.data()), page.size());
 }
 
-}  // namespace
-
-void find_supervisor() {
-  // Set by src/gradred/launch/rank_pipe.py.
-  std::istringstream told(variable("_GRADRED_SUPERVISOR"));
+void find_pipe(const std::string& where) {
+  std::istringstream told(where);
   int pipe = -1;
   ino_t inode = 0;
   if (told >> pipe >> inode) use_supervisor(pipe, inode);
-  find_failure_board();
+}
+
+}  // namespace
+
+void find_supervisor() {
+  find_pipe(variable("_GRADRED_SUPERVISOR"));  // set by src/gradred/launch/rank_pipe.py
+  find_failure_board(variable("_GRADRED_FAILURE_BOARD"));
+}
+
+void use_launcher(const std::string& pipe, const std::string& board) {
+  find_pipe(pipe);
+  find_failure_board(board);
+  use_launcher_for_failures();
 }
 
 }  // namespace gradred

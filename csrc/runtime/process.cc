@@ -105,6 +105,8 @@ void begin_communicator() {
   show_this_rank();
 }
 
+void exit_at_once() { on_exit(end_at_once, nullptr); }
+
 void end_program() {
   if (is_fork_of_rank() || Context::get().program_ended.exchange(true)) return;
   tell_leaving(poisoned(), first_failure());

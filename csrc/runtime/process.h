@@ -18,6 +18,8 @@ void begin_communicator();
 // notifies the peers and writes the files of trace and profile. A second call does nothing. Throws
 // UsageError if a file cannot be written.
 void end_program();
+// Has exit() end the process without the destructors of libraries.
+void exit_at_once();
 // Replaces MPI_Finalize, which it calls unless that would wait for ranks that never call it. If it
 // must not be called, the process ends later without the destructors of the MPI's libraries, with
 // the same exit status. Returns the result of MPI_Finalize, or 0.

@@ -79,16 +79,24 @@ def shown() -> None:
 
 
 def begin_mpi() -> None:
-    """Initialise MPI for any thread; `end_mpi` has to be called before the process ends."""
+    """Initialise MPI for any thread, and finalise it at exit unless the program has done so.
+
+    Blocks until all ranks have come; other threads of this process run meanwhile.
+    """
+    _core.release_gil_in_init(sys.modules["mpi4py.MPI"].__file__ or "")
     MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    atexit.register(_end_mpi)
 
 
-def end_mpi() -> None:
-    """Finalise MPI, unless the program has done so; mpi4py finalises only what it initialised."""
-    if os.getpid() == _process:
-        _leave()
-        if not MPI.Is_finalized():
-            MPI.Finalize()
+def _end_mpi() -> None:
+    """At exit: mpi4py finalises only what it has initialised when it was imported."""
+    if os.getpid() != _process:
+        return
+    if "gradred.named" in sys.modules:  # its operations need MPI
+        sys.modules["gradred.named"].close_all()
+    _leave()
+    if not MPI.Is_finalized():
+        MPI.Finalize()
 
 
 def _leave() -> None:

@@ -17,13 +17,17 @@ if TYPE_CHECKING:
 
 
 def connect(rank: int, size: int, allgather: Callable[[bytes], Sequence[bytes]]) -> Comm:
-    """Make a communicator of processes of one host, without MPI. Blocking and collective.
+    """Make a communicator of processes that no mpiexec has started. Blocking and collective.
 
     The processes find each other by `allgather`, which may use anything that all of them can
-    reach: a key-value store, pipes, files. After that all communication goes through shared
-    memory. The communicator supports the calls that `Comm.shrink` lists, and `NamedOperations`.
-    If a rank ends, the others raise `PeerLost`. A process that was not started by MPI does not
-    initialise MPI here.
+    reach: a key-value store, pipes, files.
+
+    On one host they need no MPI: after that all communication goes through shared memory. The
+    communicator supports the calls that `Comm.shrink` lists, and `NamedOperations`. If a rank ends,
+    the others raise `PeerLost`. A process that was not started by MPI does not initialise MPI here.
+
+    On several hosts the processes initialise MPI, without mpiexec, and the communicator has the
+    ranks of MPI_COMM_WORLD. This works once in a process, and with MPICH or an MPI of its family.
 
     Args:
         rank: the number of this process, from 0.
@@ -32,8 +36,11 @@ def connect(rank: int, size: int, allgather: Callable[[bytes], Sequence[bytes]])
             It is called a few times, on all ranks alike. Its exceptions propagate to the caller.
 
     Raises:
-        gradred.UsageError: the processes share no memory: they are on several hosts or in
-            containers with separate memory, or `GRADRED_SHM=0`.
+        gradred.UsageError: The processes share no memory (they are on several hosts, or in
+            containers with memory of their own, or `GRADRED_SHM=0`), and the MPI of one of them
+            needs its own mpiexec or was initialised before.
+        gradred.PeerLost: A process ended before MPI was initialised on all of them.
+        gradred.TimeoutError: MPI was not initialised on all within `GRADRED_TIMEOUT`, or 60 s.
 
     Example:
         >>> import gradred, numpy
@@ -49,9 +56,23 @@ def connect(rank: int, size: int, allgather: Callable[[bytes], Sequence[bytes]])
     from gradred.memory_comm import MemoryComm
 
     _rank.configure()
-    made = MemoryComm.of(*_core.connect(rank, size, allgather))
+    state = _core.connect(rank, size, allgather)
+    if isinstance(state, str):  # on all ranks
+        return _by_mpi(rank, size, allgather, f"they share no memory ({state})")
+    made = MemoryComm.of(*state)
     _rank.shown()
     return made
+
+
+def _by_mpi(rank: int, size: int, allgather: Callable[[bytes], Sequence[bytes]], why: str) -> Comm:
+    from mpi4py import MPI
+
+    from gradred import _rank
+    from gradred.comm import Comm
+    from gradred.launch import pmi
+
+    pmi.begin_mpi(rank, size, allgather, why, _rank.begin_mpi)
+    return Comm(MPI.COMM_WORLD)
 
 
 def leave_mpi_alone() -> None:

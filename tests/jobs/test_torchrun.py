@@ -358,10 +358,13 @@ def test_groups_of_one_rank_where_the_program_has_begun_an_mpi_of_its_own(tmp_pa
     assert done.stdout.count("sum 2") == 2, done.stdout + done.stderr
 
 
-def test_memory_that_is_not_shared_is_an_error_that_says_how_to_start(tmp_path: Path) -> None:
+def test_without_shared_memory_they_connect_by_mpi_if_it_needs_no_mpiexec(tmp_path: Path) -> None:
     program = tmp_path / "sums.py"
     program.write_text(SUMS)
     done = run(*TORCHRUN, "--nproc-per-node=2", str(program), GRADRED_SHM="0")
+    if launch.find_mpi().family != "Open MPI":
+        assert done.returncode == 0, done.stderr
+        return
     assert done.returncode != 0
     assert "share no memory (GRADRED_SHM is off)" in done.stderr
     assert "gradred run" in done.stderr

@@ -86,7 +86,7 @@ def _begin(
         work(rank, size, allgather, *arguments)
         from mpi4py import MPI
 
-        assert not MPI.Is_initialized()
+        assert MPI.Is_initialized() == (work is _over_mpi)
     except BaseException as error:
         said.put(f"rank {rank}: {type(error).__name__}: {error}")
         raise
@@ -235,8 +235,18 @@ def _refused(rank: int, size: int, allgather: Any, why: str) -> None:
     assert "gradred run" in str(caught.value)
 
 
-def test_without_shared_memory_there_is_nothing() -> None:
-    assert run(2, _refused, "GRADRED_SHM is off", GRADRED_SHM="0") == [0, 0]
+def _over_mpi(rank: int, size: int, allgather: Any) -> None:
+    comm = gradred.connect(rank, size, allgather)
+    assert (comm.Get_rank(), comm.Get_size()) == (rank, size)
+    x = np.full(1000, rank + 1.0)
+    assert (gradred.allreduce(x, comm=comm) == size * (size + 1) / 2).all()
+
+
+def test_without_shared_memory_they_connect_by_mpi_if_it_needs_no_mpiexec() -> None:
+    if launch.find_mpi().family == "Open MPI":
+        assert run(2, _refused, "GRADRED_SHM is off", GRADRED_SHM="0") == [0, 0]
+    else:
+        assert run(3, _over_mpi, GRADRED_SHM="0") == [0, 0, 0]
 
 
 def test_what_allgather_raises_or_returns_is_told() -> None:

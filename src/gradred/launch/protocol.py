@@ -60,6 +60,21 @@ _KEEP_ALIVE = (
 )
 
 
+def bootstrap(module: str) -> str:
+    """A program for `python -I -S -c` that calls main() of a module of this package.
+
+    The folder of gradred is its first argument. It runs neither the `__init__` of gradred nor that
+    of this package, which would load more than a rank's start needs. It has one line, because
+    `gradred run --dry-run` shows it.
+    """
+    return (
+        'import sys; package = type(sys); whole = sys.modules["gradred"] = package("gradred"); '
+        'launch = sys.modules["gradred.launch"] = package("gradred.launch"); '
+        'whole.__path__ = [sys.argv[1]]; launch.__path__ = [sys.argv[1] + "/launch"]; '
+        f"from gradred.launch.{module} import main; main()"
+    )
+
+
 class ControlChannel:
     """A connection that carries messages and never blocks; `lost` says why it has ended.
 

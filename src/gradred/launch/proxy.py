@@ -28,17 +28,9 @@ if TYPE_CHECKING:  # protocol.py says why `typing` is not imported
     from collections.abc import Iterable
     from typing import Any
 
-# Imports this module without the `__init__` of gradred and of this package, which would load more
-# than a rank's start needs. It is one line because `gradred run --dry-run` prints it.
-BOOTSTRAP = (
-    'import sys; package = type(sys); whole = sys.modules["gradred"] = package("gradred"); '
-    'launch = sys.modules["gradred.launch"] = package("gradred.launch"); '
-    'whole.__path__ = [sys.argv[1]]; launch.__path__ = [sys.argv[1] + "/launch"]; '
-    "from gradred.launch.proxy import main; main()"
-)
+BOOTSTRAP = protocol.bootstrap("proxy")
 
 _CONNECT = 20.0  # seconds to reach the launcher
-_PROVE = 5.0  # seconds for the peer at an address to prove that it is the launcher
 _AGAIN = 0.1  # seconds before the next attempt after the launcher had too many callers
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -53,7 +45,7 @@ def _connect(secret: bytes, addresses: Iterable[str]) -> socket.socket:
         reasons, again = [], False
         for address in addresses:
             try:
-                return _convinced(secret, address, deadline)
+                return authentication.connect(secret, address, deadline)
             except authentication.AuthenticationError as error:
                 reasons.append(f"{address}: {error}")
             except ConnectionResetError as error:  # the launcher limits the number of callers
@@ -67,18 +59,6 @@ def _connect(secret: bytes, addresses: Iterable[str]) -> socket.socket:
     raise SystemExit(
         f"gradred run: {os.uname().nodename} cannot reach the launcher ({', '.join(reasons)})"
     )
-
-
-def _convinced(secret: bytes, address: str, deadline: float) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    left = max(0.1, deadline - clock.now())
-    connection = socket.create_connection((host, int(port)), timeout=left)
-    try:
-        authentication.convince(connection, secret, min(deadline, clock.now() + _PROVE))
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 def _supervise(job: str, from_proxy: int, prctl: Any) -> int:

@@ -59,7 +59,7 @@ class RendezvousServer:
         self._admit = admit
         self._secret = secrets.token_hex(16)
         self._callers: dict[_Caller, None] = {}  # in the order in which they came
-        self._server, self._addresses = _listen(remote, ranks)
+        self._server, self._addresses = listen(remote, ranks)
         self._spare = os.dup(self._server.fileno())
         self._open = True
         selector.register(self._server, selectors.EVENT_READ, self._accept)
@@ -182,7 +182,7 @@ class RendezvousServer:
         return None
 
 
-def _listen(remote: Sequence[str], ranks: int) -> tuple[socket.socket, list[str]]:
+def listen(remote: Sequence[str], ranks: int) -> tuple[socket.socket, list[str]]:
     """Open a listening socket; also return its addresses for the ranks' hosts."""
     backlog = max(ranks, _BACKLOG)
     if not remote:

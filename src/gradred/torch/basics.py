@@ -148,7 +148,6 @@ def _begin(comm: Any) -> None:
     _rank.spare_workers()
     if not MPI.Is_initialized():
         _rank.begin_mpi()
-        atexit.register(_end_mpi)
     world = _communicator(MPI, comm)
     mine = Comm(world).Dup()
     state.comm = mine
@@ -261,15 +260,6 @@ def shutdown() -> None:
 
 
 atexit.register(shutdown)
-
-
-def _end_mpi() -> None:
-    """At exit, where init() has initialised MPI: no operation may need it afterwards."""
-    from gradred import _rank, named
-
-    shutdown()
-    named.close_all()
-    _rank.end_mpi()
 
 
 def is_initialized() -> bool:

@@ -1,0 +1,249 @@
+"""Ranks on several hosts that no mpiexec has started: torchrun's, or those of a loop of a shell."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from bounds import within
+from hosts.jobs import NETWORK, PATHS, why_not
+from hosts.machines import Machines
+from lean import LEAN
+
+from gradred import launch
+
+pytest.importorskip("torch")
+
+pytestmark = [
+    pytest.mark.timeout(180),
+    pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
+]
+IS_OPEN_MPI = launch.find_mpi().family == "Open MPI"
+needs_pmi = pytest.mark.skipif(IS_OPEN_MPI, reason="Open MPI needs its own mpiexec")
+
+MEETS = """
+import os, socket, sys
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gradred")
+rank, size = dist.get_rank(), dist.get_world_size()
+for length in (1, 1000, 300_001):
+    x = torch.full((length,), rank + 1.0)
+    dist.all_reduce(x)
+    assert x.unique().tolist() == [size * (size + 1) / 2]
+ends = dist.new_group([0, size - 1])
+if rank in (0, size - 1):
+    x = torch.ones(3)
+    dist.all_reduce(x, group=ends)
+    assert x.tolist() == [2, 2, 2]
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(5, 5))
+model(torch.ones(1, 5) * rank).sum().backward()
+os.write(1, f"rank {rank} of {size} on {socket.gethostname()} is right\\n".encode())
+dist.destroy_process_group()
+"""
+
+# Rank 1, or the last rank, fails in the way that the first argument names.
+FAILS = """
+import mpi4py
+mpi4py.rc.initialize = False
+import os, signal, sys, time
+import torch
+import torch.distributed as dist
+import gradred.torch
+from gradred import _rank
+from gradred.launch import authentication
+
+how, rank, size = sys.argv[1], int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+fails = rank == size - 1
+
+def end():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if fails and how == "ends during the start":
+    _rank.begin_mpi = end
+if fails and how == "does not come":
+    _rank.begin_mpi = lambda: time.sleep(100)
+if fails and how == "has another secret":
+    authentication._proof = lambda *_: os.urandom(32)
+begin = time.monotonic()
+try:
+    dist.init_process_group("gradred")
+    for step in range(1000):
+        begin = time.monotonic()
+        dist.all_reduce(torch.ones(1000))
+        if fails and step == 5 and how == "is killed":
+            end()
+        if fails and step == 5 and how == "raises":
+            raise ValueError("on purpose")
+        time.sleep(0.01)
+except Exception as error:
+    seconds = time.monotonic() - begin
+    os.write(1, f"{rank} after {seconds:.3f}: {type(error).__name__}: {error}\\n".encode())
+    raise
+"""
+
+
+@pytest.fixture
+def two() -> Iterator[Machines]:
+    with Machines(2) as hosts:
+        yield hosts
+        left = [line for name in ("h1", "h2") for line in hosts.commands(name)]
+        assert left == [], "processes are left"
+
+
+def start(
+    hosts: Machines, host: str, folder: Path, words: Sequence[str], **variables: str
+) -> subprocess.Popen[str]:
+    environment = {**os.environ, **NETWORK, **LEAN, "PYTHONPATH": PATHS, **variables}
+    return hosts.start(host, [sys.executable, *words], environment, folder)
+
+
+def finished(processes: Sequence[subprocess.Popen[str]]) -> list[tuple[str, str, int]]:
+    found = [process.communicate(timeout=120) for process in processes]
+    return [(*texts, process.returncode) for texts, process in zip(found, processes, strict=True)]
+
+
+def agents(
+    hosts: Machines, folder: Path, words: Sequence[str], rendezvous: str, port: int = 29501
+) -> list[tuple[str, str, int]]:
+    """Two agents of torchrun, each with two ranks."""
+    where = ["--master-addr", "10.91.7.1", "--master-port", str(port)]
+    if rendezvous == "c10d":
+        where = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"10.91.7.1:{port}"]
+        where += ["--rdzv-id", "job"]
+    torchrun = ["-m", "torch.distributed.run", *where, "--nnodes", "2", "--nproc-per-node", "2"]
+    started = []
+    for number in range(2):
+        place = [] if rendezvous == "c10d" else ["--node-rank", str(number)]
+        started.append(start(hosts, f"h{number + 1}", folder, [*torchrun, *place, *words]))
+    return finished(started)
+
+
+def loop(
+    hosts: Machines, folder: Path, words: Sequence[str], layout: Sequence[int], **variables: str
+) -> list[tuple[str, str, int]]:
+    """As many ranks on each host as the layout says, with the variables that torch reads."""
+    places = [f"h{host + 1}" for host, ranks in enumerate(layout) for _ in range(ranks)]
+    job = {"MASTER_ADDR": "10.91.7.1", "MASTER_PORT": "29502", "WORLD_SIZE": str(len(places))}
+    return finished(
+        [
+            start(hosts, host, folder, words, RANK=str(rank), **{**job, **variables})
+            for rank, host in enumerate(places)
+        ]
+    )
+
+
+def program(folder: Path, text: str) -> str:
+    (folder / "program.py").write_text(text)
+    return str(folder / "program.py")
+
+
+@needs_pmi
+@pytest.mark.parametrize("rendezvous", ["static", "c10d"])
+def test_ranks_of_torchrun_on_two_hosts(two: Machines, tmp_path: Path, rendezvous: str) -> None:
+    done = agents(two, tmp_path, [program(tmp_path, MEETS)], rendezvous)
+    assert [status for *_, status in done] == [0, 0], done
+    said = "".join(out for out, *_ in done)
+    assert len(re.findall(r"rank \d of 4 on h1 is right", said)) == 2, said
+    assert len(re.findall(r"rank \d of 4 on h2 is right", said)) == 2, said
+
+
+@needs_pmi
+@pytest.mark.parametrize("layout", [(1, 1), (3, 1)], ids=["1+1", "3+1"])
+def test_ranks_of_a_loop_of_a_shell(two: Machines, tmp_path: Path, layout: tuple[int, ...]) -> None:
+    done = loop(two, tmp_path, [program(tmp_path, MEETS)], layout)
+    assert [status for *_, status in done] == [0] * sum(layout), done
+    on_h2 = f"rank {sum(layout) - 1} of {sum(layout)} on h2 is right"
+    assert on_h2 in done[-1][0]
+
+
+@needs_pmi
+def test_two_jobs_at_once_on_the_same_hosts(two: Machines, tmp_path: Path) -> None:
+    words = [program(tmp_path, MEETS)]
+    torch = ["-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
+    torch += ["--master-addr", "10.91.7.1"]
+    started = [
+        start(
+            two,
+            f"h{number + 1}",
+            tmp_path,
+            [*torch, "--node-rank", str(number), "--master-port", port, *words],
+        )
+        for port in ("29503", "29504")
+        for number in range(2)
+    ]
+    done = finished(started)
+    assert [status for *_, status in done] == [0] * 4, done
+    assert sum(out.count("of 2 on h2 is right") for out, *_ in done) == 2, done
+
+
+ENDS_ONCE = """
+import os, pathlib, signal, sys
+import torch
+import torch.distributed as dist
+
+ended = pathlib.Path(sys.argv[1])
+dist.init_process_group("gradred")
+for step in range(6):
+    dist.all_reduce(torch.ones(5))
+    if step == 3 and dist.get_rank() == 3 and not ended.exists():
+        ended.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+x = torch.ones(3)
+dist.all_reduce(x)
+os.write(1, f"in the end {x.tolist()}\\n".encode())
+dist.destroy_process_group()
+"""
+
+
+@needs_pmi
+@pytest.mark.parametrize("rendezvous", ["static", "c10d"])
+def test_ranks_that_torchrun_starts_anew_connect_again(
+    two: Machines, tmp_path: Path, rendezvous: str
+) -> None:
+    words = ["--max-restarts", "1", program(tmp_path, ENDS_ONCE), str(tmp_path / "ended")]
+    done = agents(two, tmp_path, words, rendezvous)
+    assert [status for *_, status in done] == [0, 0], done
+    assert "".join(out for out, *_ in done).count("in the end [4.0, 4.0, 4.0]") == 4, done
+
+
+@needs_pmi
+@pytest.mark.parametrize(
+    ("how", "error", "seconds"),
+    [
+        ("is killed", "PeerLost: .*rank 2 .*has ended", 2.0),
+        ("raises", "PeerLost: .*ValueError: on purpose", 2.0),
+        ("ends during the start", "PeerLost: .*rank 2 has ended before all ranks had begun", 20.0),
+        ("does not come", "TimeoutError: .*not come within 8 s: rank 2", 20.0),
+        ("has another secret", "TimeoutError: .*not come within 8 s: rank 2", 20.0),
+    ],
+)
+def test_the_others_get_an_error_in_time(
+    two: Machines, tmp_path: Path, how: str, error: str, seconds: float
+) -> None:
+    late = {"GRADRED_TIMEOUT": "8"} if seconds > 2 else {}
+    done = loop(two, tmp_path, [program(tmp_path, FAILS), how], (1, 2), **late)
+    for rank, (out, err, status) in enumerate(done[:2]):
+        found = re.search(rf"{rank} after (\S+): {error}", out)
+        assert found, (rank, out, err)
+        assert float(found[1]) < within(seconds), out
+        assert status == 1, (rank, status, err)
+    out, _, status = done[2]
+    assert status != 0
+    if how == "has another secret":
+        assert "TransportError: connecting 3 ranks: h2 cannot reach rank 0's host" in out
+
+
+@pytest.mark.skipif(not IS_OPEN_MPI, reason="MPICH needs no mpiexec")
+def test_open_mpi_gets_an_error_that_names_both_remedies(two: Machines, tmp_path: Path) -> None:
+    for _, err, status in loop(two, tmp_path, [program(tmp_path, MEETS)], (1, 1)):
+        assert status == 1
+        assert "Open MPI connects only ranks that its own mpiexec has started" in err
+        assert "gradred run" in err
+        assert "mpich" in err
