@@ -128,6 +128,13 @@ def test_a_rank_that_ends_before_all_have_begun_is_lost(start: Start) -> None:
     assert read(job.connect("control 2 h1")) == "lost 2"  # another rank that comes late
 
 
+def test_a_rank_whose_mpi_aborts_is_lost(start: Start) -> None:
+    job = start(2)
+    control = job.connect("control 0 h1")
+    job.connect("pmi 1").sendall(b"cmd=abort exitcode=1\n")
+    assert read(control) == "lost 1"
+
+
 def test_ranks_that_do_not_come_in_time_are_named(start: Start) -> None:
     job = start(4, 0.3)
     came = [job.connect(f"pmi {rank}") for rank in (0, 2)]

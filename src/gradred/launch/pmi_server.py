@@ -228,7 +228,7 @@ class Server:
             if self._failure and kind == "control":
                 one.send(self._failure)
         elif one.kind == "pmi":
-            self._take_pmi(one, line)
+            return self._take_pmi(one, line)
         else:
             self._take_news(one, line)
         return True
@@ -252,7 +252,8 @@ class Server:
 
     # ---- PMI-1 ---------------------------------------------------------------------------------
 
-    def _take_pmi(self, one: _Connection, line: str) -> None:
+    def _take_pmi(self, one: _Connection, line: str) -> bool:
+        """Return False to drop the connection."""
         self._came.add(one.rank)
         command, fields = _parsed(line)
         if command == "barrier_in":
@@ -261,9 +262,12 @@ class Server:
                 for each in self._in_barrier:
                     each.send("cmd=barrier_out rc=0")
                 self._in_barrier.clear()
-            return
+            return True
+        if command == "abort":  # the rank's MPI is about to end its process
+            return False
         answer = _ANSWERS.get(command)
         one.send(answer(self, fields) if answer else f"cmd={command}_result rc=-1 msg=unknown")
+        return True
 
     def name(self, _fields: Mapping[str, str]) -> str:
         """The answer to get_my_kvsname."""
