@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from gradred.errors import explain
-from gradred.torch.operations import described, engine_of, is_global, submit
+from gradred.torch.operations import engine_of, is_global, submit
+from gradred.torch_tensors import described
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,8 +13,8 @@ from gradred.errors import explain
 from gradred.memory import empty
 from gradred.torch.errors import HorovodInternalError
 from gradred.torch.operations import engine_of, submit, synchronize
-from gradred.torch.placed import SERVED
 from gradred.torch.process_sets import ProcessSet
+from gradred.torch_tensors import SERVED
 
 BUCKET_BYTES = 16 << 20
 """The size at which a bucket is full. A larger gradient has its own bucket."""

@@ -14,8 +14,8 @@ import torch
 from gradred.errors import explain
 from gradred.torch.basics import rank
 from gradred.torch.mpi_ops import allgather, broadcast_, broadcast_async_, synchronize
-from gradred.torch.operations import DTYPES
 from gradred.torch.process_sets import ProcessSet, global_process_set
+from gradred.torch_tensors import DTYPES
 
 
 def _pickle(obj: Any) -> torch.Tensor:

@@ -49,18 +49,17 @@ from gradred.torch.basics import (
 from gradred.torch.compression import Compression
 from gradred.torch.errors import HorovodInternalError
 from gradred.torch.operations import (
-    described,
     engine_of,
     poll,
     reducing,
     reduction,
-    require_tensor,
     submit,
     submit_tensor,
     submit_tensors,
     synchronize,
 )
 from gradred.torch.process_sets import ProcessSet, global_process_set
+from gradred.torch_tensors import described, require_tensor
 
 __all__ = [
     "Adasum",

@@ -8,24 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from gradred import _core
-from gradred.buffers.arrays import layout_of
-from gradred.element_types import ITEMSIZES
 from gradred.errors import Error, UsageError, UsageTypeError, explain
 from gradred.torch import basics
 from gradred.torch.errors import NOT_INITIALISED, HorovodInternalError, internal_error
-from gradred.torch.placed import SERVED, placement_of
 from gradred.torch.process_sets import ProcessSet, global_process_set
+from gradred.torch_tensors import described
 
 if TYPE_CHECKING:
     from gradred.named import Described, NamedOperations, NamedRequest
-
-DTYPES = {
-    dtype: name
-    for name in ITEMSIZES
-    if isinstance(dtype := getattr(torch, name, None), torch.dtype)
-}
-"""gradred's names of the element types that this PyTorch has."""
 
 OPS = {
     basics.Average: "avg",
@@ -42,21 +32,7 @@ _InFlight: TypeAlias = "tuple[NamedRequest, Callable[[NamedRequest], Any]]"
 `basics.state.handles` manages allreduces of one tensor itself. These are the most frequent
 operations, and no Python object is made for them."""
 
-_core.know_tensors(torch.Tensor, torch.nn.Parameter)
-
 _wait = basics.state.handles.wait
-
-
-def require_tensor(x: Any, asked: str) -> torch.Tensor:
-    """Return `x` if it is a tensor, else raise UsageTypeError."""
-    if isinstance(x, torch.Tensor):
-        return x
-    if x is None:
-        found = "the tensor is None, as is the gradient of a parameter that no loss depends on"
-        remedy = "Pass a tensor: of a gradient zeros, or leave it out where no rank has one"
-        raise UsageTypeError(explain(asked, found, remedy))
-    found = f"a {type(x).__name__} is no tensor"
-    raise UsageTypeError(explain(asked, found, "Pass torch.as_tensor(x)"))
 
 
 def _require_op(op: Any) -> None:
@@ -92,52 +68,6 @@ def reducing(op: int) -> str:
         found = "there is no such operation"
         raise ValueError(explain(f"op={op}", found, f"Use {_NAMES_OF_OPS}"))
     return OPS[op]
-
-
-def described(tensor: torch.Tensor, out: torch.Tensor | None, asked: str) -> Described:
-    """Describe a tensor for the engine. If `out` is None, the engine allocates the result.
-
-    Raises:
-        ValueError: the engine does not support the tensor's type, memory or layout.
-        gradred.UsageError: `tensor` is not a tensor.
-        gradred.DeviceError: the memory does not belong to this process.
-    """
-    require_tensor(tensor, asked)
-    dtype = DTYPES.get(tensor.dtype)
-    if dtype is None:
-        remedy = "Convert it first"
-        raise ValueError(explain(asked, f"{tensor.type()} is not supported", remedy))
-    if tensor.layout is not torch.strided or tensor.device.type not in SERVED:
-        remedy = "Pass a dense tensor in host memory or on a GPU"
-        raise ValueError(explain(asked, _why_not(tensor), remedy))
-    if any(one is not None and (one.is_conj() or one.is_neg()) for one in (tensor, out)):
-        found = "the tensor is a conjugated or negated view"
-        raise ValueError(explain(asked, found, "Pass x.resolve_conj().resolve_neg()"))
-    result = 0 if out is None else out.data_ptr()
-    plain = (tensor.data_ptr(), result, dtype, tuple(tensor.shape))
-    placement = None if tensor.device.type == "cpu" else placement_of(tensor, out, asked)
-    if tensor.is_contiguous():
-        return plain if placement is None else (*plain, 0, placement)
-    order = _order_of(tensor)
-    if order is None or out is None or order != _order_of(out):
-        found = f"the tensor is not dense: shape {plain[3]}, strides {tensor.stride()}"
-        remedy = "Pass tensor.contiguous()"
-        if out is tensor:
-            remedy = "Pass dense = tensor.contiguous(), and then copy it back: tensor.copy_(dense)"
-        raise ValueError(explain(asked, found, remedy))
-    return (*plain, 0, placement, order)
-
-
-def _why_not(tensor: torch.Tensor) -> str:
-    if tensor.layout is not torch.strided:
-        return f"the tensor is sparse ({tensor.layout})"
-    return f"the tensor is on {tensor.device}"
-
-
-def _order_of(tensor: torch.Tensor) -> tuple[int, ...] | None:
-    """The axes from the slowest to the fastest in memory. None: the tensor has gaps."""
-    layout = layout_of(tuple(tensor.shape), tensor.stride(), 1)
-    return None if layout is None else layout.order
 
 
 def engine_of(process_set: ProcessSet) -> NamedOperations:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from gradred.errors import UsageError, explain
-from gradred.torch.operations import described
+from gradred.torch_tensors import described
 
 if TYPE_CHECKING:
     from gradred.named import Described
