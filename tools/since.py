@@ -36,7 +36,7 @@ STARTED = {
     "tests/jobs/test_run_command.py": ["__main__", "cli"],
     "tests/jobs/test_torch": ["horovod", "torch", "torch_distributed"],
     "tests/jobs/test_unequal_ranks.py": ["calls"],
-    "tests/pytorch": ["torch", "torch_distributed"],
+    "tests/pytorch": ["horovod", "torch", "torch_distributed"],
     "tests/unit/test_jobs.py": ["calls"],
 }
 

@@ -16,14 +16,14 @@ import numpy as np
 import torch
 
 from gradred.errors import explain
-from gradred.torch.operations import engine_of, is_global, submit
+from gradred.horovod.operations import engine_of, is_global, submit
 from gradred.torch_tensors import described
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from gradred.horovod.process_sets import ProcessSet
     from gradred.named import Described, NamedRequest
-    from gradred.torch.process_sets import ProcessSet
 
 _COLUMNS = 1 << 16  # columns converted to float64 at a time
 

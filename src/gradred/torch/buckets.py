@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from gradred.errors import explain
+from gradred.horovod.errors import HorovodInternalError
+from gradred.horovod.operations import engine_of, submit, synchronize
+from gradred.horovod.process_sets import ProcessSet
 from gradred.memory import empty
-from gradred.torch.errors import HorovodInternalError
-from gradred.torch.operations import engine_of, submit, synchronize
-from gradred.torch.process_sets import ProcessSet
 from gradred.torch_tensors import SERVED
 
 BUCKET_BYTES = 16 << 20

@@ -14,8 +14,7 @@ from typing import Any, TypeAlias, cast
 import torch
 
 from gradred.errors import explain
-from gradred.torch import basics
-from gradred.torch.basics import (
+from gradred.horovod.basics import (
     Adasum,
     Average,
     HorovodBasics,
@@ -26,7 +25,6 @@ from gradred.torch.basics import (
     ccl_built,
     cross_rank,
     cross_size,
-    cuda_built,
     ddl_built,
     gloo_built,
     gloo_enabled,
@@ -46,19 +44,19 @@ from gradred.torch.basics import (
     start_timeline,
     stop_timeline,
 )
-from gradred.torch.compression import Compression
-from gradred.torch.errors import HorovodInternalError
-from gradred.torch.operations import (
+from gradred.horovod.errors import HorovodInternalError
+from gradred.horovod.operations import (
     engine_of,
     poll,
     reducing,
     reduction,
     submit,
-    submit_tensor,
-    submit_tensors,
     synchronize,
 )
-from gradred.torch.process_sets import ProcessSet, global_process_set
+from gradred.horovod.process_sets import ProcessSet, global_process_set
+from gradred.horovod.state import state
+from gradred.torch.compression import Compression
+from gradred.torch.operations import submit_tensor, submit_tensors
 from gradred.torch_tensors import described, require_tensor
 
 __all__ = [
@@ -132,7 +130,7 @@ _world = global_process_set
 _basics = HorovodBasics()
 
 # Starts an allreduce in C++, and returns its handle, or None if Python has to submit it.
-_start = basics.state.handles.start_allreduce
+_start = state.handles.start_allreduce
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:
@@ -143,6 +141,12 @@ def num_rank_is_power_2(num_rank: int) -> bool:
 def gpu_available(*_ignored: Any) -> bool:
     """Whether PyTorch sees a GPU."""
     return bool(torch.cuda.is_available())
+
+
+def cuda_built(verbose: bool = False) -> bool:
+    """Whether this PyTorch was built with CUDA. Operations accept its GPU tensors."""
+    del verbose
+    return torch.version.cuda is not None
 
 
 def handle_average_backwards_compatibility(op: int | None, average: bool | None) -> int:

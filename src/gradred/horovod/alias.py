@@ -21,7 +21,7 @@ VERSION = "0.28.1"
 
 def path() -> str:
     """The folder that `import horovod` has to find first."""
-    return str(Path(__file__).with_name("horovod_path"))
+    return str(Path(__file__).parent.with_name("horovod_path"))
 
 
 def install() -> None:
