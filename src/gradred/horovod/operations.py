@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gradred.errors import Error, UsageError, UsageTypeError, explain
 from gradred.horovod import basics
-from gradred.horovod.errors import internal_error
+from gradred.horovod.errors import HorovodInternalError, internal_error
 from gradred.horovod.process_sets import ProcessSet, global_process_set
 from gradred.horovod.state import state
 
@@ -150,3 +150,27 @@ def _result_of(handle: int | Callable[[], Any] | None) -> Any:
 def is_global(process_set: ProcessSet) -> bool:
     """Whether this is the set of all ranks."""
     return process_set is global_process_set
+
+
+def join(device: int = -1) -> int:
+    """Declare that this rank has no more batches. Blocks until all ranks have joined.
+
+    While it waits, this rank contributes zeros to the other ranks' sums and averages.
+
+    Returns:
+        The rank that joined last.
+    """
+    del device
+    engine = engine_of(global_process_set)
+    request = engine.join()
+    try:
+        request.wait()
+    except Error as error:
+        raise HorovodInternalError(str(error)) from error
+    return request.last_joined
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Block until all ranks have called this. Operations in flight may still be running."""
+    engine = engine_of(process_set)
+    synchronize(submit(engine, "barrier", "barrier", [], lambda _: None, None))

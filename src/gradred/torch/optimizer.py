@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from gradred.errors import explain
-from gradred.horovod import basics
+from gradred.horovod import adasum, basics
 from gradred.horovod.basics import Average, size
 from gradred.horovod.process_sets import ProcessSet, global_process_set
-from gradred.torch import adasum
 from gradred.torch.compression import Compression
 from gradred.torch.gradients import AdasumReduction, GradientReduction, How, Parameter
 
