@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gradred.errors import Error, UsageError, explain
+from gradred.horovod import adasum
 from gradred.horovod.basics import Adasum, Average, Sum, rank
 from gradred.horovod.errors import HorovodInternalError, internal_error
 from gradred.horovod.operations import engine_of, reducing, reduction, submit
@@ -125,8 +126,6 @@ class Collectives(Generic[TensorT]):
     ) -> int:
         engine = engine_of(process_set)
         if op == Adasum:
-            from gradred.horovod import adasum
-
             how = (name, prescale, postscale, process_set, result)
             return adasum.start(self._front_end, inputs, outputs, *how)
         operation = reducing(op)
