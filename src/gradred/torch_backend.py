@@ -27,5 +27,5 @@ def _create(options: Any, backend_options: Any = None) -> Any:
     """Make a process group; called by `init_process_group` and `new_group`."""
     importlib.import_module("gradred.without_mpi").leave_mpi_alone()
     importlib.import_module("gradred")._import_mpi('init_process_group("gradred")')
-    made_by = importlib.import_module("gradred.torch.rendezvous")  # needs all of torch
-    return made_by.create(options, backend_options)
+    rendezvous = importlib.import_module("gradred.torch_distributed.rendezvous")  # needs torch
+    return rendezvous.create(options, backend_options)

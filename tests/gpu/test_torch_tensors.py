@@ -240,7 +240,7 @@ def test_a_group_on_both_kinds_of_memory_is_refused(stream: int) -> None:
 
 
 def test_input_and_result_on_different_devices(stream: int) -> None:
-    from gradred.torch.operations import described
+    from gradred.torch_tensors import described
 
     with pytest.raises(gradred.UsageError, match="Pass tensors on one device"):
         described(on_gpu(ours(5)), ours(5), "allreduce")

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from pytorch.groups import RANK, SIZE, dist, group_of_all, since, torch
 
-from gradred.torch import other_devices, process_group
-from gradred.torch.work import GradredWork
+from gradred.torch_distributed import other_devices, process_group
+from gradred.torch_distributed.work import GradredWork
 
 __all__ = ["group_of_all"]  # a fixture of this module
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # names that torch 2.13 renamed

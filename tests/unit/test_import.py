@@ -19,6 +19,15 @@ print(json.dumps({
 }))
 """
 
+HOROVOD = """
+import importlib, json, pkgutil, sys
+import gradred.horovod
+print(json.dumps([name for name in sys.modules if name.startswith("gradred.horovod.")]))
+for found in pkgutil.walk_packages(gradred.horovod.__path__, "gradred.horovod."):
+    importlib.import_module(found.name)
+print(json.dumps([name for name in ("mpi4py.MPI", "torch") if name in sys.modules]))
+"""
+
 SECONDS = """
 import time
 import numpy
@@ -41,6 +50,15 @@ def test_import_does_not_load_mpi() -> None:
     assert "mpi4py.MPI" not in found["modules"]
     assert "torch" not in found["modules"]
     assert not found["libmpi"], "the extension is linked with an MPI"
+
+
+def test_horovods_functions_load_no_framework_and_no_mpi() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HOROVOD], capture_output=True, text=True, timeout=30, check=True
+    )
+    at_first, of_others = map(json.loads, done.stdout.splitlines())
+    assert at_first == ["gradred.horovod.alias"]
+    assert of_others == []
 
 
 @pytest.mark.full  # it also measures the machine

@@ -14,7 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 dist = pytest.importorskip("torch.distributed")
-meeting = pytest.importorskip("gradred.torch.meeting")
+meeting = pytest.importorskip("gradred.torch_distributed.meeting")
 
 from gradred.errors import TimeoutError  # noqa: A004, E402
 

@@ -24,9 +24,15 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(text, name="torch") from None
 
 from gradred import torch_backend
+from gradred.horovod.errors import HorovodInternalError
+from gradred.horovod.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
 from gradred.torch import compression, elastic, functions, mpi_ops, optimizer, sync_batch_norm
 from gradred.torch.compression import Compression
-from gradred.torch.errors import HorovodInternalError
 from gradred.torch.functions import (
     allgather_object,
     broadcast_object,
@@ -92,12 +98,6 @@ from gradred.torch.mpi_ops import (
     synchronize,
 )
 from gradred.torch.optimizer import DistributedOptimizer
-from gradred.torch.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
 from gradred.torch.sync_batch_norm import SyncBatchNorm
 
 __all__ = [

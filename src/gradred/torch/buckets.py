@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from gradred.errors import explain
+from gradred.horovod.errors import HorovodInternalError
+from gradred.horovod.operations import engine_of, submit, synchronize
+from gradred.horovod.process_sets import ProcessSet
 from gradred.memory import empty
-from gradred.torch.errors import HorovodInternalError
-from gradred.torch.operations import engine_of, submit, synchronize
-from gradred.torch.placed import SERVED
-from gradred.torch.process_sets import ProcessSet
+from gradred.torch_tensors import SERVED
 
 BUCKET_BYTES = 16 << 20
 """The size at which a bucket is full. A larger gradient has its own bucket."""

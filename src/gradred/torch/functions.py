@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import io
-import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from gradred.errors import explain
-from gradred.torch.basics import rank
-from gradred.torch.mpi_ops import allgather, broadcast_, broadcast_async_, synchronize
-from gradred.torch.operations import DTYPES
-from gradred.torch.process_sets import ProcessSet, global_process_set
+from gradred.horovod.basics import rank
+from gradred.horovod.objects import allgather_object, broadcast_object
+from gradred.torch.mpi_ops import broadcast_async_, synchronize
+from gradred.torch_tensors import DTYPES
 
-
-def _pickle(obj: Any) -> torch.Tensor:
-    try:
-        import cloudpickle as pickler
-    except ImportError:
-        pickler = pickle
-    stream = io.BytesIO()
-    pickler.dump(obj, stream)
-    return torch.from_numpy(np.frombuffer(stream.getvalue(), "uint8").copy())
+__all__ = [
+    "allgather_object",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+]
 
 
 def broadcast_parameters(params: Any, root_rank: int) -> None:
@@ -55,33 +49,6 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
     ]
     for handle in handles:
         synchronize(handle)
-
-
-def broadcast_object(
-    obj: Any,
-    root_rank: int = 0,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> Any:
-    """Broadcast a picklable object of `root_rank`, and return it on all ranks. Blocks."""
-    name = "object" if name is None else name  # not the type's name: types may differ between ranks
-    mine = rank() == root_rank
-    data = _pickle(obj) if mine else torch.empty(0, dtype=torch.uint8)
-    length = torch.tensor([data.numel()])
-    broadcast_(length, root_rank, f"{name}.sz", process_set)
-    if not mine:
-        data = torch.empty(int(length), dtype=torch.uint8)
-    broadcast_(data, root_rank, f"{name}.t", process_set)
-    return obj if mine else pickle.loads(data.numpy().tobytes())
-
-
-def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
-    """Return a list of all ranks' picklable objects in rank order. Blocks."""
-    name = "object" if name is None else name  # not the type's name: types may differ between ranks
-    data = _pickle(obj)
-    lengths = allgather(torch.tensor([data.numel()]), f"{name}.sz").tolist()
-    pieces = allgather(data, f"{name}.t").split(lengths)
-    return [pickle.loads(piece.numpy().tobytes()) for piece in pieces]
 
 
 def broadcast_optimizer_state(

@@ -13,10 +13,13 @@ from typing import Any, NoReturn, TypeAlias
 import torch
 
 from gradred.errors import UsageError, explain
-from gradred.torch import basics
-from gradred.torch.basics import size
+from gradred.horovod import basics
+from gradred.horovod.basics import size
+from gradred.horovod.objects import broadcast_object
+from gradred.horovod.process_sets import ProcessSet
+from gradred.horovod.settings import is_true
+from gradred.horovod.util import split_list
 from gradred.torch.buckets import GradientBucket, buckets_of
-from gradred.torch.functions import broadcast_object
 from gradred.torch.groups import members_by_parameter
 from gradred.torch.mpi_ops import (
     allreduce_async_,
@@ -24,8 +27,6 @@ from gradred.torch.mpi_ops import (
     sparse_allreduce_async,
     synchronize,
 )
-from gradred.torch.process_sets import ProcessSet
-from gradred.torch.util import split_list
 
 Parameter: TypeAlias = torch.nn.Parameter
 ParamGroups: TypeAlias = Sequence[Mapping[str, Any]]
@@ -93,7 +94,7 @@ class GradientReduction:
         self._buckets: dict[Parameter, GradientBucket] = {}
         self._agreed: set[GradientBucket] = set()  # buckets whose layout was compared
         included = how.process_set.included()
-        self._reduces = bool(included) and (size() > 1 or basics.is_true("HOROVOD_ELASTIC"))
+        self._reduces = bool(included) and (size() > 1 or is_true("HOROVOD_ELASTIC"))
         lists = self._listed(groups)
         if how.as_buckets:
             if self._reduces:

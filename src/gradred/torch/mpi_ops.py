@@ -13,9 +13,7 @@ from typing import Any, TypeAlias, cast
 
 import torch
 
-from gradred.errors import explain
-from gradred.torch import basics
-from gradred.torch.basics import (
+from gradred.horovod.basics import (
     Adasum,
     Average,
     HorovodBasics,
@@ -26,7 +24,6 @@ from gradred.torch.basics import (
     ccl_built,
     cross_rank,
     cross_size,
-    cuda_built,
     ddl_built,
     gloo_built,
     gloo_enabled,
@@ -46,21 +43,15 @@ from gradred.torch.basics import (
     start_timeline,
     stop_timeline,
 )
+from gradred.horovod.collectives import group_of
+from gradred.horovod.errors import HorovodInternalError
+from gradred.horovod.operations import barrier, join, poll, reduction, synchronize
+from gradred.horovod.process_sets import ProcessSet, global_process_set
+from gradred.horovod.state import state
+from gradred.horovod.util import num_rank_is_power_2
 from gradred.torch.compression import Compression
-from gradred.torch.errors import HorovodInternalError
-from gradred.torch.operations import (
-    described,
-    engine_of,
-    poll,
-    reducing,
-    reduction,
-    require_tensor,
-    submit,
-    submit_tensor,
-    submit_tensors,
-    synchronize,
-)
-from gradred.torch.process_sets import ProcessSet, global_process_set
+from gradred.torch.front_end import COLLECTIVES, FRONT_END
+from gradred.torch_tensors import require_tensor
 
 __all__ = [
     "Adasum",
@@ -133,12 +124,7 @@ _world = global_process_set
 _basics = HorovodBasics()
 
 # Starts an allreduce in C++, and returns its handle, or None if Python has to submit it.
-_start = basics.state.handles.start_allreduce
-
-
-def num_rank_is_power_2(num_rank: int) -> bool:
-    """Whether `num_rank` is a power of two."""
-    return num_rank > 0 and num_rank & (num_rank - 1) == 0
+_start = state.handles.start_allreduce
 
 
 def gpu_available(*_ignored: Any) -> bool:
@@ -146,18 +132,15 @@ def gpu_available(*_ignored: Any) -> bool:
     return bool(torch.cuda.is_available())
 
 
+def cuda_built(verbose: bool = False) -> bool:
+    """Whether this PyTorch was built with CUDA. Operations accept its GPU tensors."""
+    del verbose
+    return torch.version.cuda is not None
+
+
 def handle_average_backwards_compatibility(op: int | None, average: bool | None) -> int:
     """The reduction operation that `op` and the deprecated `average` select."""
     return reduction(op, average)
-
-
-def _empty_like(tensor: Tensor, asked: str) -> Tensor:
-    """A new tensor for the result of an operation."""
-    try:
-        return torch.empty_like(tensor, requires_grad=False)
-    except TypeError:
-        require_tensor(tensor, asked)
-        raise
 
 
 def _compressed(compression: Any, tensor: Tensor, asked: str) -> tuple[Tensor, Any]:
@@ -185,14 +168,14 @@ def allreduce_async(
     priority also goes before the remaining part of a large operation that has begun. Horovod has
     no `priority`.
     """
-    output = _empty_like(tensor, "allreduce")
+    output = FRONT_END.empty_like(tensor, "allreduce")
     pre, post, engine = prescale_factor, postscale_factor, process_set._engine
     if average is None and (
         handle := _start(engine, tensor, output, name, op, pre, post, priority)
     ):
         return handle
     op = reduction(op, average)
-    return submit_tensor(tensor, output, name, op, pre, post, process_set, priority)
+    return COLLECTIVES.allreduce(tensor, output, name, op, pre, post, process_set, priority)
 
 
 def allreduce_async_(
@@ -213,7 +196,7 @@ def allreduce_async_(
     ):
         return handle
     op = reduction(op, average)
-    return submit_tensor(tensor, tensor, name, op, pre, post, process_set, priority)
+    return COLLECTIVES.allreduce(tensor, tensor, name, op, pre, post, process_set, priority)
 
 
 def allreduce_(
@@ -276,13 +259,6 @@ def allreduce(
     return cast("Tensor", compression.decompress(received, context))
 
 
-def _grouped(tensors: Sequence[Tensor], asked: str) -> list[Tensor]:
-    if not isinstance(tensors, (list, tuple)) or not tensors:
-        remedy = "Pass a list of tensors"
-        raise ValueError(explain(asked, "there is no tensor in the group", remedy))
-    return list(tensors)
-
-
 def grouped_allreduce_async(
     tensors: Sequence[Tensor],
     average: bool | None = None,
@@ -296,11 +272,8 @@ def grouped_allreduce_async(
 ) -> int:
     """Start one reduction of several tensors. `synchronize` returns a tuple of new tensors."""
     op = reduction(op, average)
-    inputs = _grouped(tensors, "grouped_allreduce")
-    outputs = [_empty_like(tensor, "grouped_allreduce") for tensor in inputs]
-    scales = (prescale_factor, postscale_factor)
-    rest = (*scales, process_set, tuple(outputs), priority)
-    return submit_tensors(inputs, outputs, _group(name), op, *rest)
+    rest = (prescale_factor, postscale_factor, process_set, priority)
+    return COLLECTIVES.grouped_allreduce(tensors, None, name, op, *rest)
 
 
 def grouped_allreduce_async_(
@@ -316,14 +289,8 @@ def grouped_allreduce_async_(
 ) -> int:
     """Start one reduction of several tensors in place."""
     op = reduction(op, average)
-    inputs = _grouped(tensors, "grouped_allreduce")
-    scales = (prescale_factor, postscale_factor)
-    rest = (*scales, process_set, tuple(inputs), priority)
-    return submit_tensors(inputs, inputs, _group(name), op, *rest)
-
-
-def _group(name: str | None) -> str | None:
-    return None if name is None else f"group.{name}"
+    rest = (prescale_factor, postscale_factor, process_set, priority)
+    return COLLECTIVES.grouped_allreduce(tensors, tensors, name, op, *rest)
 
 
 def grouped_allreduce_(
@@ -365,7 +332,7 @@ def grouped_allreduce(
 ) -> list[Tensor]:
     """Reduce several tensors as one operation, and return new tensors. Blocks."""
     op = reduction(op, average)
-    inputs = _grouped(tensors, "grouped_allreduce")
+    inputs = group_of(tensors, "grouped_allreduce")
     pairs = [_compressed(compression, x, "grouped_allreduce") for x in inputs]
     rest = (prescale_factor, postscale_factor, process_set)
     received = _GroupedAllreduce.apply(name, op, rest, *[sent for sent, _ in pairs])
@@ -379,8 +346,7 @@ def sparse_allreduce_async(
     """Start a reduction of a sparse tensor. Call the returned function to wait for the result."""
     tensor = require_tensor(tensor, "sparse_allreduce").coalesce()
     parts = [tensor._indices().transpose(0, 1).contiguous(), tensor._values().contiguous()]
-    # Named as an allreduce: where another rank's tensor is dense, all ranks get an error.
-    handle = _gather_async("allgather", parts, name, process_set, True, prefix="allreduce")
+    handle = COLLECTIVES.sparse_allreduce(parts, name, process_set)
 
     def finish() -> Tensor:
         indices, values = synchronize(handle)
@@ -395,58 +361,18 @@ def sparse_allreduce_async(
 # ---- allgather ----------------------------------------------------------------------------------
 
 
-def _with_rows(tensor: Tensor, kind: str) -> Tensor:
-    """The tensor if its rows are contiguous in memory, else a contiguous copy."""
-    if require_tensor(tensor, kind).dim() == 0:
-        raise ValueError(explain(kind, "the tensor has no axis", "Pass tensor.reshape(1)"))
-    return tensor.contiguous() if tensor.layout is torch.strided else tensor
-
-
-def _tensor_of(output: Any, like: Tensor, rows: int) -> Tensor:
-    """Convert memory that the engine allocated for a result to a tensor."""
-    shape = (rows, *like.shape[1:])
-    if output.nbytes == 0:
-        return like.new_empty(shape)
-    made = torch.from_numpy(output).view(like.dtype).view(shape)
-    return made if like.device.type == "cpu" else like.new_empty(shape).copy_(made)
-
-
-def _gather_async(
-    kind: str,
-    tensors: Sequence[Tensor],
-    name: str | None,
-    process_set: ProcessSet,
-    grouped: bool,
-    **how: Any,
-) -> int:
-    engine = engine_of(process_set)
-    place = process_set.place_of(rank())
-    sent = [_with_rows(x, kind) for x in tensors]
-
-    def finish(request: Any) -> Any:
-        made = [
-            _tensor_of(out, x, sum(rows) if kind == "allgather" else rows[place])
-            for out, x, rows in zip(request.outputs, tensors, request.rows, strict=True)
-        ]
-        return tuple(made) if grouped else made[0]
-
-    arrays = [described(x, None, kind) for x in sent]
-    return submit(engine, kind, name, arrays, finish, sent, **how)
-
-
 def allgather_async(
     tensor: Tensor, name: str | None = None, process_set: ProcessSet = _world
 ) -> int:
     """Start an allgather along the first axis. The ranks' lengths may differ."""
-    return _gather_async("allgather", [tensor], name, process_set, grouped=False)
+    return COLLECTIVES.allgather(tensor, name, process_set)
 
 
 def grouped_allgather_async(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = _world
 ) -> int:
     """Start one allgather of several tensors."""
-    inputs = _grouped(tensors, "grouped_allgather")
-    return _gather_async("allgather", inputs, _group(name), process_set, grouped=True)
+    return COLLECTIVES.grouped_allgather(tensors, name, process_set)
 
 
 def _own_rows(gradient: Tensor, rows: int, process_set: ProcessSet) -> Tensor:
@@ -484,7 +410,7 @@ def grouped_allgather(
 ) -> tuple[Tensor, ...]:
     """Allgather several tensors as one operation. Blocks."""
     inputs = [
-        require_tensor(x, "grouped_allgather") for x in _grouped(tensors, "grouped_allgather")
+        require_tensor(x, "grouped_allgather") for x in group_of(tensors, "grouped_allgather")
     ]
     return cast("tuple[Tensor, ...]", _Allgather.apply(process_set, name, True, *inputs))
 
@@ -492,29 +418,18 @@ def grouped_allgather(
 # ---- broadcast ----------------------------------------------------------------------------------
 
 
-def _broadcast_async(
-    tensor: Tensor, output: Tensor, root_rank: int, name: str | None, process_set: ProcessSet
-) -> int:
-    engine = engine_of(process_set)
-    root = process_set.place_of(root_rank)
-    array = described(tensor, output, "broadcast")
-    held = (tensor, output)
-    return submit(engine, "broadcast", name, [array], lambda _: output, held, root=root)
-
-
 def broadcast_async(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _world
 ) -> int:
     """Start a broadcast from `root_rank`, a global rank. The result is a new tensor."""
-    output = _empty_like(tensor, "broadcast")
-    return _broadcast_async(tensor, output, root_rank, name, process_set)
+    return COLLECTIVES.broadcast(tensor, None, root_rank, name, process_set)
 
 
 def broadcast_async_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _world
 ) -> int:
     """Start a broadcast in place."""
-    return _broadcast_async(tensor, tensor, root_rank, name, process_set)
+    return COLLECTIVES.broadcast(tensor, tensor, root_rank, name, process_set)
 
 
 class _Broadcast(torch.autograd.Function):
@@ -548,21 +463,6 @@ def broadcast_(
 # ---- alltoall -----------------------------------------------------------------------------------
 
 
-def _splits_of(tensor: Tensor, splits: Any, ranks: int) -> list[int]:
-    if splits is None:
-        rows, rest = divmod(tensor.shape[0], ranks)
-        if rest:
-            found = f"{tensor.shape[0]} rows do not divide among {ranks} ranks"
-            raise ValueError(explain("alltoall", found, "Pass splits"))
-        return [rows] * ranks
-    if isinstance(splits, torch.Tensor):
-        if splits.dtype is not torch.int32 or splits.dim() != 1:
-            found = f"splits are {splits.dtype} of {splits.dim()} axes"
-            raise ValueError(explain("alltoall", found, "Pass int32 of one axis"))
-        return [int(rows) for rows in splits.tolist()]
-    return [int(rows) for rows in splits]
-
-
 def alltoall_async(
     tensor: Tensor,
     splits: Any = None,
@@ -570,18 +470,7 @@ def alltoall_async(
     process_set: ProcessSet = _world,
 ) -> int:
     """Start an alltoall of rows. `synchronize` returns the tensor and the rows per rank."""
-    engine = engine_of(process_set)
-    sent = _with_rows(tensor, "alltoall")
-    rows = _splits_of(sent, splits, process_set.size() or 1)
-    device = splits.device if isinstance(splits, torch.Tensor) else "cpu"
-
-    def finish(request: Any) -> tuple[Tensor, Tensor]:
-        received = request.rows[0]
-        made = _tensor_of(request.outputs[0], tensor, sum(received))
-        return made, torch.tensor(received, dtype=torch.int32, device=device)
-
-    array = described(sent, None, "alltoall")
-    return submit(engine, "alltoall", name, [array], finish, sent, splits=rows)
+    return COLLECTIVES.alltoall(tensor, splits, name, process_set)
 
 
 class _Alltoall(torch.autograd.Function):
@@ -623,23 +512,6 @@ def alltoall(
 # ---- reducescatter ------------------------------------------------------------------------------
 
 
-def _reducescatter_async(
-    tensors: Sequence[Tensor],
-    name: str | None,
-    op: int,
-    process_set: ProcessSet,
-    prescale: float,
-    postscale: float,
-    grouped: bool,
-) -> int:
-    if reduction(op, None) not in (Average, Sum):
-        found = "it averages or sums"
-        raise HorovodInternalError(explain(f"reducescatter(op={op})", found, "Use Average or Sum"))
-    engine_of(process_set)
-    scales = {"op": reducing(op), "prescale": prescale, "postscale": postscale}
-    return _gather_async("reducescatter", tensors, name, process_set, grouped, **scales)
-
-
 def reducescatter_async(
     tensor: Tensor,
     name: str | None = None,
@@ -650,7 +522,7 @@ def reducescatter_async(
 ) -> int:
     """Start a reduction of which each rank receives some rows."""
     scales = (prescale_factor, postscale_factor)
-    return _reducescatter_async([tensor], name, op, process_set, *scales, grouped=False)
+    return COLLECTIVES.reducescatter(tensor, name, op, process_set, *scales)
 
 
 def grouped_reducescatter_async(
@@ -662,9 +534,8 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> int:
     """Start one reduce-scatter of several tensors."""
-    inputs = _grouped(tensors, "grouped_reducescatter")
     scales = (prescale_factor, postscale_factor)
-    return _reducescatter_async(inputs, _group(name), op, process_set, *scales, grouped=True)
+    return COLLECTIVES.grouped_reducescatter(tensors, name, op, process_set, *scales)
 
 
 class _Reducescatter(torch.autograd.Function):
@@ -714,38 +585,9 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[Tensor]:
     """Reduce-scatter several tensors as one operation. Blocks."""
-    inputs = _grouped(tensors, "grouped_reducescatter")
+    inputs = group_of(tensors, "grouped_reducescatter")
     pairs = [_compressed(compression, x, "grouped_reducescatter") for x in inputs]
     rest = (process_set, prescale_factor, postscale_factor)
     received = _Reducescatter.apply(name, op, rest, True, *[sent for sent, _ in pairs])
     contexts = [context for _, context in pairs]
     return [compression.decompress(x, c) for x, c in zip(received, contexts, strict=True)]
-
-
-# ---- join, barrier ------------------------------------------------------------------------------
-
-
-def join(device: int = -1) -> int:
-    """Declare that this rank has no more batches. Blocks until all ranks have joined.
-
-    While it waits, this rank contributes zeros to the other ranks' sums and averages.
-
-    Returns:
-        The rank that joined last.
-    """
-    del device
-    engine = engine_of(global_process_set)
-    request = engine.join()
-    from gradred.errors import Error
-
-    try:
-        request.wait()
-    except Error as error:
-        raise HorovodInternalError(str(error)) from error
-    return request.last_joined
-
-
-def barrier(process_set: ProcessSet = _world) -> None:
-    """Block until all ranks have called this. Operations in flight may still be running."""
-    engine = engine_of(process_set)
-    synchronize(submit(engine, "barrier", "barrier", [], lambda _: None, None))

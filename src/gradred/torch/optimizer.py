@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from gradred.errors import explain
-from gradred.torch import adasum, basics
-from gradred.torch.basics import Average, size
+from gradred.horovod import adasum, basics
+from gradred.horovod.basics import Average, size
+from gradred.horovod.process_sets import ProcessSet, global_process_set
 from gradred.torch.compression import Compression
 from gradred.torch.gradients import AdasumReduction, GradientReduction, How, Parameter
-from gradred.torch.process_sets import ProcessSet, global_process_set
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer as _Wrapped

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from gradred.torch.basics import Sum, size
+from gradred.horovod.basics import Sum, size
 from gradred.torch.mpi_ops import allreduce
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gradred.torch.basics import rank, size
+from gradred.horovod.basics import rank, size
 
 
 class ElasticSampler(torch.utils.data.Sampler):

@@ -1,15 +1,15 @@
-"""States of an elastic training, to which it returns after a failure."""
+"""States of an elastic training with PyTorch, to which it returns after a failure."""
 
 from __future__ import annotations
 
-import copy
-import functools
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from gradred.errors import Error, PeerLost, TransportError, explain
-from gradred.torch import basics
+import torch
+
+from gradred.horovod.elastic import state as any_state
+from gradred.horovod.elastic.job import StateFormat
+from gradred.horovod.elastic.state import ObjectState, State, require_alike
 from gradred.torch.elastic.handlers import (
     ModelStateHandler,
     OptimizerStateHandler,
@@ -19,9 +19,6 @@ from gradred.torch.elastic.handlers import (
     handlers_of,
     set_handler_registry,
 )
-from gradred.torch.elastic.job import ElasticJob, of_this_rank
-from gradred.torch.errors import HorovodInternalError, HostsUpdatedInterrupt
-from gradred.torch.functions import broadcast_object
 
 __all__ = [
     "ModelStateHandler",
@@ -37,142 +34,8 @@ __all__ = [
     "set_handler_registry",
 ]
 
-
-def _broadcast(obj: Any) -> Any:
-    return broadcast_object(obj, 0, "elastic.state")
-
-
-class State:
-    """State to save, restore and synchronize between ranks. Subclass it, or use `TorchState`.
-
-    Args:
-        bcast_object: broadcasts an object of rank 0. None: `hvd.broadcast_object`.
-        get_rank: ignored.
-    """
-
-    _job: ElasticJob | None = None  # set by `run` in an elastic job
-    _callbacks: list[Callable[[], object]]
-
-    def __init__(
-        self,
-        bcast_object: Callable[[Any], Any] | None = None,
-        get_rank: Callable[[], int] | None = None,
-    ) -> None:
-        del get_rank
-        self._bcast_object = bcast_object or _broadcast
-        self._callbacks = []
-
-    def register_reset_callbacks(self, callbacks: Sequence[Callable[[], object]]) -> None:
-        """Register functions to call after each restart of the training function."""
-        self._callbacks.extend(callbacks)
-
-    def on_reset(self) -> None:
-        """Reset the state, and call the registered callbacks. `run` calls this after a restart."""
-        self.reset()
-        for callback in self._callbacks:
-            callback()
-
-    def commit(self) -> None:
-        """Save the state. After a failure, the training returns to it.
-
-        In an elastic job (`gradred run --min-np`) all ranks have to commit. Rank 0 also writes the
-        state to a file, but spends at most a tenth of the time on this.
-
-        Raises:
-            HostsUpdatedInterrupt: see `check_host_updates`.
-        """
-        self.save()
-        if self._job is not None:
-            self._job.write(self.saved())
-        self.check_host_updates()
-
-    def check_host_updates(self) -> None:
-        """Check for changed hosts. Collective in an elastic job, otherwise without effect.
-
-        Raises:
-            HostsUpdatedInterrupt: there is room for more ranks, or a host must no longer be used.
-        """
-        if self._job is not None and self._job.hosts_have_changed():
-            raise HostsUpdatedInterrupt
-
-    def saved(self) -> Any:
-        """The saved state for a file, as a picklable object. None: there is nothing to write."""
-
-    def take(self, saved: Any) -> None:
-        """Continue from a result of `saved`, perhaps of another process. None: change nothing."""
-
-    def save(self) -> None:
-        """Save a copy of the state."""
-        raise NotImplementedError
-
-    def restore(self) -> None:
-        """Restore the state from the copy."""
-        raise NotImplementedError
-
-    def sync(self) -> None:
-        """Broadcast the state of rank 0."""
-        raise NotImplementedError
-
-    def reset(self) -> None:
-        """Adapt the state to the current ranks."""
-
-
-class ObjectState(State):
-    """State of plain values, by name.
-
-    Args:
-        bcast_object: broadcasts an object of rank 0. None: `hvd.broadcast_object`.
-        get_rank: ignored.
-        kwargs: the values. Each becomes an attribute.
-    """
-
-    def __init__(
-        self,
-        bcast_object: Callable[[Any], Any] | None = None,
-        get_rank: Callable[[], int] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(bcast_object, get_rank)
-        self._names = list(kwargs)
-        self._saved: dict[str, Any] = {}
-        for name, value in kwargs.items():
-            setattr(self, name, value)
-        self._keep()
-
-    def _keep(self) -> None:
-        self._saved = {name: copy.deepcopy(getattr(self, name)) for name in self._names}
-
-    def save(self) -> None:
-        """Save a copy of the values."""
-        self._keep()
-
-    def restore(self) -> None:
-        """Restore the values from the copy."""
-        for name, value in self._saved.items():
-            setattr(self, name, copy.deepcopy(value))
-
-    def saved(self) -> Any:
-        """The values of the last `save`."""
-        return {"values": self._saved}
-
-    def take(self, saved: Any) -> None:
-        """Continue from these values.
-
-        Raises:
-            ValueError: the names of the values differ from those of this state.
-        """
-        if saved is None:
-            return
-        _require_alike("values", self._saved, saved["values"])
-        self._saved = saved["values"]
-        self.restore()
-
-    def sync(self) -> None:
-        """Broadcast the values of rank 0, which count as saved on all ranks."""
-        values = {name: getattr(self, name) for name in self._names}
-        for name, value in self._bcast_object(values).items():
-            setattr(self, name, value)
-        self._keep()
+# Only this user can write to the folder of the files (state_files.require).
+_FORMAT = StateFormat(torch.save, lambda path: torch.load(path, weights_only=False))
 
 
 class TorchState(ObjectState):
@@ -223,7 +86,7 @@ class TorchState(ObjectState):
             ValueError: the names of its parts differ from those of this state.
         """
         if saved is not None:
-            _require_alike("parts", self._handlers, saved["states"])
+            require_alike("parts", self._handlers, saved["states"])
             for name, handler in self._handlers.items():
                 handler.take(saved["states"][name])
         super().take(saved)
@@ -238,13 +101,6 @@ class TorchState(ObjectState):
         """Let samplers divide the remaining samples among the current ranks."""
         for handler in self._handlers.values():
             handler.reset()
-
-
-def _require_alike(what: str, mine: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    if mine.keys() != found.keys():
-        text = f"it has the {what} {sorted(found)}, and this program's has {sorted(mine)}"
-        remedy = "Use another folder (--elastic-dir) for another program"
-        raise ValueError(explain("the state of an elastic job", text, remedy))
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -271,63 +127,4 @@ def run_fn(
     func: Callable[..., Any], reset: Callable[[], object] | None = None
 ) -> Callable[..., Any]:
     """Like `run`. `reset` replaces `shutdown` and `init` if no rank has ended."""
-
-    @functools.wraps(func)
-    def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
-        job = state._job = of_this_rank()
-        if job is not None and type(state).saved is State.saved:
-            found = f"{type(state).__name__} has no saved() and take()"
-            remedy = "Write them, or use TorchState"
-            text = explain("elastic.run", f"{found}: a job that starts again has no state", remedy)
-            warnings.warn(text, stacklevel=2)
-        skips, begins = False, job is not None
-        while True:
-            try:
-                if job is not None and begins:
-                    state.take(job.read())
-                    begins = False
-                if not skips:
-                    state.sync()
-                return func(state, *args, **kwargs)
-            except HorovodInternalError as error:
-                state.restore()
-                skips = False
-                _begin_anew(error, job, reset)
-            except HostsUpdatedInterrupt as interrupt:
-                if job is not None:
-                    state.save()
-                    job.write(state.saved(), at_once=True)
-                    job.start_again()
-                skips = interrupt.skip_sync
-                (reset or basics.init_again)()
-            state.on_reset()
-
-    return wrapper
-
-
-def _begin_anew(
-    error: HorovodInternalError, job: ElasticJob | None, reset: Callable[[], object] | None
-) -> None:
-    """Initialize again with all ranks or, if some have ended, with the remaining ones."""
-    lost, left = isinstance(error.__cause__, TransportError), None
-    try:
-        left = basics.shrink()
-        if left is None and not lost:
-            (reset or basics.init_again)()
-            return
-        if left is not None and reset is not None and basics.init_finds(left):
-            reset()
-            return
-        while left is not None and (job is None or left.Get_size() >= job.least):
-            try:
-                basics.init_again(left)
-                return
-            except PeerLost:  # another rank has ended meanwhile
-                left = left.shrink()
-    except Error as why:
-        if job is None:
-            raise error from why
-    if job is None:
-        raise error
-    job.write_last(left)
-    job.start_again()
+    return any_state.run_fn(func, reset, file_format=_FORMAT)

@@ -13,6 +13,6 @@ _PLACES = {
 }
 
 for _name, _place in _PLACES.items():
-    _module = importlib.import_module(f"gradred.torch.{_place}")
+    _module = importlib.import_module(f"gradred.horovod.{_place}")
     sys.modules[f"{__name__}.{_name}"] = _module
     globals()[_name] = _module

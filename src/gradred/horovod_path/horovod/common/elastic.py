@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradred.torch.elastic.state import ObjectState, State, run_fn
+from gradred.horovod.elastic.state import ObjectState, State, run_fn
 
 __all__ = ["ObjectState", "State", "notification_manager", "run_fn"]
 

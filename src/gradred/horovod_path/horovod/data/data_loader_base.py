@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from gradred.torch.data_loaders import AsyncDataLoaderMixin, BaseDataLoader
+from gradred.horovod.data_loaders import AsyncDataLoaderMixin, BaseDataLoader
 
 __all__ = ["AsyncDataLoaderMixin", "BaseDataLoader"]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gradred.torch.process_group import ProcessGroupOfRanks
+from gradred.torch_distributed.process_group import ProcessGroupOfRanks
 
 _works: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 

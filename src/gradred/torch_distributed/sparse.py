@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from gradred.errors import UsageError, explain
-from gradred.torch.operations import described
+from gradred.torch_tensors import described, tensor_of
 
 if TYPE_CHECKING:
     from gradred.named import Described
@@ -41,7 +41,7 @@ class SparseSum:
     def put(self, outputs: Sequence[Any], rows: Sequence[Sequence[int]]) -> None:
         """Add the gathered elements, and store the sum in the tensor."""
         pairs = zip(outputs, self.parts, rows, strict=True)
-        forms, indices, values = (_whole(out, part, sum(each)) for out, part, each in pairs)
+        forms, indices, values = (tensor_of(out, part, sum(each)) for out, part, each in pairs)
         if not torch.equal(forms, self.parts[0].expand_as(forms)):
             found = (
                 f"by rank they are {forms[:, 1:].tolist()}, the first {forms[:, 0].tolist()} sparse"
@@ -54,11 +54,3 @@ class SparseSum:
         made = (indices.transpose(0, 1), values, self._tensor.shape)
         with torch.no_grad():
             self._tensor.copy_(torch.sparse_coo_tensor(*made, check_invariants=False).coalesce())
-
-
-def _whole(output: Any, like: Tensor, rows: int) -> Tensor:
-    """All ranks' rows of one part as a tensor."""
-    shape = (rows, *like.shape[1:])
-    if output.nbytes == 0:
-        return like.new_empty(shape)
-    return torch.from_numpy(output).view(like.dtype).view(shape).to(like.device)

@@ -13,9 +13,9 @@ import torch.distributed as dist
 
 from gradred._util import clock
 from gradred.errors import TimeoutError, explain  # noqa: A004
-from gradred.torch.callbacks import count_callbacks
-from gradred.torch.compiling import left_alone
-from gradred.torch.profiling import Shown, waiting
+from gradred.torch_distributed.callbacks import count_callbacks
+from gradred.torch_distributed.compiling import left_alone
+from gradred.torch_distributed.profiling import Shown, waiting
 
 Tensor: TypeAlias = torch.Tensor
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from gradred.errors import UsageError, explain
-from gradred.torch.operations import DTYPES
-from gradred.torch.placed import SERVED, placement_of
+from gradred.torch_tensors import DTYPES, SERVED, placement_of
 
 if TYPE_CHECKING:
     from gradred.named import Described

@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
-
-import torch
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from gradred._util import clock
 from gradred.errors import UsageError, explain
+from gradred.horovod import basics
+from gradred.horovod.objects import allgather_object, broadcast_object
 from gradred.launch import failure_board, state_files
-from gradred.torch import basics
-from gradred.torch.functions import allgather_object, broadcast_object
 
 if TYPE_CHECKING:
     from gradred.comm import Comm
 
 _SHARE = 0.1  # maximum share of the time spent writing states
+
+
+@dataclass(frozen=True)
+class StateFormat:
+    """How states are written to files, and read from them.
+
+    Attributes:
+        save: writes an object to an open file.
+        load: reads the object from the file at a path.
+    """
+
+    save: Callable[[Any, IO[bytes]], object]
+    load: Callable[[Path], Any]
+
+
+# Only this user can write to the folder of the files (state_files.require).
+PICKLED = StateFormat(pickle.dump, lambda path: pickle.loads(path.read_bytes()))
 
 
 @dataclass
@@ -29,11 +47,13 @@ class ElasticJob:
     Attributes:
         least: minimum number of ranks.
         folder: folder of the saved states.
+        file_format: how states are written there.
         number: number of the state that was written or read last.
     """
 
     least: int
     folder: str
+    file_format: StateFormat
     number: int = 0
     _next_at: float = field(default=0.0, repr=False)
     _rank: int = field(default=0, repr=False)  # at the last commit
@@ -63,7 +83,8 @@ class ElasticJob:
         begin, values = clock.now(), self._last
         self._last = None
         try:
-            state_files.write(self.folder, self.number, lambda file: torch.save(values, file))
+            save = self.file_format.save
+            state_files.write(self.folder, self.number, lambda file: save(values, file))
         except OSError as error:
             found = f"a state could not be written ({error})"
             text = explain("elastic", found, "Make room in the folder of --elastic-dir")
@@ -82,8 +103,7 @@ class ElasticJob:
         values = None
         if basics.rank() == root:
             assert found is not None
-            # Only this user can write to the folder (state_files.require).
-            values = torch.load(found[1], weights_only=False)
+            values = self.file_format.load(found[1])
         return broadcast_object(values, root, "elastic.newest.values")
 
     def write_last(self, left: Comm | None) -> None:
@@ -102,8 +122,11 @@ class ElasticJob:
         raise SystemExit(state_files.AGAIN)
 
 
-def of_this_rank() -> ElasticJob | None:
+def of_this_rank(file_format: StateFormat) -> ElasticJob | None:
     """The elastic job that `gradred run` has announced. None: the job is not elastic.
+
+    Args:
+        file_format: how the job writes its states to files.
 
     Raises:
         UsageError: the folder of the states does not belong to this user.
@@ -116,4 +139,4 @@ def of_this_rank() -> ElasticJob | None:
         state_files.require(folder)
     except UsageError as error:
         raise UsageError(f"on {os.uname().nodename}: {error}") from None
-    return ElasticJob(int(least), folder)
+    return ElasticJob(int(least), folder, file_format)

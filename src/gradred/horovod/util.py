@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from gradred.torch.basics import ccl_built, ddl_built, gloo_built, mpi_built, nccl_built
+from gradred.horovod.basics import ccl_built, ddl_built, gloo_built, mpi_built, nccl_built
+from gradred.horovod.front_end import FRONT_ENDS
+from gradred.horovod.operations import reduction
 
 __all__ = [
     "ccl_built",
@@ -42,7 +44,7 @@ def _cache(function: Callable[..., T]) -> Callable[..., T]:
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Whether the framework and a front end for it are installed. Only "torch" has a front end."""
     del verbose
-    return ext_base_name == "torch" and importlib.util.find_spec("torch") is not None
+    return ext_base_name in FRONT_ENDS and importlib.util.find_spec(ext_base_name) is not None
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
@@ -75,8 +77,6 @@ def get_average_backwards_compatibility_fun(
     del reduce_ops
 
     def operation(op: int | None, average: bool | None) -> int:
-        from gradred.torch.operations import reduction
-
         return reduction(op, average)
 
     return operation
@@ -86,9 +86,7 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Whether the framework can use a GPU."""
     if not extension_available(ext_base_name, verbose):
         return False
-    import torch
-
-    return bool(torch.cuda.is_available())
+    return bool(importlib.import_module(f"gradred.{ext_base_name}").gpu_available())
 
 
 @contextmanager

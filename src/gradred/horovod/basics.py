@@ -5,103 +5,23 @@ from __future__ import annotations
 import atexit
 import multiprocessing
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gradred import _core
 from gradred.errors import UsageError, explain
-from gradred.torch.errors import NOT_INITIALISED, told_when_starting, told_when_waiting
+from gradred.horovod import process_sets as sets
+from gradred.horovod.errors import NOT_INITIALISED
+from gradred.horovod.front_end import FRONT_ENDS
+from gradred.horovod.process_sets import ProcessSet
+from gradred.horovod.settings import is_true, most_fused_bytes, stall_limits
+from gradred.horovod.state import Place, state
 
 if TYPE_CHECKING:
-    from gradred._core import Timeline
     from gradred.comm import Comm
-    from gradred.named import NamedOperations
-    from gradred.torch.process_sets import ProcessSet
 
 Average, Sum, Adasum, Min, Max, Product = range(6)
-
-
-@dataclass(frozen=True)
-class _Place:
-    """This process's ranks and sizes."""
-
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-    cross_rank: int
-    cross_size: int
-    homogeneous: bool
-
-
-class _State:
-    """State of this process between init() and shutdown()."""
-
-    def __init__(self) -> None:
-        self.place: _Place | None = None
-        self.comm: Comm | None = None  # of all ranks, for setup
-        self.engine: NamedOperations | None = None
-        self.timeline: Timeline | None = None
-        self.dynamic_sets = False
-        # Handles of the operations in flight. Their numbers start at 1 after each init().
-        self.handles = _core.Handles(told_when_starting, told_when_waiting)
-        self.asked: tuple[Any, int] = (None, 0)  # of the last init(): communicator, ranks
-
-
-state = _State()
-
-
-def is_true(variable: str) -> bool:
-    """Read a variable as Horovod does: true if it is an integer above 0."""
-    try:
-        return int(os.environ.get(variable, "0")) > 0
-    except ValueError:
-        return False
-
-
-def most_fused_bytes() -> int:
-    """The value of HOROVOD_FUSION_THRESHOLD, limited to gradred's own maximum."""
-    from gradred.named import MOST_FUSED_BYTES
-
-    value = os.environ.get("HOROVOD_FUSION_THRESHOLD", "")
-    try:
-        return min(MOST_FUSED_BYTES, max(0, int(value)))
-    except ValueError:
-        return MOST_FUSED_BYTES
-
-
-_NEVER = 1e8  # seconds
-
-
-@contextmanager
-def stall_limits() -> Iterator[None]:
-    """Apply Horovod's stall limits to communicators made in this context.
-
-    A limit that the user has set for gradred itself takes precedence.
-    HOROVOD_STALL_CHECK_TIME_SECONDS: gradred reports an operation that waits this long.
-    HOROVOD_STALL_CHECK_DISABLE=1: gradred reports none. HOROVOD_STALL_SHUTDOWN_TIME_SECONDS: a
-    waiting operation fails after this time; 0 means never.
-    """
-    from gradred import config
-
-    asked: dict[str, float] = {}
-    if is_true("HOROVOD_STALL_CHECK_DISABLE"):
-        asked["warn_after"] = _NEVER
-    elif is_true("HOROVOD_STALL_CHECK_TIME_SECONDS"):
-        asked["warn_after"] = float(os.environ["HOROVOD_STALL_CHECK_TIME_SECONDS"])
-    if is_true("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"):
-        asked["timeout"] = float(os.environ["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"])
-    known = config.snapshot()
-    mine = [name for name in asked if known[name].source == "default"]
-    for name in mine:
-        config.set(name, asked[name])
-    try:
-        yield
-    finally:
-        for name in mine:
-            config.reset(name)
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
@@ -120,8 +40,6 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     Raises:
         ValueError: the arguments are invalid.
     """
-    from gradred.torch import process_sets as sets
-
     if state.place is None:
         _begin(comm)
     dynamic = process_sets == "dynamic" or is_true("HOROVOD_DYNAMIC_PROCESS_SETS")
@@ -136,7 +54,6 @@ def _begin(comm: Any) -> None:
     from gradred import _rank
     from gradred.comm import Comm
     from gradred.named import NamedOperations
-    from gradred.torch import process_sets as sets
 
     if not MPI.Is_initialized() and multiprocessing.parent_process() is not None:
         found = "multiprocessing has started this process, as data loaders start workers"
@@ -181,19 +98,19 @@ def _communicator(mpi: Any, comm: Any) -> Any:
     return mpi.COMM_WORLD.Create_group(group)
 
 
-def _place_of(mpi: Any, comm: Comm) -> _Place:
+def _place_of(mpi: Any, comm: Comm) -> Place:
     from gradred.memory_comm import MemoryComm
 
     rank, size = comm.Get_rank(), comm.Get_size()
     if isinstance(comm, MemoryComm):  # its ranks are on one host
-        return _Place(rank, size, rank, size, 0, 1, True)
+        return Place(rank, size, rank, size, 0, 1, True)
     host = mpi.Intracomm(comm).Split_type(mpi.COMM_TYPE_SHARED)
     local_rank, local_size = host.Get_rank(), host.Get_size()
     host.Free()
     all_places = comm.allgather((local_rank, local_size))
     alike = [other for other, (place, _) in enumerate(all_places) if place == local_rank]
     homogeneous = len({its_size for _, its_size in all_places}) == 1
-    return _Place(rank, size, local_rank, local_size, alike.index(rank), len(alike), homogeneous)
+    return Place(rank, size, local_rank, local_size, alike.index(rank), len(alike), homogeneous)
 
 
 def shrink() -> Comm | None:
@@ -203,7 +120,6 @@ def shrink() -> Comm | None:
     are registered.
     """
     from gradred.errors import PeerLost, UsageError
-    from gradred.torch import process_sets as sets
 
     engine, alone = state.engine, len(sets.ids_and_ranks()) == 1
     shutdown()
@@ -248,8 +164,6 @@ def init_finds(left: Comm) -> bool:
 
 def shutdown() -> None:
     """Shut down on all ranks. Operations in flight on any rank fail. Returns immediately."""
-    from gradred.torch import process_sets as sets
-
     stop_timeline()
     sets.end()
     if state.engine is not None:
@@ -267,7 +181,7 @@ def is_initialized() -> bool:
     return state.place is not None
 
 
-def _place() -> _Place:
+def _place() -> Place:
     if state.place is None:
         raise ValueError(NOT_INITIALISED)
     return state.place
@@ -357,11 +271,10 @@ def ccl_built(verbose: bool = False) -> bool:
 
 
 def cuda_built(verbose: bool = False) -> bool:
-    """Whether this PyTorch was built with CUDA. Operations accept its GPU tensors."""
+    """Whether a framework in use was built with CUDA. Operations accept its GPU tensors."""
     del verbose
-    import torch
-
-    return torch.version.cuda is not None
+    loaded = (sys.modules.get(f"gradred.{name}") for name in FRONT_ENDS)
+    return any(front_end.cuda_built() for front_end in loaded if front_end is not None)
 
 
 def rocm_built(verbose: bool = False) -> bool:
@@ -384,8 +297,6 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
         ValueError: `init` has not been called.
         OSError: the file cannot be opened.
     """
-    from gradred.torch import process_sets as sets
-
     place = _place()
     stop_timeline()
     if place.rank != 0 and "{rank}" not in file_path:
@@ -398,8 +309,6 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
 
 def stop_timeline() -> None:
     """Close the timeline, if there is one. Warns if writing the file has failed."""
-    from gradred.torch import process_sets as sets
-
     timeline, state.timeline = state.timeline, None
     if timeline is None:
         return
@@ -430,8 +339,6 @@ class HorovodBasics:
         raise AttributeError(f"HorovodBasics has no {name}")
 
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
-        from gradred.torch import process_sets as sets
-
         return sets.ids_and_ranks()
 
     def _process_set_rank(self, process_set_id: int) -> int:

@@ -16,13 +16,13 @@ from mpi4py import MPI
 from gradred import _rank
 from gradred.comm import Comm
 from gradred.named import NamedOperations
-from gradred.torch.callbacks import serve_futures
-from gradred.torch.meeting import meet
-from gradred.torch.messages import messages_of
-from gradred.torch.monitored import serve_monitored_barrier
-from gradred.torch.other_devices import serve_batches
-from gradred.torch.process_group import ProcessGroupGradred
-from gradred.torch.reducers import serve_builtin_hooks, serve_reducers
+from gradred.torch_distributed.callbacks import serve_futures
+from gradred.torch_distributed.meeting import meet
+from gradred.torch_distributed.messages import messages_of
+from gradred.torch_distributed.monitored import serve_monitored_barrier
+from gradred.torch_distributed.other_devices import serve_batches
+from gradred.torch_distributed.process_group import ProcessGroupGradred
+from gradred.torch_distributed.reducers import serve_builtin_hooks, serve_reducers
 from gradred.without_mpi import connect
 
 

@@ -21,16 +21,14 @@ import torch.distributed as dist
 from gradred.errors import Error, UsageError, explain
 from gradred.memory import empty
 from gradred.named import NamedOperations
-from gradred.torch.callbacks import Numbers, numbers_here
-from gradred.torch.compiling import left_alone
-from gradred.torch.messages import Messages
-from gradred.torch.monitored import MonitoredBarrier
-from gradred.torch.operations import DTYPES, described
-from gradred.torch.other_devices import OtherDevices, serve_other_devices
-from gradred.torch.placed import SERVED
-from gradred.torch.profiling import shown
-from gradred.torch.sparse import SparseSum
-from gradred.torch.tensors import (
+from gradred.torch_distributed.callbacks import Numbers, numbers_here
+from gradred.torch_distributed.compiling import left_alone
+from gradred.torch_distributed.messages import Messages
+from gradred.torch_distributed.monitored import MonitoredBarrier
+from gradred.torch_distributed.other_devices import OtherDevices, serve_other_devices
+from gradred.torch_distributed.profiling import shown
+from gradred.torch_distributed.sparse import SparseSum
+from gradred.torch_distributed.tensors import (
     DenseCopy,
     ResultPlace,
     as_bytes,
@@ -45,7 +43,8 @@ from gradred.torch.tensors import (
     require_one_for_each,
     require_rows,
 )
-from gradred.torch.work import GradredWork, Tensor, together
+from gradred.torch_distributed.work import GradredWork, Tensor, together
+from gradred.torch_tensors import DTYPES, SERVED, described
 
 ReduceOp = dist.ReduceOp
 

@@ -21,7 +21,7 @@ VERSION = "0.28.1"
 
 def path() -> str:
     """Return the folder in which `import horovod` has to look first."""
-    return str(Path(__file__).with_name("horovod_path"))
+    return str(Path(__file__).parent.with_name("horovod_path"))
 
 
 def install() -> None:

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gradred.errors import explain
-from gradred.torch.basics import most_fused_bytes, stall_limits, state
-from gradred.torch.errors import NOT_INITIALISED
+from gradred.horovod.errors import NOT_INITIALISED, HorovodInternalError
+from gradred.horovod.settings import most_fused_bytes, stall_limits
+from gradred.horovod.state import state
 
 if TYPE_CHECKING:
     from gradred._core import Timeline
@@ -72,8 +73,6 @@ class ProcessSet:
         """
         if self._engine is not None:
             return self._engine
-        from gradred.torch.errors import HorovodInternalError
-
         if state.place is None:
             raise HorovodInternalError(NOT_INITIALISED)
         if self.process_set_id is None:

@@ -10,19 +10,23 @@ float64.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import torch
 
+from gradred.element_types import ELEMENT_TYPES
 from gradred.errors import explain
-from gradred.torch.operations import described, engine_of, is_global, submit
+from gradred.horovod.operations import engine_of, is_global, submit
+from gradred.tensors import described
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from gradred.horovod.front_end import FrontEnd
+    from gradred.horovod.process_sets import ProcessSet
     from gradred.named import Described, NamedRequest
-    from gradred.torch.process_sets import ProcessSet
+
+TensorT = TypeVar("TensorT")
 
 _COLUMNS = 1 << 16  # columns converted to float64 at a time
 
@@ -63,28 +67,41 @@ def _pair(
     return of_a * a + of_b * b
 
 
-def combine(inputs: torch.Tensor, factor: float = 1.0) -> torch.Tensor:
+def combine(
+    front_end: FrontEnd[TensorT],
+    inputs: NDArray[np.uint8],
+    like: TensorT,
+    itemsize: int,
+    factor: float = 1.0,
+) -> NDArray[np.uint8]:
     """The Adasum of the rows of a matrix of floats. The number of rows is a power of two.
 
     Args:
-        inputs: shape (ranks, elements).
+        front_end: converts elements.
+        inputs: each rank's elements as bytes, shape (ranks, bytes).
+        like: a tensor of the elements' type.
+        itemsize: the number of bytes of an element.
         factor: factor applied to the result in float64. A factor applied to all inputs would have
             the same effect.
     """
-    products = torch.zeros(len(inputs), len(inputs), dtype=torch.float64)
-    for columns in inputs.split(_COLUMNS, dim=1):
-        exact = columns.double()
+    step = _COLUMNS * itemsize
+    parts = [slice(begin, begin + step) for begin in range(0, inputs.shape[1], step)]
+    products = np.zeros((len(inputs), len(inputs)))
+    for part in parts:
+        exact = front_end.to_float64(inputs[:, part], like)
         products += exact @ exact.T
-    weights = torch.from_numpy(weights_of(products.numpy()) * factor)
-    result = torch.empty(inputs.shape[1], dtype=inputs.dtype)
-    for columns, part in zip(inputs.split(_COLUMNS, dim=1), result.split(_COLUMNS), strict=True):
-        part.copy_(weights @ columns.double())
+    weights = weights_of(products) * factor
+    result = np.empty(inputs.shape[1], np.uint8)
+    for part in parts:
+        exact = front_end.to_float64(inputs[:, part], like)
+        result[part] = front_end.from_float64(weights @ exact, like)
     return result
 
 
 def start(
-    tensors: Sequence[torch.Tensor],
-    outputs: Sequence[torch.Tensor],
+    front_end: FrontEnd[TensorT],
+    tensors: Sequence[TensorT],
+    outputs: Sequence[TensorT],
     name: str | None,
     prescale: float,
     postscale: float,
@@ -95,17 +112,22 @@ def start(
     check(process_set)
     arrays = []
     for tensor, output in zip(tensors, outputs, strict=True):
-        if not tensor.dtype.is_floating_point:
+        array = described(front_end, tensor, output, "allreduce")
+        if ELEMENT_TYPES[array[2]].kind != "real":
             remedy = "Convert it, or use op=Sum"
-            raise ValueError(explain("op=Adasum", f"{tensor.type()} is not supported", remedy))
-        arrays.append(_as_a_row(described(tensor, output, "allreduce")))
+            found = f"{front_end.type_name(tensor)} is not supported"
+            raise ValueError(explain("op=Adasum", found, remedy))
+        arrays.append(_as_a_row(array))
+    ranks = process_set.size() or 1
 
     def finish(request: NamedRequest) -> Any:
-        for tensor, output, found in zip(tensors, outputs, request.outputs, strict=True):
-            if tensor.numel() == 0:
+        for array, output, found in zip(arrays, outputs, request.outputs, strict=True):
+            if found.nbytes == 0:
                 continue
-            rows = torch.from_numpy(found).view(tensor.dtype).view(-1, tensor.numel())
-            _flat(output).copy_(combine(rows, prescale * postscale))
+            itemsize = ELEMENT_TYPES[array[2]].itemsize
+            factor = prescale * postscale
+            made = combine(front_end, found.reshape(ranks, -1), output, itemsize, factor)
+            front_end.write(output, made)
         return result
 
     held = (tensors, outputs)
@@ -131,8 +153,3 @@ def _as_a_row(array: Described) -> Described:
     if len(array) == 7:
         return (*row, 0, array[5], (0, *(axis + 1 for axis in array[6])))
     return row if len(array) < 6 else (*row, 0, array[5])
-
-
-def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """A view of the elements in memory order."""
-    return torch.as_strided(tensor.detach(), (tensor.numel(),), (1,), tensor.storage_offset())

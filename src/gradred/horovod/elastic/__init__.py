@@ -1,0 +1,1 @@
+"""Elastic training: states, and the job that restarts ranks."""

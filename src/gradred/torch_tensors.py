@@ -1,0 +1,135 @@
+"""Tensors of PyTorch, described for named operations.
+
+The front ends `gradred.torch` and `gradred.torch_distributed` share this module.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gradred import _core, tensors
+from gradred.buffers.arrays import layout_of
+from gradred.buffers.dlpack import LEGACY_STREAM
+from gradred.element_types import ITEMSIZES
+from gradred.errors import UsageTypeError, explain
+from gradred.tensors import Description
+
+if TYPE_CHECKING:
+    from gradred.named import Described
+
+DTYPES = {
+    dtype: name
+    for name in ITEMSIZES
+    if isinstance(dtype := getattr(torch, name, None), torch.dtype)
+}
+"""gradred's names of the element types that this PyTorch has."""
+
+SERVED = ("cpu", "cuda")
+"""Types of devices whose tensors the front ends accept."""
+
+_core.know_tensors(torch.Tensor, torch.nn.Parameter)
+
+
+def require_tensor(x: Any, asked: str) -> torch.Tensor:
+    """Return `x` if it is a tensor, else raise UsageTypeError."""
+    if isinstance(x, torch.Tensor):
+        return x
+    if x is None:
+        found = "the tensor is None, as is the gradient of a parameter that no loss depends on"
+        remedy = "Pass a tensor: of a gradient zeros, or leave it out where no rank has one"
+        raise UsageTypeError(explain(asked, found, remedy))
+    found = f"a {type(x).__name__} is no tensor"
+    raise UsageTypeError(explain(asked, found, "Pass torch.as_tensor(x)"))
+
+
+class TorchTensors:
+    """Answers to questions about tensors of PyTorch; see `gradred.tensors.Tensors`."""
+
+    def describe(self, tensor: torch.Tensor, asked: str) -> Description:
+        """Describe a tensor.
+
+        Raises:
+            ValueError: the tensor's type is not supported, it is sparse, conjugated or negated, or
+                it is on another kind of device.
+            gradred.UsageError: it is not a tensor.
+        """
+        require_tensor(tensor, asked)
+        dtype = DTYPES.get(tensor.dtype)
+        if dtype is None:
+            remedy = "Convert it first"
+            raise ValueError(explain(asked, f"{tensor.type()} is not supported", remedy))
+        kind = tensor.device.type
+        if tensor.layout is not torch.strided or kind not in SERVED:
+            remedy = "Pass a dense tensor in host memory or on a GPU"
+            raise ValueError(explain(asked, _why_not(tensor), remedy))
+        if tensor.is_conj() or tensor.is_neg():
+            found = "the tensor is a conjugated or negated view"
+            raise ValueError(explain(asked, found, "Pass x.resolve_conj().resolve_neg()"))
+        shape = tuple(tensor.shape)
+        return Description(tensor.data_ptr(), dtype, shape, kind == "cpu", tensor.is_contiguous())
+
+    def memory(self, tensor: torch.Tensor) -> tuple[int, int]:
+        """The address of the first element, and the number of bytes of all elements."""
+        return tensor.data_ptr(), tensor.numel() * tensor.element_size()
+
+    def order_of_axes(self, tensor: torch.Tensor) -> tuple[int, ...] | None:
+        """The axes from the slowest to the fastest in memory. None: the tensor has gaps."""
+        layout = layout_of(tuple(tensor.shape), tensor.stride(), 1)
+        return None if layout is None else layout.order
+
+    def device(self, tensor: torch.Tensor) -> str:
+        """The name of the tensor's device."""
+        return str(tensor.device)
+
+    def current_stream(self, tensor: torch.Tensor) -> int:
+        """The handle of the current stream on the tensor's GPU."""
+        current = int(torch.cuda.current_stream(tensor.device).cuda_stream)
+        return current or LEGACY_STREAM  # PyTorch's number for it is 0
+
+    def type_name(self, tensor: torch.Tensor) -> str:
+        """PyTorch's name of the tensor's type."""
+        return str(tensor.type())
+
+    def why_not_dense(self, tensor: torch.Tensor, in_place: bool) -> tuple[str, str]:
+        """The strides of a tensor with gaps, and the remedy."""
+        found = f"the tensor is not dense: shape {tuple(tensor.shape)}, strides {tensor.stride()}"
+        if in_place:
+            copied = "dense = tensor.contiguous()"
+            return found, f"Pass {copied}, and then copy it back: tensor.copy_(dense)"
+        return found, "Pass tensor.contiguous()"
+
+
+_TENSORS = TorchTensors()
+
+
+def described(tensor: torch.Tensor, out: torch.Tensor | None, asked: str) -> Described:
+    """Describe a tensor for the engine; see `gradred.tensors.described`."""
+    return tensors.described(_TENSORS, tensor, out, asked)
+
+
+def placement_of(tensor: torch.Tensor, out: torch.Tensor | None, asked: str) -> _core.Placement:
+    """Describe the memory of a tensor on a GPU; see `gradred.tensors.placement_of`."""
+    return tensors.placement_of(_TENSORS, tensor, out, asked)
+
+
+def tensor_of(output: Any, like: torch.Tensor, rows: int) -> torch.Tensor:
+    """Make a tensor of memory that the engine allocated for a result.
+
+    Args:
+        output: the result's bytes, an array of uint8.
+        like: the result has its device, its type, and all of its axes but the first.
+        rows: length of the first axis.
+    """
+    shape = (rows, *like.shape[1:])
+    if output.nbytes == 0:
+        return like.new_empty(shape)
+    made = torch.from_numpy(output).view(like.dtype).view(shape)
+    return made if like.device.type == "cpu" else like.new_empty(shape).copy_(made)
+
+
+def _why_not(tensor: torch.Tensor) -> str:
+    if tensor.layout is not torch.strided:
+        return f"the tensor is sparse ({tensor.layout})"
+    return f"the tensor is on {tensor.device}"
