@@ -13,6 +13,7 @@ CXX_LAYERS: dict[str, list[str]] = {
     "mpi": ["base"],
     "reduce": ["base"],
     "schedule": ["base"],
+    "simulate": ["schedule"],
     "liveness": ["mpi"],
     "memory": ["reduce"],
     "device": ["memory"],
@@ -23,7 +24,7 @@ CXX_LAYERS: dict[str, list[str]] = {
     "comm": ["engine", "node", "plan"],
     "coordinator": ["comm"],
     "runtime": ["comm"],
-    "python": ["coordinator", "device", "runtime"],
+    "python": ["coordinator", "device", "runtime", "simulate"],
     "testing": ["python"],
     "tests": ["testing"],
 }
