@@ -62,7 +62,8 @@ PYTHON_LAYERS: dict[str, list[str]] = {
     "doctor": ["__init__"],
     "horovod": ["__init__"],
     "horovod_path": ["cli", "torch"],
-    "cli": ["bench", "doctor", "horovod"],
+    "simulate": ["_util", "schedules"],
+    "cli": ["bench", "doctor", "horovod", "simulate"],
     "__main__": ["cli"],
 }
 

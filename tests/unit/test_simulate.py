@@ -6,6 +6,7 @@ import itertools
 import os
 from math import log2
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ UNLIMITED = float("inf")
 
 # A network without contention: alpha is 0.5 + 2 + 0.5 us, beta 0.1 ns, gamma 0.05 ns.
 ALPHA, BETA, GAMMA = 3e-6, 1e-10, 0.5e-10
-PLAIN: dict[str, object] = {
+PLAIN: dict[str, Any] = {
     "paths": [(2e-6, 1 / BETA)] * 5,
     "send_overhead": 0.5e-6,
     "receive_overhead": 0.5e-6,
@@ -39,7 +40,7 @@ def simulated(
     slices: int = 1,
     seed: int = 0,
     parameters: dict[str, int | str] | None = None,
-    **cluster: object,
+    **cluster: Any,
 ) -> _core._Simulated:
     model = {"host_of": hosts(ranks, local), **PLAIN, **cluster}
     return _core.simulate_algorithm(
@@ -47,7 +48,7 @@ def simulated(
     )
 
 
-def seconds_of(given: list[Schedule], nbytes: float, **cluster: object) -> float:
+def seconds_of(given: list[Schedule], nbytes: float, **cluster: Any) -> float:
     model = {"host_of": hosts(len(given)), **cluster}
     return _core.simulate_schedules(given, model, nbytes)["seconds"]
 
@@ -86,7 +87,7 @@ def test_a_long_message_waits_for_its_receiver() -> None:
 
 def test_slices_hide_reductions_behind_messages() -> None:
     """Two slices: while one is on the wire, the processor reduces the other."""
-    model = {"port": 1 / BETA, "reduce": BETA}  # both take as long
+    model: dict[str, Any] = {"port": 1 / BETA, "reduce": BETA}  # both take as long
     whole = simulated("recursive_doubling", 2, 1 << 24, **model)["seconds"]
     halves = simulated("recursive_doubling", 2, 1 << 24, slices=2, **model)["seconds"]
     assert whole == pytest.approx(ALPHA + 2 * (1 << 24) * BETA)
@@ -240,7 +241,7 @@ def test_ranks_of_symmetric_algorithms_are_alike(collective: str, name: str) -> 
             assert _core.ranks_are_alike(given, period, model), (ranks, period)
 
 
-SHARED: dict[str, object] = {
+SHARED: dict[str, Any] = {
     "paths": [(0.3e-6, 4e10), (0.6e-6, 2e10), (2e-6, 2e10), (2.5e-6, 1e10), (4e-6, 1e10)],
     "port": 1.2e10,
     "host_bus": 3e10,
@@ -254,7 +255,7 @@ SHARED: dict[str, object] = {
 @pytest.mark.parametrize("name", [n for n in schedules.names() if n != "hierarchical"])
 @pytest.mark.parametrize("local", [1, 2, 4, 8])
 def test_folding_equals_not_folding(name: str, local: int) -> None:
-    layouts: list[dict[str, object]] = [
+    layouts: list[dict[str, Any]] = [
         {},
         {"hosts_per_switch": 2, "switch_uplink": 1.5e10},
         {"hosts_per_switch": 1, "switches_per_group": 2, "group_uplink": 2e10, "ports": 2},
@@ -369,7 +370,7 @@ def test_two_trees_need_whole_hosts() -> None:
         ({"port": "fast"}, "port='fast': this is a value of another type"),
     ],
 )
-def test_clusters_that_make_no_sense_are_refused(change: dict[str, object], words: str) -> None:
+def test_clusters_that_make_no_sense_are_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         simulated("ring", 4, 8, **change)
 
