@@ -126,8 +126,11 @@ py::dict of_schedules(const std::vector<Schedule>& schedules, const py::dict& cl
   return dict_of(found);
 }
 
-bool is_symmetric_named(const std::string& collective, const std::string& name, int size) {
-  return is_symmetric(collective_named(collective), name, size);
+bool is_symmetric_named(const std::string& collective, const std::string& name,
+                        const py::dict& parameters, std::size_t size, std::size_t period) {
+  const Collective kind = collective_named(collective);
+  return is_symmetric(kind, name, parameters_from(find_algorithm(kind, name), parameters), size,
+                      period);
 }
 
 bool ranks_are_alike(const std::vector<Schedule>& schedules, std::size_t period,
@@ -152,7 +155,7 @@ void bind_simulate(py::module_& m) {
         py::arg("fold") = true);
   m.def("two_trees", &two_trees, py::arg("size"), py::arg("local"), py::arg("pieces"));
   m.def("is_symmetric", &is_symmetric_named, py::arg("collective"), py::arg("name"),
-        py::arg("size"));
+        py::arg("parameters"), py::arg("size"), py::arg("period"));
   m.def("ranks_are_alike", &ranks_are_alike, py::arg("schedules"), py::arg("period"),
         py::arg("cluster"));
 }

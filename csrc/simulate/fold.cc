@@ -82,10 +82,18 @@ bool is_in_step(const std::vector<Round>& rounds, std::size_t count, std::size_t
 
 }  // namespace
 
-bool is_symmetric(Collective collective, std::string_view name, int size) {
+// The part inside groups depends on the place in the group alone.
+bool is_symmetric(Collective collective, std::string_view name, const Parameters& parameters,
+                  std::size_t size, std::size_t period) {
+  if (period == 0 || size % period != 0) return false;
+  if (collective == Collective::kAllreduce && name == "hierarchical") {
+    const auto local = static_cast<std::size_t>(std::max(parameters.local, 0));
+    return local > 0 && parameters.groups.empty() && period % local == 0 &&
+           is_symmetric(collective, parameters.across, parameters, size / local, period / local);
+  }
   return std::ranges::any_of(kSymmetric, [&](const Symmetric& row) {
     return row.collective == collective && row.name == name &&
-           (!row.powers_of_two_alone || std::has_single_bit(static_cast<unsigned>(size)));
+           (!row.powers_of_two_alone || std::has_single_bit(size));
   });
 }
 

@@ -6,15 +6,18 @@
 #include <string_view>
 #include <vector>
 
+#include "schedule/algorithms.h"
 #include "schedule/schedule.h"
 #include "simulate/cluster.h"
 
 namespace gradred {
 
-// Whether, for each divisor d of `size`, the ranks r and r + d of a built-in algorithm have the
-// same steps with spans of the same length, and their peers are the same modulo d. Messages of a
-// round between ranks that are the same modulo d meet in the order in which they are posted.
-bool is_symmetric(Collective collective, std::string_view name, int size);
+// Whether the ranks r and r + `period` of a built-in algorithm have the same steps with spans of
+// the same length, and their peers are the same modulo `period`. Messages of a round between ranks
+// that are the same modulo `period` meet in the order in which they are posted. False where this is
+// not known without a comparison of schedules.
+bool is_symmetric(Collective collective, std::string_view name, const Parameters& parameters,
+                  std::size_t size, std::size_t period);
 
 // Whether each rank does what the rank does that is the same modulo `period`: the same kinds of
 // steps, in the same order, with spans of the same length, and with peers that are the same modulo

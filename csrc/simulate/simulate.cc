@@ -369,7 +369,7 @@ Simulated simulate(Collective collective, std::string_view name, const Parameter
     return make_schedule(collective, name, static_cast<int>(rank), size, parameters);
   };
   const std::size_t ranks = ranks_to_simulate(cluster, run, [&](const Network& network) {
-    if (is_symmetric(collective, name, size)) return true;
+    if (is_symmetric(collective, name, parameters, cluster.size(), network.period())) return true;
     return is_short(schedule_of(0).rounds.size(), network, cluster.size()) &&
            is_alike(schedule_of, cluster.size(), network.period(), network);
   });

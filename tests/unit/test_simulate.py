@@ -218,14 +218,15 @@ def test_a_message_of_a_rank_without_a_receiver_is_refused() -> None:
 SYMMETRIC = [
     (row["collective"], row["name"])
     for row in schedules.algorithms()
-    if _core.is_symmetric(row["collective"], row["name"], 8)
+    if _core.is_symmetric(row["collective"], row["name"], {}, 8, 4)
 ]
 
 
 def test_the_symmetric_algorithms_are_these() -> None:
     assert len(SYMMETRIC) == 11
-    assert not _core.is_symmetric("allreduce", "rabenseifner", 12)
-    assert _core.is_symmetric("allreduce", "ring", 12)
+    assert not _core.is_symmetric("allreduce", "rabenseifner", {}, 12, 4)
+    assert _core.is_symmetric("allreduce", "ring", {}, 12, 4)
+    assert not _core.is_symmetric("allreduce", "ring", {}, 12, 5)
 
 
 @pytest.mark.parametrize(("collective", "name"), SYMMETRIC)
@@ -233,12 +234,35 @@ def test_ranks_of_symmetric_algorithms_are_alike(collective: str, name: str) -> 
     if name == "direct":  # whose many messages between two classes are compared by their times
         return
     for ranks in range(1, 65):
-        if not _core.is_symmetric(collective, name, ranks):
+        if not _core.is_symmetric(collective, name, {}, ranks, ranks):
             continue
         given = make_all(name, ranks, collective=collective)
         for period in (n for n in range(1, ranks) if ranks % n == 0):
+            assert _core.is_symmetric(collective, name, {}, ranks, period)
             model = {"host_of": hosts(ranks, period)}
             assert _core.ranks_are_alike(given, period, model), (ranks, period)
+
+
+@pytest.mark.parametrize("across", ["ring", "rabenseifner", "swing", "recursive_doubling"])
+@pytest.mark.parametrize("leaders", [0, 1])
+def test_hosts_of_symmetric_hierarchies_are_alike(across: str, leaders: int) -> None:
+    for local, count, inside in itertools.product((1, 2, 3, 4), (2, 4, 8), ("direct", "ring")):
+        ranks = local * count
+        parameters: dict[str, Any] = {
+            "local": local,
+            "across": across,
+            "leaders": leaders,
+            "inside": inside,
+        }
+        given = make_all("hierarchical", ranks, **parameters)
+        for period in (n for n in range(1, ranks) if ranks % n == 0):
+            symmetric = period % local == 0
+            asked = ("allreduce", "hierarchical", parameters, ranks, period)
+            assert _core.is_symmetric(*asked) == symmetric
+            model = {"host_of": hosts(ranks, period)}
+            assert not symmetric or _core.ranks_are_alike(given, period, model)
+    uneven = {"groups": [0, 0, 1, 1], "across": across}
+    assert not _core.is_symmetric("allreduce", "hierarchical", uneven, 4, 2)
 
 
 SHARED: dict[str, Any] = {
@@ -270,7 +294,7 @@ def test_folding_equals_not_folding(name: str, local: int) -> None:
         assert folded["bytes_across"] == pytest.approx(whole["bytes_across"])
         assert folded["messages"] == whole["messages"]
         assert whole["simulated_ranks"] == 32
-        if _core.is_symmetric("allreduce", name, 32):
+        if _core.is_symmetric("allreduce", name, {}, 32, local):
             assert folded["simulated_ranks"] < 32 or not layout
 
 

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from gradred.bench.options import byte_count, positive
 from gradred.errors import UsageError, explain
 from gradred.simulate import plans, presets, sweep
 
+_TITLE_WIDTH = 80  # characters
 _FORMATS = (".svg", ".png", ".pdf")
 
 
@@ -145,8 +147,10 @@ def draw(record: dict[str, Any], path: Path) -> None:
             )
         )
     ranks, hosts = record["ranks"], record["hosts"]
+    title = f"simulated allreduce, {ranks} ranks on {hosts} hosts, {record['net']}"
+    error = textwrap.fill(f"error of simulated times: {record['error']}", _TITLE_WIDTH)
     legend = plot.Legend(
-        title=f"simulated allreduce, {ranks} ranks on {hosts} hosts, {record['net']}",
+        title=f"{title}\n{error}",
         line="simulated time" + (", median of the runs" if record["noise"] else ""),
         band=f"10-90 % of {record['runs']} runs" if record["noise"] else "none",
         below="time / best plan's",

@@ -8,6 +8,7 @@ shared memory, launches of kernels, NCCL's latencies. The selector does not use 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 
 from gradred import _core, schedules
@@ -226,7 +227,7 @@ def _nccl(name: str) -> Callable[[Network, Layout, int], Iterator[Variant]]:
             for slices in _NCCL_SLICES if nbytes >= _SMALLEST_SLICE else (1,):
                 yield Variant(
                     protocol,
-                    made=lambda: _core.two_trees(layout.ranks, layout.local, 1),
+                    made=functools.partial(_two_trees, layout.ranks, layout.local),
                     slices=slices,
                     changes=changes,
                     call=call,
@@ -234,6 +235,11 @@ def _nccl(name: str) -> Callable[[Network, Layout, int], Iterator[Variant]]:
                 )
 
     return variants
+
+
+@functools.lru_cache(maxsize=1)
+def _two_trees(ranks: int, local: int) -> list[schedules.Schedule]:
+    return _core.two_trees(ranks, local, 1)
 
 
 PLANS: dict[str, Plan] = {
