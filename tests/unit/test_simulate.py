@@ -261,7 +261,7 @@ def test_hosts_of_symmetric_hierarchies_are_alike(across: str, leaders: int) -> 
             assert _core.is_symmetric(*asked) == symmetric
             model = {"host_of": hosts(ranks, period)}
             assert not symmetric or _core.ranks_are_alike(given, period, model)
-    uneven = {"groups": [0, 0, 1, 1], "across": across}
+    uneven: dict[str, Any] = {"groups": [0, 0, 1, 1], "across": across}
     assert not _core.is_symmetric("allreduce", "hierarchical", uneven, 4, 2)
 
 
