@@ -75,6 +75,7 @@ OF_THE_CORE = {
     "config": "runtime",
     "element_types": "base",
     "schedules": "schedule",
+    "simulate": "simulate",
 }
 
 # Modules that start others by name; those have tests of their own.
@@ -96,8 +97,10 @@ def used_by(layer: str) -> tuple[set[str], set[str]]:
         if name in found:
             continue
         found.add(name)
+        if name in OF_THE_CORE:  # perhaps by a layer between, as the table of layers has it
+            core |= below(OF_THE_CORE[name], CXX_LAYERS)
         for lower in [] if name in BY_NAME else PYTHON_LAYERS[name]:
-            if lower == "_core":
-                core |= below(OF_THE_CORE.get(name, "python"), CXX_LAYERS)
+            if lower == "_core" and name not in OF_THE_CORE:
+                core |= below("python", CXX_LAYERS)
             waiting.append(lower)
     return found, core

@@ -15,7 +15,7 @@ from gradred._util import text
 from gradred.bench import options, plot, rank_zero
 from gradred.bench.options import byte_count, positive
 from gradred.errors import UsageError, explain
-from gradred.simulate import plans, presets, sweep
+from gradred.simulate import calibration, plans, presets, sweep
 
 _TITLE_WIDTH = 80  # characters
 _FORMATS = (".svg", ".png", ".pdf")
@@ -55,6 +55,10 @@ def _configure_allreduce(parser: argparse.ArgumentParser) -> None:
         help="look at vectors of this length closely, beside the sweep from 8 B to 1 GiB",
     )  # fmt: skip
     parser.add_argument(
+        "--calibrate", metavar="BENCH.json",
+        help="fit the network to times that `gradred bench --plan all --json BENCH.json` measured",
+    )  # fmt: skip
+    parser.add_argument(
         "--noise", type=_deviation, default=0.0, metavar="S",
         help="deviation of the logarithm of each message's and each reduction's time, such as 0.1; "
         "every rank is then simulated, which takes long for thousands (default: 0)",
@@ -73,8 +77,8 @@ def _configure_allreduce(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Simulate, print, and write what is asked for."""
-    question = _question(arguments)
     _check_files(arguments)
+    question = _question(arguments)
     record = sweep.run(question)
     shown = sys.stderr if arguments.json == "-" else sys.stdout
     print(sweep.table(record, text.width() if shown is sys.stdout else None), file=shown)
@@ -88,7 +92,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _question(arguments: argparse.Namespace) -> sweep.Question:
-    network = presets.find(arguments.net)
+    network = preset = presets.find(arguments.net)
     for name in arguments.algorithm:
         plans.find(name)
     ranks, hosts = arguments.ranks, arguments.hosts
@@ -105,11 +109,16 @@ def _question(arguments: argparse.Namespace) -> sweep.Question:
     elif arguments.runs is not None:
         found = "without noise all runs are the same"
         raise UsageError(explain(f"--runs {arguments.runs}", found, "Add --noise, or leave it out"))
+    fit = None
+    if arguments.calibrate is not None:
+        fit = calibration.calibrate(preset, Path(arguments.calibrate))
+        network = fit.network
     return sweep.Question(
-        net=next(name for name, one in presets.NETWORKS.items() if one is network),
+        net=next(name for name, one in presets.NETWORKS.items() if one is preset),
         network=network,
         layout=plans.Layout.even(ranks, hosts),
         names=tuple(dict.fromkeys(arguments.algorithm)),
+        calibration=None if fit is None else fit.record(),
         nbytes=arguments.bytes,
         noise=arguments.noise,
         seed=arguments.seed,
@@ -146,8 +155,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
                 ratios=[time / least for time, least in zip(times, best, strict=True)],
             )
         )
-    ranks, hosts = record["ranks"], record["hosts"]
-    title = f"simulated allreduce, {ranks} ranks on {hosts} hosts, {record['net']}"
+    title = f"simulated allreduce, {sweep.place_text(record)}"
     error = textwrap.fill(f"error of simulated times: {record['error']}", _TITLE_WIDTH)
     legend = plot.Legend(
         title=f"{title}\n{error}",

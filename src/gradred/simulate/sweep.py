@@ -30,6 +30,8 @@ class Question:
     layout: Layout
     names: tuple[str, ...]
     """Plans; empty: all that serve these ranks."""
+    calibration: dict[str, Any] | None = None
+    """How the network was fitted to measured times; None: it was not."""
     nbytes: int | None = None
     """The length that is looked at closely, beside those of the sweep."""
     noise: float = 0.0
@@ -60,6 +62,7 @@ def run(question: Question) -> dict[str, Any]:
         "simulated": True,
         "error": question.network.error,
         "net": question.net,
+        "calibration": question.calibration,
         "network": {name: _finite(value) for name, value in network.items()},
         "ranks": question.layout.ranks,
         "hosts": question.layout.hosts,
@@ -135,8 +138,7 @@ def _best(found: dict[str, dict[str, Any]]) -> str:
 def table(record: dict[str, Any], columns: int | None = None) -> str:
     """The record for people; `columns`: the width of the terminal."""
     lines = [
-        f"# simulated, not measured: allreduce of {record['ranks']} ranks on {record['hosts']} "
-        f"hosts, {record['net']}",
+        f"# simulated, not measured: allreduce of {place_text(record)}",
         f"# {record['network']['about']}; source: {record['network']['source']}",
         f"# error of simulated times: {record['error']}",
     ]
@@ -187,6 +189,14 @@ def _sweep(record: dict[str, Any]) -> list[str]:
         cells = "".join(f"{one:>{width}}" for one in times)
         lines.append(f"{size_text(row['bytes']):<10}{row['best']:<22}{cells}")
     return lines
+
+
+def place_text(record: dict[str, Any]) -> str:
+    """`512 ranks on 128 hosts, 10GbE`."""
+    counts = [
+        f"{record[what]} {what[:-1] if record[what] == 1 else what}" for what in ("ranks", "hosts")
+    ]
+    return f"{' on '.join(counts)}, {record['net']}"
 
 
 def time_text(microseconds: float) -> str:
