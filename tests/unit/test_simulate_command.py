@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -316,3 +317,20 @@ def test_plans_are_named_as_elsewhere() -> None:
 
     known = {*of_calls.names("allreduce")}
     assert {*plans.PLANS} - known == {"nccl_ring", "nccl_tree"}
+
+
+def test_ctrl_c_ends_the_process_while_it_simulates(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    during = []
+    simulated = sweep.run
+
+    def noted(question: sweep.Question) -> dict[str, Any]:
+        during.append(signal.getsignal(signal.SIGINT))
+        return simulated(question)
+
+    monkeypatch.setattr(sweep, "run", noted)
+    run(WORDS, capsys)
+    assert during == [signal.SIG_DFL]
+    assert signal.getsignal(signal.SIGINT) == before

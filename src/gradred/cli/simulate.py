@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
+import signal
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +81,8 @@ def _configure_allreduce(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Simulate, print, and write what is asked for."""
     _check_files(arguments)
-    question = _question(arguments)
-    record = sweep.run(question)
+    with _interruptible():
+        record = sweep.run(_question(arguments))
     shown = sys.stderr if arguments.json == "-" else sys.stdout
     print(sweep.table(record, text.width() if shown is sys.stdout else None), file=shown)
     if arguments.json == "-":
@@ -89,6 +92,16 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         draw(record, Path(arguments.plot))
     return 0
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Lets Ctrl-C end the process at once: one simulation may take a minute outside of Python."""
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _question(arguments: argparse.Namespace) -> sweep.Question:

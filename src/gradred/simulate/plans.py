@@ -315,6 +315,42 @@ def simulate(
     return min(found, key=lambda one: one.seconds)
 
 
+def simulate_own(
+    given: Sequence[schedules.Schedule],
+    network: Network,
+    layout: Layout,
+    nbytes: int,
+    *,
+    slices: int = 1,
+    noise: float = 0.0,
+    seed: int = 0,
+) -> Simulated:
+    """Simulate schedules of the caller's own, one for each rank in order of rank.
+
+    The arguments are those of `simulate`; `slices` executions of the schedules run at once, each on
+    its part of the vector.
+
+    Raises:
+        UsageError: a schedule is not valid, or the schedules wait for each other.
+
+    Example:
+        >>> from gradred.schedules import make_all
+        >>> from gradred.simulate.presets import NETWORKS
+        >>> network, layout = NETWORKS["10GbE"], Layout.even(8, 8)
+        >>> found = simulate_own(make_all("ring", 8), network, layout, 1 << 20)
+        >>> found.seconds == simulate("ring", network, layout, 1 << 20).seconds
+        True
+    """
+    return _run(
+        Variant("own", made=lambda: list(given), slices=slices),
+        network,
+        layout,
+        nbytes,
+        noise,
+        seed,
+    )
+
+
 def find(name: str) -> Plan:
     """The plan of this name; raises UsageError, which lists them."""
     if name in PLANS:

@@ -179,14 +179,14 @@ def _ratio(value: float, best: float) -> str:
 
 def _sweep(record: dict[str, Any]) -> list[str]:
     names = list(record["rows"][0]["plans"])
-    width = max(12, *(len(name) + 2 for name in names))
+    widths = {name: max(len("999.9 us"), len(name)) + 2 for name in names}
     lines = [
         "simulated times, and which plan wins where:",
-        f"{'size':<10}{'best':<22}" + "".join(f"{name:>{width}}" for name in names),
+        f"{'size':<10}{'best':<22}" + "".join(f"{name:>{widths[name]}}" for name in names),
     ]
     for row in record["rows"]:
-        times = [time_text(row["plans"][name]["simulated_us"]) for name in names]
-        cells = "".join(f"{one:>{width}}" for one in times)
+        times = {name: time_text(row["plans"][name]["simulated_us"]) for name in names}
+        cells = "".join(f"{times[name]:>{widths[name]}}" for name in names)
         lines.append(f"{size_text(row['bytes']):<10}{row['best']:<22}{cells}")
     return lines
 
