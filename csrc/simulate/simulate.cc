@@ -47,11 +47,8 @@ struct Message {
   Route route{};
 };
 
-// One execution of a schedule by a rank.
-struct Execution {
-  std::size_t waiting = 0;  // messages of the round that have not completed
-};
-
+// The visitor of a replay in simulated time. An execution is what the replay calls a rank: one copy
+// of a rank's schedule.
 class Simulation {
  public:
   Simulation(const std::vector<Schedule>& schedules, const Cluster& cluster,
@@ -88,8 +85,8 @@ class Simulation {
   Replay replay_;
   Network network_;
   Flows flows_;
-  std::vector<double> processors_;  // by rank: until when it is busy
-  std::vector<Execution> executions_;
+  std::vector<double> processors_;    // by rank: until when it is busy
+  std::vector<std::size_t> waiting_;  // by execution: messages of its round that have not completed
   std::vector<Message> messages_;
   std::vector<std::uint32_t> free_messages_;
   std::unordered_map<std::uint64_t, std::uint32_t> last_on_;  // the last message of a connection
@@ -112,7 +109,7 @@ Simulation::Simulation(const std::vector<Schedule>& schedules, const Cluster& cl
       network_(cluster, schedules.size()),
       flows_(network_.speeds()),
       processors_(schedules.size()),
-      executions_(replay_.ranks()) {
+      waiting_(replay_.ranks()) {
   result_.ranks = cluster.size();
   result_.simulated = schedules.size();
   for (const Schedule& schedule : schedules) {
@@ -121,7 +118,7 @@ Simulation::Simulation(const std::vector<Schedule>& schedules, const Cluster& cl
 }
 
 Simulated Simulation::run() {
-  for (std::size_t i = 0; i < executions_.size(); ++i) enter(i);
+  for (std::size_t i = 0; i < waiting_.size(); ++i) enter(i);
   const auto settle = [&] {
     flows_.settle(now_, [&](std::uint32_t id, double time, std::uint32_t version) {
       at(time, Event::Kind::kEnd, id, version);
@@ -171,15 +168,14 @@ void Simulation::look_at(const Event& event) {
 // While the rank posts, the round counts as one message more, so that it is not over too early.
 void Simulation::enter(std::size_t execution) {
   if (replay_.done(execution)) return;
-  executions_[execution].waiting = 1;
+  waiting_[execution] = 1;
   replay_.enter(execution, *this);
   complete_one(execution);
 }
 
 std::uint32_t Simulation::post(const MessageEnd& end) {
-  Execution& execution = executions_[end.rank];
   if (end.what.kind == StepKind::kRecv) {
-    ++execution.waiting;
+    ++waiting_[end.rank];
     return kNone;
   }
   const std::size_t rank = rank_of(end.rank);
@@ -200,7 +196,7 @@ std::uint32_t Simulation::post(const MessageEnd& end) {
   ++result_.messages;
   if (network_.crosses(rank, to)) result_.across += message.bytes;
   if (message.waits_for_receiver) {
-    ++execution.waiting;
+    ++waiting_[end.rank];
   } else {
     at(message.injected + message.route.latency, Event::Kind::kStart, id);
   }
@@ -260,7 +256,7 @@ void Simulation::receive(std::uint32_t id, bool is_late) {
 }
 
 void Simulation::complete_one(std::size_t execution) {
-  if (--executions_[execution].waiting == 0) finish_round(execution);
+  if (--waiting_[execution] == 0) finish_round(execution);
 }
 
 void Simulation::finish_round(std::size_t execution) {
@@ -280,7 +276,7 @@ void Simulation::finish_round(std::size_t execution) {
 }
 
 void Simulation::check_done() const {
-  for (std::size_t i = 0; i < executions_.size(); ++i) {
+  for (std::size_t i = 0; i < waiting_.size(); ++i) {
     if (replay_.done(i)) continue;
     throw ScheduleError({static_cast<int>(rank_of(i)), static_cast<int>(replay_.round(i)), -1,
                          "waits for ever; gradred.schedules.verify() says for what"});

@@ -284,9 +284,9 @@ def test_folding_equals_not_folding(name: str, local: int) -> None:
         {"hosts_per_switch": 2, "switch_uplink": 1.5e10},
         {"hosts_per_switch": 1, "switches_per_group": 2, "group_uplink": 2e10, "ports": 2},
     ]
-    for layout, nbytes in itertools.product(layouts, (64, 1 << 20)):
+    for layout, nbytes, slices in itertools.product(layouts, (64, 1 << 20), (1, 3)):
         both = [
-            simulated(name, 32, nbytes, local=local, fold=fold, **SHARED, **layout)
+            simulated(name, 32, nbytes, local=local, fold=fold, slices=slices, **SHARED, **layout)
             for fold in (True, False)
         ]
         folded, whole = both

@@ -182,7 +182,7 @@ def test_noise_gives_a_band_by_seed(capsys: pytest.CaptureFixture[str]) -> None:
         ("--net 10GbE --noise -1", "no number from 0 to 2"),
         ("--net 10GbE --bytes many", "is no number of bytes"),
         ("--net 10GbE --plot times.gif", "its ending says no format"),
-        ("", "--net"),
+        ("", "no network is named. Add --net with one of 10GbE"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused(

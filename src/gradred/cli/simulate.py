@@ -38,7 +38,7 @@ def _configure_allreduce(parser: argparse.ArgumentParser) -> None:
         f"{name} ({network.about})" for name, network in presets.NETWORKS.items()
     )
     parser.add_argument(
-        "--net", required=True, metavar="NAME",
+        "--net", metavar="NAME",
         help=f"the cluster: {', '.join(presets.NETWORKS)}",
     )  # fmt: skip
     parser.add_argument(
@@ -105,6 +105,11 @@ def _interruptible() -> Iterator[None]:
 
 
 def _question(arguments: argparse.Namespace) -> sweep.Question:
+    if arguments.net is None:
+        known = ", ".join(presets.NETWORKS)
+        raise UsageError(
+            explain("simulate allreduce", "no network is named", f"Add --net with one of {known}")
+        )
     network = preset = presets.find(arguments.net)
     for name in arguments.algorithm:
         plans.find(name)
