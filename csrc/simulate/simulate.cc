@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <numbers>
-#include <queue>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -13,6 +11,7 @@
 #include "base/mixed.h"
 #include "schedule/replay.h"
 #include "schedule/validate.h"
+#include "simulate/events.h"
 #include "simulate/flows.h"
 #include "simulate/fold.h"
 
@@ -20,20 +19,6 @@ namespace gradred {
 namespace {
 
 constexpr std::uint32_t kNone = UINT32_MAX;
-
-struct Event {
-  enum class Kind : std::uint8_t { kEnter, kStart, kEnd };
-
-  double time = 0;
-  std::uint64_t number = 0;  // events of one time happen in the order in which they were made
-  std::uint32_t id = 0;      // of the rank, or of the message
-  std::uint32_t version = 0;
-  Kind kind = Kind::kEnter;
-
-  bool operator>(const Event& other) const {
-    return time != other.time ? time > other.time : number > other.number;
-  }
-};
 
 struct Message {
   double bytes = 0;
@@ -90,8 +75,7 @@ class Simulation {
   std::vector<Message> messages_;
   std::vector<std::uint32_t> free_messages_;
   std::unordered_map<std::uint64_t, std::uint32_t> last_on_;  // the last message of a connection
-  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
-  std::uint64_t made_ = 0;
+  EventQueue events_;
   double now_ = 0, end_ = 0;
   Simulated result_;
 };
@@ -125,11 +109,9 @@ Simulated Simulation::run() {
     });
   };
   for (settle(); !events_.empty(); settle()) {
-    now_ = events_.top().time;
-    while (!events_.empty() && events_.top().time == now_) {
-      const Event event = events_.top();
-      events_.pop();
-      happen(event);
+    now_ = events_.next_time();
+    while (!events_.empty() && events_.next_time() == now_) {
+      for (const Event& event : events_.take()) happen(event);
     }
   }
   check_done();
@@ -141,7 +123,7 @@ Simulated Simulation::run() {
 }
 
 void Simulation::at(double time, Event::Kind kind, std::uint32_t id, std::uint32_t version) {
-  events_.push({time, made_++, id, version, kind});
+  events_.add(time, {id, version, kind});
 }
 
 void Simulation::happen(const Event& event) {
