@@ -26,6 +26,7 @@ void bind_operation(pybind11::module_& m);
 void bind_reduce(pybind11::module_& m);
 void bind_request(pybind11::module_& m);
 void bind_schedules(pybind11::module_& m);
+void bind_simulate(pybind11::module_& m);
 void bind_memory_comm(pybind11::module_& m);
 
 }  // namespace gradred
@@ -43,6 +44,7 @@ PYBIND11_MODULE(_core, m) {
   pybind11::register_local_exception_translator(gradred::translate);
   gradred::bind_reduce(m);
   gradred::bind_schedules(m);
+  gradred::bind_simulate(m);
   gradred::bind_memory(m);
   gradred::bind_mpi4py(m);
   gradred::bind_operation(m);

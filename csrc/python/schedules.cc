@@ -1,4 +1,6 @@
 // Schedules in Python: Python code can read and construct them, C++ verifies and costs them.
+#include "python/schedules.h"
+
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -183,6 +185,8 @@ void assign(Type& parameter, const std::string& name, const py::handle& value) {
   }
 }
 
+}  // namespace
+
 Parameters parameters_from(const Algorithm& algorithm, const py::dict& given) {
   Parameters parameters;
   for (const auto& [key, value] : given) {
@@ -202,6 +206,8 @@ Parameters parameters_from(const Algorithm& algorithm, const py::dict& given) {
   }
   return parameters;
 }
+
+namespace {
 
 Schedule make(const std::string& collective, const std::string& name, int rank, int size,
               const py::dict& given) {

@@ -218,12 +218,12 @@ Lanes lanes_of(int size, const Parameters& parameters) {
     for (int rank = 0; rank < size; ++rank) host_of.push_back(rank / local);
   }
   Topology topology = Topology::of(std::move(host_of));
-  std::vector<int> seen;  // groups are numbered in the order of their first ranks
+  int groups = 0;  // groups are numbered in the order of their first ranks
+  bool dense = true;
   for (const int group : topology.host_of) {
-    if (std::ranges::find(seen, group) == seen.end()) seen.push_back(group);
+    dense = dense && 0 <= group && group <= groups;
+    if (group == groups) ++groups;
   }
-  const bool dense = std::ranges::is_sorted(seen) && seen.front() == 0 &&
-                     seen.back() == static_cast<int>(seen.size()) - 1;
   if (topology.host_of.size() != static_cast<std::size_t>(size) || !dense) {
     throw UsageError(
         "hierarchical with groups of " + std::to_string(topology.host_of.size()) + " ranks for " +

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "schedule/partition.h"
+#include "schedule/replay.h"
 
 namespace gradred {
 namespace {
@@ -143,7 +144,7 @@ std::vector<int> busiest_ranks(const Topology& topology, int root) {
 Traffic traffic(const Schedule& schedule, std::size_t bytes) {
   const Partition partition{bytes, schedule.chunks};
   Traffic sum;
-  for (const Round& round : schedule.rounds) {
+  Replay({&schedule, 1}).in_step([&](std::size_t, std::size_t, const Round& round) {
     for (const Step& step : round) {
       const Span& span = reads_source(step.kind) ? step.source : step.target;
       const std::size_t length = partition.length(span.first, span.chunks);
@@ -152,7 +153,7 @@ Traffic traffic(const Schedule& schedule, std::size_t bytes) {
       if (step.kind == StepKind::kReduce) sum.reduced += length;
       if (step.kind == StepKind::kCopy) sum.copied += length;
     }
-  }
+  });
   return sum;
 }
 
@@ -179,20 +180,16 @@ std::size_t Cost::best_slices(std::size_t bytes, const CostModel& model, std::si
 
 Cost cost(const std::vector<Schedule>& schedules, const Topology& topology) {
   Cost total;
-  std::size_t rounds = 0;
-  for (const Schedule& schedule : schedules) rounds = std::max(rounds, schedule.rounds.size());
   const std::vector<std::size_t> hosts = hosts_of(schedules, topology);
   Busiest busiest(hosts.empty() ? 0 : 1 + *std::ranges::max_element(hosts));
-  Round room;
-  for (std::size_t number = 0; number < rounds; ++number) {
-    busiest.clear();
-    for (std::size_t i = 0; i < schedules.size(); ++i) {
-      const Schedule& schedule = schedules[i];
-      if (number >= schedule.rounds.size()) continue;
-      busiest.include(look_at(schedule.rounds.at(number, room), schedule, topology), hosts[i]);
-    }
-    busiest.add_to(total);
-  }
+  Replay(schedules).in_step(
+      [&](std::size_t i, std::size_t, const Round& round) {
+        busiest.include(look_at(round, schedules[i], topology), hosts[i]);
+      },
+      [&] {
+        busiest.add_to(total);
+        busiest.clear();
+      });
   const double chunks = schedules.empty() ? 1 : schedules.front().chunks;
   for (double* vectors : {&total.inside.moved, &total.inside.distant, &total.across.moved,
                           &total.across.distant, &total.reduced, &total.copied}) {

@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "schedule/combinators.h"
+#include "schedule/replay.h"
 
 namespace gradred {
 namespace {
@@ -40,12 +41,11 @@ class OutOfPlace {
 OutOfPlace::OutOfPlace(Schedule in_place)
     : base_(std::move(in_place)), held_since_(base_.chunks, kNever) {
   const auto rounds = static_cast<std::uint32_t>(base_.rounds.size());
-  Round room;
-  for (std::uint32_t number = 0; number < rounds; ++number) {
-    const Round& round = base_.rounds.at(number, room);
-    follow_messages(number, round);
-    follow_local_steps(number, round);
-  }
+  Replay({&base_, 1}).in_step([&](std::size_t, std::size_t round, const Round& steps) {
+    const auto number = static_cast<std::uint32_t>(round);
+    follow_messages(number, steps);
+    follow_local_steps(number, steps);
+  });
   Span result = work(0, base_.chunks);
   if (base_.collective == Collective::kReduceScatter) {
     result.chunks /= static_cast<std::uint32_t>(base_.size);

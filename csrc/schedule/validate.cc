@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "schedule/algorithms.h"
+#include "schedule/replay.h"
 
 namespace gradred {
 namespace {
@@ -153,18 +154,16 @@ std::string describe(const Step& step) {
 
 void validate(const Schedule& schedule) {
   check_head(schedule);
-  Round room;
-  for (std::size_t round = 0; round < schedule.rounds.size(); ++round) {
-    const Round& steps = schedule.rounds.at(round, room);
+  Replay({&schedule, 1}).in_step([&](std::size_t, std::size_t number, const Round& steps) {
+    const auto round = static_cast<int>(number);
     for (std::size_t step = 0; step < steps.size(); ++step) {
       std::string why = fault(schedule, steps[step]);
       if (!why.empty()) {
-        throw ScheduleError(
-            {schedule.rank, static_cast<int>(round), static_cast<int>(step), std::move(why)});
+        throw ScheduleError({schedule.rank, round, static_cast<int>(step), std::move(why)});
       }
     }
-    check_flight(schedule, static_cast<int>(round), steps);
-  }
+    check_flight(schedule, round, steps);
+  });
 }
 
 }  // namespace gradred

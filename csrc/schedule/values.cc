@@ -3,18 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/mixed.h"
+
 namespace gradred {
-namespace {
-
-// The finaliser of splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
-// generators", OOPSLA 2014): every input bit affects all output bits.
-std::uint64_t mixed(std::uint64_t bits) {
-  bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebULL;
-  return bits ^ (bits >> 31);
-}
-
-}  // namespace
 
 Values::Values(int ranks, std::uint32_t chunks)
     : size_(ranks), chunks_(chunks), inputs_(static_cast<Value>(ranks) * chunks) {}

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "schedule/algorithms.h"
+#include "schedule/replay.h"
 #include "schedule/values.h"
 
 namespace gradred {
@@ -22,27 +23,25 @@ struct Rank {
   std::vector<Value> work;
   std::vector<Value> input;  // empty if the schedule is in place
   std::vector<Cell> scratch;
-  std::size_t round = 0;
-  Round room;  // storage of the round, if a function makes it
-  const Round* current = nullptr;
-  std::vector<std::size_t> posted;  // messages of this round whose counterpart is not posted yet
-  bool done() const { return round == schedule->rounds.size(); }
-  const Round& steps() const { return *current; }
 };
 
+// The visitor of a replay that computes with symbolic values. A message is transferred when both
+// its ends are posted, and a rank finishes its round when this holds for all its messages.
 class Verifier {
  public:
   explicit Verifier(const std::vector<Schedule>& schedules);
   Report run();
 
+  // Called by the replay.
+  std::uint32_t post(const MessageEnd&) { return 0; }
+  void met(const MessageEnd& sent, const MessageEnd& received);
+  void unblocked(std::size_t rank) { ready_.push_back(rank); }
+
  private:
-  [[noreturn]] void fail(const Rank& rank, std::size_t step, std::string reason) const;
+  [[noreturn]] void fail(const MessageEnd& where, std::string reason) const;
   void initialise(Rank& rank);
-  void enter_round(Rank& rank);
-  bool match(Rank& rank, std::size_t step);
-  void transfer(Rank& from, std::size_t sent, Rank& to, std::size_t received);
-  void finish_round(Rank& rank);
-  Value read(const Rank& rank, std::size_t step, const Span& span, std::uint32_t i) const;
+  void finish_round(std::size_t rank);
+  Value read(const MessageEnd& reader, const Span& span, std::uint32_t i) const;
   void write(Rank& rank, const Span& span, std::uint32_t i, Value value);
   void begin_write(Rank& rank, const Span& span);
   void explain_deadlock() const;
@@ -52,23 +51,24 @@ class Verifier {
   std::uint32_t owned(int rank) const;  // the first chunk that a rank owns
 
   const Schedule& head_;
+  Replay replay_;
   Values values_;
   std::vector<Rank> ranks_;
-  std::vector<int> ready_;  // ranks whose messages of the round have all completed
+  std::vector<std::size_t> ready_;  // ranks whose messages of the round have all completed
   Report report_;
 };
 
 Verifier::Verifier(const std::vector<Schedule>& schedules)
-    : head_(schedules.front()), values_(head_.size, head_.chunks) {
+    : head_(schedules.front()), replay_(schedules), values_(head_.size, head_.chunks) {
   for (const Schedule& schedule : schedules) {
     ranks_.emplace_back().schedule = &schedule;
     report_.rounds = std::max(report_.rounds, schedule.rounds.size());
   }
 }
 
-void Verifier::fail(const Rank& rank, std::size_t step, std::string reason) const {
-  throw ScheduleError({rank.schedule->rank, static_cast<int>(rank.round), static_cast<int>(step),
-                       std::move(reason)});
+void Verifier::fail(const MessageEnd& where, std::string reason) const {
+  throw ScheduleError({static_cast<int>(where.rank), static_cast<int>(where.round),
+                       static_cast<int>(where.step), std::move(reason)});
 }
 
 std::uint32_t Verifier::owned(int rank) const {
@@ -92,13 +92,13 @@ void Verifier::initialise(Rank& rank) {
 
 Report Verifier::run() {
   for (Rank& rank : ranks_) initialise(rank);
-  for (Rank& rank : ranks_) enter_round(rank);
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) replay_.enter(rank, *this);
   while (!ready_.empty()) {
-    Rank& rank = ranks_[static_cast<std::size_t>(ready_.back())];
+    const std::size_t rank = ready_.back();
     ready_.pop_back();
     finish_round(rank);
-    ++rank.round;
-    enter_round(rank);
+    replay_.leave(rank);
+    replay_.enter(rank, *this);
   }
   explain_deadlock();
   check_final();
@@ -107,73 +107,43 @@ Report Verifier::run() {
   return report_;
 }
 
-void Verifier::enter_round(Rank& rank) {
-  if (rank.done()) return;
-  rank.current = &rank.schedule->rounds.at(rank.round, rank.room);
-  bool waiting = false;
-  for (std::size_t step = 0; step < rank.steps().size(); ++step) {
-    if (is_message(rank.steps()[step].kind) && !match(rank, step)) {
-      rank.posted.push_back(step);
-      waiting = true;
-    }
-  }
-  if (!waiting) ready_.push_back(rank.schedule->rank);
-}
-
-// Finds the peer's first posted message to or from this rank: messages of a pair match in order.
-bool Verifier::match(Rank& rank, std::size_t step) {
-  const Step& mine = rank.steps()[step];
-  Rank& peer = ranks_[static_cast<std::size_t>(mine.peer)];
-  const auto found = std::find_if(peer.posted.begin(), peer.posted.end(), [&](std::size_t other) {
-    const Step& theirs = peer.steps()[other];
-    return theirs.kind != mine.kind && theirs.peer == rank.schedule->rank;
-  });
-  if (found == peer.posted.end()) return false;
-  if (mine.kind == StepKind::kSend) {
-    transfer(rank, step, peer, *found);
-  } else {
-    transfer(peer, *found, rank, step);
-  }
-  peer.posted.erase(found);
-  if (peer.posted.empty()) ready_.push_back(peer.schedule->rank);
-  return true;
-}
-
-void Verifier::transfer(Rank& from, std::size_t sent, Rank& to, std::size_t received) {
-  const Span& source = from.steps()[sent].source;
-  const Span& target = to.steps()[received].target;
+void Verifier::met(const MessageEnd& sent, const MessageEnd& received) {
+  const Span& source = sent.what.source;
+  const Span& target = received.what.target;
   if (source.first != target.first || source.chunks != target.chunks) {
-    fail(to, received,
-         "receives " + describe(target) + " where rank " + std::to_string(from.schedule->rank) +
-             " (round " + std::to_string(from.round) + ", step " + std::to_string(sent) +
-             ") sends " + describe(source));
+    fail(received, "receives " + describe(target) + " where rank " + std::to_string(sent.rank) +
+                       " (round " + std::to_string(sent.round) + ", step " +
+                       std::to_string(sent.step) + ") sends " + describe(source));
   }
+  Rank& to = ranks_[received.rank];
   begin_write(to, target);
-  for (std::uint32_t i = 0; i < source.chunks; ++i) {
-    write(to, target, i, read(from, sent, source, i));
-  }
+  for (std::uint32_t i = 0; i < source.chunks; ++i) write(to, target, i, read(sent, source, i));
   ++report_.messages;
 }
 
-void Verifier::finish_round(Rank& rank) {
-  for (std::size_t step = 0; step < rank.steps().size(); ++step) {
-    const Step& local = rank.steps()[step];
+void Verifier::finish_round(std::size_t number) {
+  Rank& rank = ranks_[number];
+  const Round& steps = replay_.steps(number);
+  for (std::size_t step = 0; step < steps.size(); ++step) {
+    const Step& local = steps[step];
     if (is_message(local.kind)) continue;
+    const MessageEnd here{number, replay_.round(number), step, local};
     const bool rewrites = local.kind == StepKind::kReduce && local.operand == local.target;
     if (!rewrites) begin_write(rank, local.target);
     for (std::uint32_t i = 0; i < local.source.chunks; ++i) {
-      Value value = read(rank, step, local.source, i);
+      Value value = read(here, local.source, i);
       if (local.kind == StepKind::kReduce) {
-        const Place here{rank.schedule->rank, static_cast<int>(rank.round), static_cast<int>(step)};
-        value = values_.sum(value, read(rank, step, local.operand, i), here);
+        const Place formed{static_cast<int>(number), static_cast<int>(here.round),
+                           static_cast<int>(step)};
+        value = values_.sum(value, read(here, local.operand, i), formed);
       }
       write(rank, local.target, i, value);
     }
   }
 }
 
-Value Verifier::read(const Rank& rank, std::size_t step, const Span& span, std::uint32_t i) const {
-  const Step& reader = rank.steps()[step];
+Value Verifier::read(const MessageEnd& reader, const Span& span, std::uint32_t i) const {
+  const Rank& rank = ranks_[reader.rank];
   Value value = kNothing;
   if (span.buffer != BufferId::kScratch) {
     value = (span.buffer == BufferId::kWork ? rank.work : rank.input)[span.first + i];
@@ -181,16 +151,14 @@ Value Verifier::read(const Rank& rank, std::size_t step, const Span& span, std::
     const Cell& cell = rank.scratch[span.slot + i];
     value = cell.value;
     if (value != kNothing && (cell.slot != span.slot || cell.first != span.first)) {
-      fail(rank, step,
-           describe(reader) + ": slot " + std::to_string(span.slot + i) +
-               " was written as part of a run from chunk " + std::to_string(cell.first) +
-               " in slot " + std::to_string(cell.slot));
+      fail(reader, describe(reader.what) + ": slot " + std::to_string(span.slot + i) +
+                       " was written as part of a run from chunk " + std::to_string(cell.first) +
+                       " in slot " + std::to_string(cell.slot));
     }
   }
   if (value == kNothing) {
-    fail(rank, step,
-         describe(reader) + ": nobody has written chunk " + std::to_string(span.first + i) +
-             " there");
+    fail(reader, describe(reader.what) + ": nobody has written chunk " +
+                     std::to_string(span.first + i) + " there");
   }
   return value;
 }
@@ -218,19 +186,18 @@ void Verifier::begin_write(Rank& rank, const Span& span) {
 }
 
 void Verifier::explain_deadlock() const {
-  for (const Rank& rank : ranks_) {
-    if (rank.done()) continue;
-    const std::size_t step = rank.posted.front();
-    const Rank& peer = ranks_[static_cast<std::size_t>(rank.steps()[step].peer)];
-    std::string reason =
-        describe(rank.steps()[step]) + " is never met: rank " + std::to_string(peer.schedule->rank);
-    if (peer.done()) {
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (replay_.done(rank)) continue;
+    const MessageEnd& waiting = replay_.posted(rank).front();
+    const auto peer = static_cast<std::size_t>(waiting.what.peer);
+    std::string reason = describe(waiting.what) + " is never met: rank " + std::to_string(peer);
+    if (replay_.done(peer)) {
       reason += " has finished";
     } else {
-      reason += " waits in round " + std::to_string(peer.round) + " to " +
-                describe(peer.steps()[peer.posted.front()]);
+      reason += " waits in round " + std::to_string(replay_.round(peer)) + " to " +
+                describe(replay_.posted(peer).front().what);
     }
-    fail(rank, step, std::move(reason));
+    fail(waiting, std::move(reason));
   }
 }
 

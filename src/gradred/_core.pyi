@@ -200,6 +200,49 @@ def algorithm_cost(
     host_of: Sequence[int] = ...,
 ) -> Cost: ...
 
+# ---- the simulator --------------------------------------------------------------------------
+
+class _Simulated(TypedDict):
+    seconds: float
+    ranks: int
+    simulated_ranks: int
+    rounds: int
+    messages: int
+    bytes_across: float
+    events: int
+
+def simulate_algorithm(
+    collective: str,
+    name: str,
+    parameters: Mapping[str, int | str | Sequence[int]],
+    cluster: Mapping[str, object],
+    nbytes: float,
+    *,
+    slices: int = ...,
+    seed: int = ...,
+    fold: bool = ...,
+) -> _Simulated: ...
+def two_trees(size: int, local: int, pieces: int) -> list[Schedule]: ...
+def is_symmetric(
+    collective: str,
+    name: str,
+    parameters: Mapping[str, int | str | Sequence[int]],
+    size: int,
+    period: int,
+) -> bool: ...
+def ranks_are_alike(
+    schedules: Sequence[Schedule], period: int, cluster: Mapping[str, object]
+) -> bool: ...
+def simulate_schedules(
+    schedules: Sequence[Schedule],
+    cluster: Mapping[str, object],
+    nbytes: float,
+    *,
+    slices: int = ...,
+    seed: int = ...,
+    fold: bool = ...,
+) -> _Simulated: ...
+
 # ---- the MPI that mpi4py has loaded ---------------------------------------------------------
 
 def install(

@@ -1,0 +1,204 @@
+"""`gradred simulate`: what plans take in simulated time on clusters that need not be here."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import signal
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gradred._util import text
+from gradred.bench import options, plot, rank_zero
+from gradred.bench.options import byte_count, positive
+from gradred.errors import UsageError, explain
+from gradred.simulate import calibration, plans, presets, sweep
+
+_TITLE_WIDTH = 80  # characters
+_FORMATS = (".svg", ".png", ".pdf")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare what can be simulated, and the options of each."""
+    parser.epilog = "docs/simulate-schedules.md explains the networks, the plans and the columns."
+    kinds = parser.add_subparsers(dest="simulated", metavar="WHAT", title="what", required=True)
+    name, about = "allreduce", "times of allreduce on a cluster, by plan and length"
+    one = kinds.add_parser(name, help=about, description=f"Simulate {about}.", allow_abbrev=False)
+    _configure_allreduce(one)
+
+
+def _configure_allreduce(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "Networks: " + "; ".join(
+        f"{name} ({network.about})" for name, network in presets.NETWORKS.items()
+    )
+    parser.add_argument(
+        "--net", metavar="NAME",
+        help=f"the cluster: {', '.join(presets.NETWORKS)}",
+    )  # fmt: skip
+    parser.add_argument(
+        "-np", "-n", type=positive, metavar="N", dest="ranks",
+        help="ranks (default: as many as the cluster has on --hosts)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--hosts", type=positive, metavar="COUNT",
+        help="hosts, which share the ranks equally (default: as many as -np needs)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--algorithm", type=_names, default=(), metavar="PLAN[,PLAN]",
+        help=f"plans: {', '.join(plans.PLANS)} (default: all that serve)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--bytes", type=byte_count, metavar="N",
+        help="look at vectors of this length closely, beside the sweep from 8 B to 1 GiB",
+    )  # fmt: skip
+    parser.add_argument(
+        "--calibrate", metavar="BENCH.json",
+        help="fit the network to times that `gradred bench --plan all --json BENCH.json` measured",
+    )  # fmt: skip
+    parser.add_argument(
+        "--noise", type=_deviation, default=0.0, metavar="S",
+        help="deviation of the logarithm of each message's and each reduction's time, such as 0.1; "
+        "every rank is then simulated, which takes long for thousands (default: 0)",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=_natural, default=1, metavar="N", help="of the noise")
+    parser.add_argument(
+        "--runs", type=positive, metavar="N",
+        help="with noise: simulate so often, and print medians and 10-90 %% (default: 11)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--json", metavar="FILE",
+        help="write everything that was simulated; `-` is stdout, then the table goes to stderr",
+    )  # fmt: skip
+    parser.add_argument("--plot", metavar="FILE", help="draw time over size: .svg, .png or .pdf")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Simulate, print, and write what is asked for."""
+    _check_files(arguments)
+    with _interruptible():
+        record = sweep.run(_question(arguments))
+    shown = sys.stderr if arguments.json == "-" else sys.stdout
+    print(sweep.table(record, text.width() if shown is sys.stdout else None), file=shown)
+    if arguments.json == "-":
+        print(json.dumps(record, indent=1), flush=True)
+    elif arguments.json is not None:
+        rank_zero.write_json(Path(arguments.json), record)
+    if arguments.plot is not None:
+        draw(record, Path(arguments.plot))
+    return 0
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Lets Ctrl-C end the process at once: one simulation may take a minute outside of Python."""
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _question(arguments: argparse.Namespace) -> sweep.Question:
+    if arguments.net is None:
+        known = ", ".join(presets.NETWORKS)
+        raise UsageError(
+            explain("simulate allreduce", "no network is named", f"Add --net with one of {known}")
+        )
+    network = preset = presets.find(arguments.net)
+    for name in arguments.algorithm:
+        plans.find(name)
+    ranks, hosts = arguments.ranks, arguments.hosts
+    if ranks is None:
+        ranks = (hosts or network.hosts) * network.local
+    if hosts is None:
+        hosts = -(-ranks // network.local)
+    if hosts > ranks:
+        found = f"there are {ranks} ranks for {hosts} hosts"
+        raise UsageError(explain(f"--hosts {hosts}", found, "Give at most one host for each rank"))
+    runs = 1
+    if arguments.noise > 0:
+        runs = arguments.runs or 11
+    elif arguments.runs is not None:
+        found = "without noise all runs are the same"
+        raise UsageError(explain(f"--runs {arguments.runs}", found, "Add --noise, or leave it out"))
+    fit = None
+    if arguments.calibrate is not None:
+        fit = calibration.calibrate(preset, Path(arguments.calibrate))
+        network = fit.network
+    return sweep.Question(
+        net=next(name for name, one in presets.NETWORKS.items() if one is preset),
+        network=network,
+        layout=plans.Layout.even(ranks, hosts),
+        names=tuple(dict.fromkeys(arguments.algorithm)),
+        calibration=None if fit is None else fit.record(),
+        nbytes=arguments.bytes,
+        noise=arguments.noise,
+        seed=arguments.seed,
+        runs=runs,
+    )
+
+
+def _check_files(arguments: argparse.Namespace) -> None:
+    """Raise UsageError before the work begins, if its results could not be written."""
+    if arguments.plot is not None:
+        if os.path.splitext(arguments.plot)[1] not in _FORMATS:
+            found = "its ending says no format"
+            raise UsageError(explain(arguments.plot, found, "End its name in .svg, .png or .pdf"))
+        plot.require_matplotlib()
+    options.require_writable(options.Options(json=arguments.json, plot=arguments.plot))
+
+
+def draw(record: dict[str, Any], path: Path) -> None:
+    """Draw a line for each plan; the first one is the best at most lengths."""
+    rows = record["rows"]
+    sizes = [row["bytes"] for row in rows]
+    best = [row["plans"][row["best"]]["simulated_us"] for row in rows]
+    lines = []
+    for name in rows[0]["plans"]:
+        found = [row["plans"][name] for row in rows]
+        times = [one["simulated_us"] for one in found]
+        lines.append(
+            plot.Line(
+                label=name,
+                sizes=sizes,
+                times=times,
+                low=[one["low_us"] for one in found],
+                high=[one["high_us"] for one in found],
+                ratios=[time / least for time, least in zip(times, best, strict=True)],
+            )
+        )
+    title = f"simulated allreduce, {sweep.place_text(record)}"
+    error = textwrap.fill(f"error of simulated times: {record['error']}", _TITLE_WIDTH)
+    legend = plot.Legend(
+        title=f"{title}\n{error}",
+        line="simulated time" + (", median of the runs" if record["noise"] else ""),
+        band=f"10-90 % of {record['runs']} runs" if record["noise"] else "none",
+        below="time / best plan's",
+    )
+    plot.draw(path, legend, lines)
+
+
+def _names(words: str) -> tuple[str, ...]:
+    return tuple(word for word in words.split(",") if word)
+
+
+def _natural(word: str) -> int:
+    if not word.isdecimal():
+        raise argparse.ArgumentTypeError(f"{word!r} is no whole number")
+    return int(word)
+
+
+def _deviation(word: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 2:
+        raise argparse.ArgumentTypeError(f"{word!r} is no number from 0 to 2")
+    return value

@@ -1,0 +1,1 @@
+"""Simulated time: what plans take on clusters that need not be here."""
