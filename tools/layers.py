@@ -59,8 +59,9 @@ PYTHON_LAYERS: dict[str, list[str]] = {
     "bench": ["__init__"],
     "doctor": ["__init__"],
     "horovod": ["__init__"],
+    "simulate": ["errors"],
     "horovod_path": ["cli", "torch"],
-    "cli": ["bench", "doctor", "horovod"],
+    "cli": ["bench", "doctor", "horovod", "simulate"],
     "__main__": ["cli"],
 }
 

@@ -28,6 +28,7 @@ COMMANDS = {
     "ps": "the jobs of this user on this host: where each rank is and what it waits for",
     "bench": "measure allreduce as the OSU benchmarks do, and compare it with its peers",
     "explain": "which plan serves a call, why, and how long it takes",
+    "simulate": "predict allreduce and training at scales not measured, with their error",
     "info": "what gradred finds here, and each setting with its source",
     "doctor": "check MPI, host, network and GPU, and say how to mend what is wrong",
 }

@@ -1,0 +1,191 @@
+"""What a message costs on one cluster, learned from measured allreduces of any algorithm.
+
+The logarithm of the cost of a message is a function of its length, given at knots and straight
+between them, so that switches of protocol bend it where they lie. It is the sum of what all
+algorithms share, what a family, an algorithm and a run have of their own, and a drift with scale.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradred.simulate.measured import Case, Measured
+from gradred.simulate.patterns import FLOW, INSIDE, KEPT, KINDS, REDUCED, START, Pattern
+from gradred.simulate.process import Estimate, Floats, Linear, Part, Process
+
+_KNOTS = np.arange(0.0, 31.0, 1.5)  # powers of two of bytes
+_SENDS = slice(0, KINDS * len(_KNOTS))
+_WHOLE = slice(_SENDS.stop, _SENDS.stop + len(_KNOTS))  # of the vector's length
+_EACH = slice(_WHOLE.stop, _WHOLE.stop + len(_KNOTS))  # of a rank's part of the vector
+_UNKNOWNS = _EACH.stop
+
+# Microseconds per message and per byte before anything is known: only where to begin.
+_BASE = {
+    REDUCED: (2.0, 3e-4),
+    KEPT: (1.5, 1.5e-4),
+    INSIDE: (0.8, 1.5e-4),
+    FLOW: (0.01, 2e-4),
+    START: (0.5, 1e-6),
+}
+
+
+@dataclass(frozen=True)
+class Prior:
+    """How far costs may differ: standard deviations of logarithms, lengths in powers of two."""
+
+    shared: float = 1.0
+    shared_fine: float = 0.3
+    family: float = 0.4
+    algorithm: float = 0.3
+    run: float = 0.4
+    family_in_run: float = 0.15
+    drift: float = 0.06
+    family_drift: float = 0.04
+    whole: float = 0.25
+    each: float = 0.25
+    whole_in_run: float = 0.12
+    noise: float = 0.03
+    days: float = 40.0
+    doublings: float = 3.0
+
+
+# Columns of the traits of a case.
+_FAMILY, _KEY, _SCALE, _DAY, _RUN, _PER_NODE = range(6)
+
+
+class Costs:
+    """The costs of one cluster's messages."""
+
+    def __init__(
+        self,
+        rows: Sequence[Measured],
+        pattern: Callable[[Case], Pattern],
+        prior: Prior,
+    ) -> None:
+        """Learn from measurements of one system and one kind of memory."""
+        self._pattern = pattern
+        self._codes: dict[object, int] = {}
+        days = [row.case.day for row in rows]
+        known = [day for day in days if day is not None]
+        self._day = float(np.median(known)) if known else 0.0
+        self._scale = float(np.mean([math.log2(row.case.ranks) for row in rows]))
+        cases = [row.case for row in rows]
+        measured = np.log([row.us for row in rows])
+        noise = np.array([_noise(row, prior.noise) for row in rows])
+        self._process = Process(
+            _parts(prior), self._traits(cases), self._linear(cases), measured, noise
+        )
+
+    def predict(self, cases: Sequence[Case]) -> Estimate:
+        """Logarithms of microseconds."""
+        return self._process.predict(self._traits(cases), self._linear(cases))
+
+    def _code(self, thing: object) -> float:
+        return float(self._codes.setdefault(thing, len(self._codes)))
+
+    def _traits(self, cases: Sequence[Case]) -> Floats:
+        return np.array(
+            [
+                [
+                    self._code(self._pattern(case).family),
+                    self._code(case.key),
+                    math.log2(case.ranks) - self._scale,
+                    self._day if case.day is None else case.day,
+                    self._code((case.run, case.nodes, case.ranks)),
+                    math.log2(case.ranks_per_node),
+                ]
+                for case in cases
+            ]
+        ).reshape(len(cases), 6)
+
+    def _linear(self, cases: Sequence[Case]) -> Linear:
+        """The sum over the messages of each case, and its slopes."""
+        sends = [self._pattern(case).sends for case in cases]
+        most = max((len(one) for one in sends), default=1)
+        times = np.zeros((len(cases), most))
+        base = np.zeros((len(cases), most))
+        hats = np.zeros((len(cases), most, _SENDS.stop))
+        fixed = np.zeros((len(cases), _UNKNOWNS))
+        for i, case in enumerate(cases):
+            for k, send in enumerate(sends[i]):
+                alpha, beta = _BASE[send.kind]
+                times[i, k] = send.times
+                base[i, k] = math.log(alpha + beta * send.bytes)
+                first = send.kind * len(_KNOTS)
+                hats[i, k, first : first + len(_KNOTS)] = _hats(send.bytes)
+            fixed[i, _WHOLE] = _hats(case.bytes)
+            fixed[i, _EACH] = _hats(case.bytes / case.ranks)
+
+        def linear(latent: Floats) -> tuple[Floats, Floats]:
+            cost = times * np.exp(base + np.einsum("rku,ru->rk", hats, latent[:, _SENDS]))
+            total = cost.sum(axis=1)
+            slopes = fixed.copy()
+            slopes[:, _SENDS] = np.einsum("rk,rku->ru", cost / total[:, None], hats)
+            return np.log(total) + np.einsum("ru,ru->r", fixed, latent), slopes
+
+        return linear
+
+
+def _noise(row: Measured, least: float) -> float:
+    """How far a measured median may lie from the true one, as a logarithm."""
+    if row.low_us is None or row.high_us is None or row.samples is None:
+        return least
+    spread = max(0.0, math.log(max(row.high_us, row.us) / min(row.low_us, row.us))) / 2.56
+    return math.hypot(least, min(0.5, 1.25 * spread / math.sqrt(row.samples)))
+
+
+def _hats(nbytes: float) -> Floats:
+    """Weights of the knots for this length: two neighbours share it."""
+    at = min(max(math.log2(max(nbytes, 1.0)), _KNOTS[0]), _KNOTS[-1])
+    weights: Floats = np.maximum(0.0, 1 - np.abs(_KNOTS - at) / (_KNOTS[1] - _KNOTS[0]))
+    return weights
+
+
+def _parts(prior: Prior) -> list[Part]:
+    def same(column: int) -> Callable[[Floats, Floats], Floats]:
+        return lambda a, b: np.asarray(a[:, column][:, None] == b[:, column][None, :], float)
+
+    def near(a: Floats, b: Floats) -> Floats:
+        scale = np.abs(a[:, _SCALE][:, None] - b[:, _SCALE][None, :]) / prior.doublings
+        days = np.abs(a[:, _DAY][:, None] - b[:, _DAY][None, :]) / prior.days
+        return 0.2 * same(_RUN)(a, b) + 0.8 * np.exp(-scale - days)
+
+    def everywhere(a: Floats, b: Floats) -> Floats:
+        return np.ones((len(a), len(b)))
+
+    def drift(a: Floats, b: Floats) -> Floats:
+        return np.outer(a[:, _SCALE], b[:, _SCALE])
+
+    family, key = same(_FAMILY), same(_KEY)
+    return [
+        Part(everywhere, _SENDS, _sends(prior.shared, 8.0)),
+        Part(everywhere, _SENDS, _sends(prior.shared_fine, 2.0)),
+        Part(family, _SENDS, _sends(prior.family, 5.0)),
+        Part(key, _SENDS, _sends(prior.algorithm, 4.0)),
+        Part(near, _SENDS, _sends(prior.run, 6.0)),
+        Part(lambda a, b: family(a, b) * near(a, b), _SENDS, _sends(prior.family_in_run, 4.0)),
+        Part(drift, _SENDS, _sends(prior.drift, 8.0)),
+        Part(lambda a, b: family(a, b) * drift(a, b), _SENDS, _sends(prior.family_drift, 8.0)),
+        Part(key, _WHOLE, prior.whole**2 * _smooth(2.5)),
+        Part(key, _EACH, prior.each**2 * _smooth(2.0)),
+        Part(lambda a, b: key(a, b) * near(a, b), _WHOLE, prior.whole_in_run**2 * _smooth(2.0)),
+    ]
+
+
+def _smooth(length: float) -> Floats:
+    """Covariance of the knots: Matern's of order 3/2."""
+    far = math.sqrt(3) * np.abs(_KNOTS[:, None] - _KNOTS[None, :]) / length
+    return np.asarray((1 + far) * np.exp(-far))
+
+
+def _sends(deviation: float, length: float) -> Floats:
+    """Covariance of the knots of all kinds of messages."""
+    kinds = np.full((KINDS, KINDS), 0.5)
+    kinds[REDUCED, KEPT] = kinds[KEPT, REDUCED] = 0.9
+    kinds[START, :] = kinds[:, START] = 0.0
+    np.fill_diagonal(kinds, 1.0)
+    return np.asarray(deviation**2 * np.kron(kinds, _smooth(length)))
