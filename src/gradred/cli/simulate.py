@@ -19,6 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(dest="simulated", metavar="WHAT", title="what", required=True)
     for name, text, columns in (
         ("allreduce", "times of allreduce on clusters", "allreduce_clusters_fit.csv"),
+        ("training", "throughput of data-parallel training", "iteration_scaling.csv"),
     ):
         one = kinds.add_parser(name, help=text, description=f"Predict {text}.", allow_abbrev=False)
         one.add_argument(
@@ -40,9 +41,9 @@ def main(arguments: argparse.Namespace) -> int:
     """Calibrate, predict, print the error."""
     _require_writable(arguments.json)
     record, text = _KINDS[arguments.simulated](arguments.calibrate, arguments.rows)
-    print(text, file=sys.stderr if arguments.json == "-" else sys.stdout, flush=True)
     if arguments.json is not None:
         _write(arguments.json, json.dumps(record, indent=1) + "\n")
+    print(text, file=sys.stderr if arguments.json == "-" else sys.stdout, flush=True)
     return 0
 
 
@@ -53,8 +54,16 @@ def _allreduce(calibrate: str, rows: str) -> tuple[dict[str, object], str]:
     return record, report.text(record)
 
 
+def _training(calibrate: str, rows: str) -> tuple[dict[str, object], str]:
+    from gradred.simulate import training_report
+
+    record = training_report.training(calibrate, rows)
+    return record, training_report.text(record)
+
+
 _KINDS: dict[str, Callable[[str, str], tuple[dict[str, object], str]]] = {
     "allreduce": _allreduce,
+    "training": _training,
 }
 
 

@@ -1,0 +1,98 @@
+"""What a message between GPUs costs, by the words of a table that name the network."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from gradred.simulate.iteration import Link, Scheme
+from gradred.simulate.throughput import Training
+
+# Bytes per second that one GPU moves through the links of its node.
+_INSIDE = (("nvlink", 60e9), ("pcie", 5e9), ("", 8e9))
+# Share of its name's bits per second that an allreduce gets from a network.
+_SHARES = (("tcp", "infiniband", 0.25), ("gbe", "", 0.9), ("infiniband", "", 0.65), ("", "", 0.5))
+_LATENCY_INSIDE = 2e-5  # seconds of a message among the GPUs of a node, per doubling
+_LATENCY = {True: 6e-4, False: 1e-4}  # among eight GPUs of several nodes: by TCP or not
+_BITS = re.compile(r"(\d+(?:\.\d+)?)\s*G(?:b|bit|bE)\b", re.IGNORECASE)
+_SERIAL = 2.0  # the power mean of the node's and the network's time: they work at the same time
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Seconds per byte inside a node and between nodes; seconds per message likewise."""
+
+    inside: float
+    between: float
+    latency_inside: float
+    latency_between: float
+
+    def scaled(self, inside: float, between: float) -> Terms:
+        """With other costs of a byte: the factors' logarithms are given."""
+        return Terms(
+            self.inside * math.exp(inside),
+            self.between * math.exp(between),
+            self.latency_inside,
+            self.latency_between,
+        )
+
+
+def nominal(training: Training) -> Terms:
+    """The terms by the name of the network alone."""
+    words = training.network.lower()
+    inside = next(speed for name, speed in _INSIDE if name in words)
+    found = _BITS.search(words)
+    bits = float(found[1]) * 1e9 if found else 10e9
+    share = next(share for one, other, share in _SHARES if one in words and other in words)
+    latency = _LATENCY["tcp" in words or "gbe" in words]
+    return Terms(1 / inside, 8 / (bits * share), _LATENCY_INSIDE, latency)
+
+
+def is_server(training: Training) -> bool:
+    """Whether gradients go to parameter servers and back."""
+    return "parameter server" in training.options.lower() or "byteps" in training.framework.lower()
+
+
+def link(training: Training, terms: Terms) -> Link:
+    """One exchange among all GPUs of a training."""
+    p, nodes = training.gpus, training.nodes
+    if p == 1:
+        return Link(0.0, 0.0)
+    each = p / nodes
+    inside = terms.inside * 2 * (p - 1) / p if each > 1 else 0.0
+    alpha = terms.latency_inside * math.log2(max(2.0, each)) if each > 1 else 0.0
+    if nodes == 1:
+        return Link(alpha, inside)
+    if is_server(training):
+        # Each node pushes to the servers on the other nodes, and pulls from them.
+        between = terms.between * (2 * (nodes - 1) / nodes) ** 0.8
+    else:
+        between = terms.between * 2 * (p - 1) / p
+    alpha += terms.latency_between * math.sqrt(p / 8)
+    power = (inside**_SERIAL + between**_SERIAL) ** (1 / _SERIAL)
+    return Link(alpha, power)
+
+
+def scheme(training: Training) -> Scheme:
+    """What shares a message: by the scheduler's name, or by what the framework does by itself."""
+    name = training.scheduler.lower().replace("-", "")
+    known = {
+        "bsp": Scheme("whole"),
+        "wfbp": Scheme("tensor"),
+        "mgwfbp": Scheme("merged"),
+        "bytescheduler": Scheme("pieces"),
+    }
+    if name in known:
+        return known[name]
+    framework = f"{training.framework} {training.options}".lower()
+    if "megatron" in framework:
+        return Scheme("whole")
+    if "horovod" in framework:
+        return Scheme("bucket", 64 << 20)
+    return Scheme("bucket", 32 << 20)
+
+
+def itemsize(training: Training) -> float:
+    """Bytes on the wire of an element: of mixed precision some frameworks send 2, others 4."""
+    return 4.0 if training.precision.lower() in ("fp32", "float32", "tf32", "") else 3.0

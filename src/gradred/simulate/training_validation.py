@@ -1,0 +1,104 @@
+"""Cross-validation of training: numbers of GPUs are left out and predicted from smaller ones."""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gradred.simulate import accuracy
+from gradred.simulate.accuracy import Trial
+from gradred.simulate.allreduce import NORMAL
+from gradred.simulate.throughput import Speed, Training
+from gradred.simulate.training import Trainings
+
+_FOLDS = 6
+_NARROWEST, _WIDEST = 1.0, 3.0  # deviations to both sides of a band
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A measured throughput at the largest scale of its setting, predicted without it.
+
+    `is_whole` says that all settings' largest scales were left out with it, and that no other
+    setting could tell of the network between nodes.
+    """
+
+    speed: Speed
+    is_whole: bool
+    trial: Trial
+
+
+def attempts(rows: Sequence[Speed]) -> list[Attempt]:
+    """Leave out the largest scale of each setting: a sixth of the settings at a time, and all."""
+    found: list[Attempt] = []
+    for is_whole, kept, left in _folds(rows):
+        model = Trainings(kept)
+        for speed in left:
+            outcome = model.predict(speed.training)
+            trial = Trial(math.log(speed.images_per_s), outcome.mean, outcome.deviation)
+            found.append(Attempt(speed, is_whole, trial))
+    return found
+
+
+def _folds(rows: Sequence[Speed]) -> Iterator[tuple[bool, list[Speed], list[Speed]]]:
+    largest: dict[Training, int] = collections.defaultdict(int)
+    for row in rows:
+        setting = row.training.setting
+        largest[setting] = max(largest[setting], row.training.gpus)
+    left = [
+        i
+        for i, row in enumerate(rows)
+        if row.training.gpus > 1 and row.training.gpus == largest[row.training.setting]
+    ]
+    folds = [(False, left[k::_FOLDS]) for k in range(_FOLDS)]
+    for is_whole, chosen in [*folds, (True, left)]:
+        out = set(chosen)
+        kept = [row for i, row in enumerate(rows) if i not in out]
+        if kept and out:
+            yield is_whole, kept, [rows[i] for i in chosen]
+
+
+def width(found: Sequence[Attempt]) -> float:
+    """Deviations that a band must reach to hold 90 %, by the trials that knew the network."""
+    trials = [attempt.trial for attempt in found if not attempt.is_whole]
+    wanted = accuracy.width(trials) or NORMAL
+    return min(_WIDEST, max(_NARROWEST, wanted))
+
+
+def summary(found: Sequence[Attempt], reach: float) -> dict[str, object]:
+    """As the JSON holds it."""
+    return {
+        "method": (
+            "the largest number of GPUs of each setting was left out and predicted from smaller "
+            "ones: a sixth of the settings at a time, and (network_unseen) of all settings at once"
+        ),
+        "all": _entry(found, reach),
+        "by_source": _by(found, reach, lambda t: {"source": t.source, "precision": t.precision}),
+        "by_scheduler": _by(found, reach, lambda t: {"source": t.source, "scheduler": t.scheduler}),
+        "by_framework": _by(
+            found, reach, lambda t: {"framework": t.framework, "precision": t.precision}
+        ),
+    }
+
+
+def _by(
+    found: Sequence[Attempt], reach: float, name: Callable[[Training], dict[str, str]]
+) -> list[dict[str, object]]:
+    groups: dict[tuple[str, ...], list[Attempt]] = collections.defaultdict(list)
+    for attempt in found:
+        groups[tuple(name(attempt.speed.training).values())].append(attempt)
+    return [
+        {**name(groups[key][0].speed.training), **_entry(groups[key], reach)}
+        for key in sorted(groups)
+    ]
+
+
+def _entry(found: Sequence[Attempt], reach: float) -> dict[str, object]:
+    entry: dict[str, object] = {}
+    for name, is_whole in (("setting_left_out", False), ("network_unseen", True)):
+        trials = [attempt.trial for attempt in found if attempt.is_whole == is_whole]
+        if trials:
+            entry[name] = accuracy.accuracy(trials, reach).record()
+    return entry
