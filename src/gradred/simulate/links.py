@@ -14,9 +14,12 @@ _INSIDE = (("nvlink", 60e9), ("pcie", 5e9), ("", 8e9))
 # Share of its name's bits per second that an allreduce gets from a network.
 _SHARES = (("tcp", "infiniband", 0.25), ("gbe", "", 0.9), ("infiniband", "", 0.65), ("", "", 0.5))
 _LATENCY_INSIDE = 2e-5  # seconds of a message among the GPUs of a node, per doubling
-_LATENCY = {True: 6e-4, False: 1e-4}  # among eight GPUs of several nodes: by TCP or not
+_LATENCY = {True: 2.5e-4, False: 7e-5}  # among eight GPUs of several nodes: by TCP or not
 _BITS = re.compile(r"(\d+(?:\.\d+)?)\s*G(?:b|bit|bE)\b", re.IGNORECASE)
-_SERIAL = 2.0  # the power mean of the node's and the network's time: they work at the same time
+_SERIAL = 4.0  # the power mean of the node's and the network's time: they work at the same time
+# How a message among more GPUs takes longer: between log2 p (trees) and p (rings). The published
+# fits of 10 GbE and of 56 Gb InfiniBand from 8 to 16 workers have 0.8 and 1.3.
+_GROWTH = 0.7
 
 
 @dataclass(frozen=True)
@@ -28,13 +31,13 @@ class Terms:
     latency_inside: float
     latency_between: float
 
-    def scaled(self, inside: float, between: float) -> Terms:
-        """With other costs of a byte: the factors' logarithms are given."""
+    def scaled(self, inside: float, between: float, latency: float = 0.0) -> Terms:
+        """With other costs of a byte, and of a message: the factors' logarithms are given."""
         return Terms(
             self.inside * math.exp(inside),
             self.between * math.exp(between),
             self.latency_inside,
-            self.latency_between,
+            self.latency_between * math.exp(latency),
         )
 
 
@@ -69,7 +72,7 @@ def link(training: Training, terms: Terms) -> Link:
         between = terms.between * (2 * (nodes - 1) / nodes) ** 0.8
     else:
         between = terms.between * 2 * (p - 1) / p
-    alpha += terms.latency_between * math.sqrt(p / 8)
+    alpha += terms.latency_between * (p / 8) ** _GROWTH
     power = (inside**_SERIAL + between**_SERIAL) ** (1 / _SERIAL)
     return Link(alpha, power)
 

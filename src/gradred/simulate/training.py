@@ -37,11 +37,16 @@ class Found:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Logarithm of images per second, its deviation, and the model's reason."""
+    """Logarithm of images per second, its deviation, and the model's reason.
+
+    `step` is where the prediction goes from what was measured: `inside` a node, `across` from one
+    node to several, `between` nodes, or `elsewhere` where nothing like it was measured.
+    """
 
     mean: float
     deviation: float
     reason: str
+    step: str
 
 
 class Trainings:
@@ -81,6 +86,7 @@ class Trainings:
         """Fit what settings share, twice: costs of a byte, and the overlaps that follow."""
         for _ in range(2):
             self._pool_costs()
+            self._pool_latencies()
             self._pool_overlaps()
 
     def _pool_costs(self) -> None:
@@ -93,6 +99,25 @@ class Trainings:
             for name, speeds in groups.items():
                 loss = functools.partial(self._off, speeds, is_between)
                 self._pooled[name] = _least(loss)
+
+    def _pool_latencies(self) -> None:
+        groups: dict[tuple[object, ...], list[Speed]] = collections.defaultdict(list)
+        for row in self._rows:
+            if row.training.nodes > 1 and self._one(row.training) is not None:
+                groups[_latency_group(row.training)].append(row)
+        for name, speeds in groups.items():
+            self._pooled[name] = _least(functools.partial(self._off_latency, speeds))
+
+    def _off_latency(self, speeds: Iterable[Speed], factor: float) -> float:
+        return 0.5 * factor**2 + sum(
+            _loss(
+                self._modelled(
+                    s.training, self._terms(s.training, latency=factor), self._overlap(s.training)
+                ),
+                s.seconds,
+            )
+            for s in speeds
+        )
 
     def _pool_overlaps(self) -> None:
         overlaps: dict[tuple[object, ...], list[Speed]] = collections.defaultdict(list)
@@ -126,14 +151,21 @@ class Trainings:
         )
 
     def _terms(
-        self, training: Training, *, inside: float | None = None, between: float | None = None
+        self,
+        training: Training,
+        *,
+        inside: float | None = None,
+        between: float | None = None,
+        latency: float | None = None,
     ) -> Terms:
         nominal = links.nominal(training)
         if inside is None:
             inside = self._pooled.get(_group(training, between=False), 0.0)
         if between is None:
             between = self._pooled.get(_group(training, between=True), 0.0)
-        return nominal.scaled(inside, between)
+        if latency is None:
+            latency = self._pooled.get(_latency_group(training), 0.0)
+        return nominal.scaled(inside, between, latency)
 
     def _overlap(self, training: Training) -> float:
         return self._pooled.get(_overlapping(training), _OVERLAP)
@@ -197,9 +229,10 @@ class Trainings:
         seconds = _with_stall(training, found, modelled)
         exposed = max(0.0, modelled - found.one) / modelled
         doublings = abs(math.log2(training.gpus / found.anchor.training.gpus))
-        deviation = _deviation(training, found, exposed, doublings)
+        step = _step(training, found.anchor.training)
+        deviation = _deviation(step, exposed, doublings)
         images = training.gpus * training.batch / seconds
-        return Outcome(math.log(images), deviation, _reason(training, found, exposed))
+        return Outcome(math.log(images), deviation, _reason(training, found, exposed), step)
 
     def _from_similar(self, training: Training) -> Outcome:
         """By the most similar setting, per device as fast."""
@@ -211,7 +244,7 @@ class Trainings:
             f"{best.training.model} with {best.training.framework} on "
             f"{best.training.gpus} GPUs, less a tenth"
         )
-        return Outcome(mean, 0.5, reason)
+        return Outcome(mean, 0.5, reason, "elsewhere")
 
 
 def _seconds(training: Training, one: float, terms: Terms, overlap: float) -> float:
@@ -253,11 +286,17 @@ def _is_image(training: Training) -> bool:
     return not any(word in name for word in ("bert", "gpt", "transformer", "lstm"))
 
 
-def _deviation(training: Training, found: Found, exposed: float, doublings: float) -> float:
+def _step(training: Training, anchor: Training) -> str:
+    if training.nodes == 1:
+        return "inside"
+    return "across" if anchor.nodes == 1 else "between"
+
+
+def _deviation(step: str, exposed: float, doublings: float) -> float:
     """Grows with the share of communication and with the distance from what was measured."""
-    crosses = training.nodes > 1 and found.anchor.training.nodes == 1
-    part = (0.35 if crosses else 0.12) * exposed * min(2.0, max(doublings, 0.5))
-    return math.hypot(_NOISE, part, 0.008 * doublings, 0.02 if crosses else 0.0)
+    shares = {"inside": (0.2, 0.02), "across": (0.3, 0.02), "between": (0.1, 0.01)}
+    share, least = shares[step]
+    return math.hypot(_NOISE, share * exposed * min(2.0, max(doublings, 0.5)), least * doublings)
 
 
 def _reason(training: Training, found: Found, exposed: float) -> str:
@@ -294,6 +333,10 @@ def _group(training: Training, *, between: bool) -> tuple[object, ...]:
     if between:
         return ("between", training.cluster, training.network, links.is_server(training))
     return ("inside", training.cluster, links.is_server(training), training.model)
+
+
+def _latency_group(training: Training) -> tuple[object, ...]:
+    return ("latency", training.cluster, training.network, links.is_server(training))
 
 
 def _overlapping(training: Training) -> tuple[object, ...]:

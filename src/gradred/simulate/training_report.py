@@ -20,7 +20,7 @@ def training(calibrate: str, rows: str) -> dict[str, object]:
     """
     fit, asked = throughput.read_fit(calibrate), throughput.read_rows(rows)
     tried = training_validation.attempts(fit)
-    reach = training_validation.width(tried)
+    reach = training_validation.widths(tried)
     model = Trainings(fit)
     return {
         "schema": SCHEMA,
@@ -34,8 +34,9 @@ def training(calibrate: str, rows: str) -> dict[str, object]:
     }
 
 
-def _columns(outcome: Outcome, reach: float) -> dict[str, object]:
-    ends = (-reach * outcome.deviation, 0.0, reach * outcome.deviation)
+def _columns(outcome: Outcome, widths: dict[str, float]) -> dict[str, object]:
+    reach = widths[outcome.step] * outcome.deviation
+    ends = (-reach, 0.0, reach)
     low, middle, high = (float(f"{math.exp(outcome.mean + end):.6g}") for end in ends)
     return {
         "predicted_images_per_s": middle,

@@ -15,6 +15,7 @@ from gradred.simulate.training import Trainings
 
 _FOLDS = 6
 _NARROWEST, _WIDEST = 1.0, 3.0  # deviations to both sides of a band
+STEPS = ("inside", "across", "between", "elsewhere")
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Attempt:
 
     speed: Speed
     is_whole: bool
+    step: str
     trial: Trial
 
 
@@ -38,7 +40,7 @@ def attempts(rows: Sequence[Speed]) -> list[Attempt]:
         for speed in left:
             outcome = model.predict(speed.training)
             trial = Trial(math.log(speed.images_per_s), outcome.mean, outcome.deviation)
-            found.append(Attempt(speed, is_whole, trial))
+            found.append(Attempt(speed, is_whole, outcome.step, trial))
     return found
 
 
@@ -60,14 +62,18 @@ def _folds(rows: Sequence[Speed]) -> Iterator[tuple[bool, list[Speed], list[Spee
             yield is_whole, kept, [rows[i] for i in chosen]
 
 
-def width(found: Sequence[Attempt]) -> float:
-    """Deviations that a band must reach to hold 90 %, by the trials that knew the network."""
-    trials = [attempt.trial for attempt in found if not attempt.is_whole]
-    wanted = accuracy.width(trials) or NORMAL
-    return min(_WIDEST, max(_NARROWEST, wanted))
+def widths(found: Sequence[Attempt]) -> dict[str, float]:
+    """Deviations that a band must reach to hold 90 %, by the step from what was measured."""
+    groups: dict[str, list[Trial]] = {step: [] for step in STEPS}
+    for attempt in found:
+        groups[attempt.step].append(attempt.trial)
+    return {
+        step: min(_WIDEST, max(_NARROWEST, accuracy.width(trials) or NORMAL))
+        for step, trials in groups.items()
+    }
 
 
-def summary(found: Sequence[Attempt], reach: float) -> dict[str, object]:
+def summary(found: Sequence[Attempt], reach: dict[str, float]) -> dict[str, object]:
     """As the JSON holds it."""
     return {
         "method": (
@@ -84,7 +90,7 @@ def summary(found: Sequence[Attempt], reach: float) -> dict[str, object]:
 
 
 def _by(
-    found: Sequence[Attempt], reach: float, name: Callable[[Training], dict[str, str]]
+    found: Sequence[Attempt], reach: dict[str, float], name: Callable[[Training], dict[str, str]]
 ) -> list[dict[str, object]]:
     groups: dict[tuple[str, ...], list[Attempt]] = collections.defaultdict(list)
     for attempt in found:
@@ -95,10 +101,14 @@ def _by(
     ]
 
 
-def _entry(found: Sequence[Attempt], reach: float) -> dict[str, object]:
+def _entry(found: Sequence[Attempt], reach: dict[str, float]) -> dict[str, object]:
     entry: dict[str, object] = {}
     for name, is_whole in (("setting_left_out", False), ("network_unseen", True)):
-        trials = [attempt.trial for attempt in found if attempt.is_whole == is_whole]
+        trials = [
+            Trial(a.trial.measured, a.trial.predicted, a.trial.deviation * reach[a.step])
+            for a in found
+            if a.is_whole == is_whole
+        ]
         if trials:
-            entry[name] = accuracy.accuracy(trials, reach).record()
+            entry[name] = accuracy.accuracy(trials, 1.0).record()
     return entry
