@@ -31,13 +31,19 @@ class Terms:
     latency_inside: float
     latency_between: float
 
-    def scaled(self, inside: float, between: float, latency: float = 0.0) -> Terms:
+    def scaled(
+        self,
+        inside: float,
+        between: float,
+        latency_inside: float = 0.0,
+        latency_between: float = 0.0,
+    ) -> Terms:
         """With other costs of a byte, and of a message: the factors' logarithms are given."""
         return Terms(
             self.inside * math.exp(inside),
             self.between * math.exp(between),
-            self.latency_inside,
-            self.latency_between * math.exp(latency),
+            self.latency_inside * math.exp(latency_inside),
+            self.latency_between * math.exp(latency_between),
         )
 
 

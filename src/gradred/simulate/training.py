@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,9 @@ from gradred.simulate.throughput import Speed, Training
 _JITTER = 0.002  # of an iteration per doubling of the GPUs: the slowest of more devices
 _NOISE = 0.01  # of a measured throughput, as a logarithm
 _OWN = {True: 0.5, False: 1.0}  # how far a setting's cost of a byte may differ: pooled or nominal
+# Terms of what messages cost, in the order in which they are fitted, and how much each is held to
+# its nominal value.
+_TERMS = {"inside": 0.1, "latency_inside": 0.5, "between": 0.1, "latency_between": 2.0}
 _REACH = 3.0  # logarithms of factors that are tried lie within this
 _OVERLAPS = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.2, 1.5)
 _OVERLAP = 0.7  # of settings whose like was not measured
@@ -86,38 +89,22 @@ class Trainings:
         """Fit what settings share, twice: costs of a byte, and the overlaps that follow."""
         for _ in range(2):
             self._pool_costs()
-            self._pool_latencies()
             self._pool_overlaps()
 
     def _pool_costs(self) -> None:
-        for is_between in (False, True):
+        """Costs of a byte or of a message, inside nodes from one node alone, then between nodes."""
+        for term, weight in _TERMS.items():
             groups: dict[tuple[object, ...], list[Speed]] = collections.defaultdict(list)
             for row in self._rows:
                 at = row.training
-                if at.gpus > 1 and (at.nodes > 1) == is_between and self._one(at) is not None:
-                    groups[_group(at, between=is_between)].append(row)
+                if at.gpus > 1 and (at.nodes > 1) == term.endswith("between") and self._knows(at):
+                    groups[_group(at, term)].append(row)
             for name, speeds in groups.items():
-                loss = functools.partial(self._off, speeds, is_between)
+                loss = functools.partial(self._off, speeds, term, weight)
                 self._pooled[name] = _least(loss)
 
-    def _pool_latencies(self) -> None:
-        groups: dict[tuple[object, ...], list[Speed]] = collections.defaultdict(list)
-        for row in self._rows:
-            if row.training.nodes > 1 and self._one(row.training) is not None:
-                groups[_latency_group(row.training)].append(row)
-        for name, speeds in groups.items():
-            self._pooled[name] = _least(functools.partial(self._off_latency, speeds))
-
-    def _off_latency(self, speeds: Iterable[Speed], factor: float) -> float:
-        return 0.5 * factor**2 + sum(
-            _loss(
-                self._modelled(
-                    s.training, self._terms(s.training, latency=factor), self._overlap(s.training)
-                ),
-                s.seconds,
-            )
-            for s in speeds
-        )
+    def _knows(self, training: Training) -> bool:
+        return self._one(training) is not None
 
     def _pool_overlaps(self) -> None:
         overlaps: dict[tuple[object, ...], list[Speed]] = collections.defaultdict(list)
@@ -131,13 +118,11 @@ class Trainings:
         for name, speeds in overlaps.items():
             self._pooled[name] = _best(_OVERLAPS, functools.partial(self._off_overlap, speeds))
 
-    def _off(self, speeds: Iterable[Speed], is_between: bool, factor: float) -> float:
-        return 0.1 * factor**2 + sum(
+    def _off(self, speeds: Iterable[Speed], term: str, weight: float, factor: float) -> float:
+        return weight * factor**2 + sum(
             _loss(
                 self._modelled(
-                    s.training,
-                    self._terms(s.training, **{"between" if is_between else "inside": factor}),
-                    self._overlap(s.training),
+                    s.training, self._terms(s.training, {term: factor}), self._overlap(s.training)
                 ),
                 s.seconds,
             )
@@ -150,22 +135,13 @@ class Trainings:
             for s in speeds
         )
 
-    def _terms(
-        self,
-        training: Training,
-        *,
-        inside: float | None = None,
-        between: float | None = None,
-        latency: float | None = None,
-    ) -> Terms:
-        nominal = links.nominal(training)
-        if inside is None:
-            inside = self._pooled.get(_group(training, between=False), 0.0)
-        if between is None:
-            between = self._pooled.get(_group(training, between=True), 0.0)
-        if latency is None:
-            latency = self._pooled.get(_latency_group(training), 0.0)
-        return nominal.scaled(inside, between, latency)
+    def _terms(self, training: Training, tried: Mapping[str, float] | None = None) -> Terms:
+        """What messages cost, by what settings share, and by what is tried in its place."""
+        factors = {
+            term: (tried or {}).get(term, self._pooled.get(_group(training, term), 0.0))
+            for term in _TERMS
+        }
+        return links.nominal(training).scaled(**factors)
 
     def _overlap(self, training: Training) -> float:
         return self._pooled.get(_overlapping(training), _OVERLAP)
@@ -208,7 +184,7 @@ class Trainings:
     def _own_shift(
         self, speeds: list[Speed], one: float, overlap: float, shift: dict[str, float], which: str
     ) -> float:
-        is_pooled = _group(speeds[0].training, between=which == "between") in self._pooled
+        is_pooled = _group(speeds[0].training, which) in self._pooled
 
         def off(x: float) -> float:
             now = {**shift, which: x}
@@ -328,15 +304,12 @@ def _family(training: Training) -> tuple[object, ...]:
     return (training.framework, training.options)
 
 
-def _group(training: Training, *, between: bool) -> tuple[object, ...]:
-    """Trainings whose bytes cost about the same."""
-    if between:
-        return ("between", training.cluster, training.network, links.is_server(training))
-    return ("inside", training.cluster, links.is_server(training), training.model)
-
-
-def _latency_group(training: Training) -> tuple[object, ...]:
-    return ("latency", training.cluster, training.network, links.is_server(training))
+def _group(training: Training, term: str) -> tuple[object, ...]:
+    """Trainings of which a term of the costs is about the same."""
+    shared = (term, training.cluster, links.is_server(training))
+    if term.endswith("between"):
+        return (*shared, training.network)
+    return (*shared, training.model) if term == "inside" else shared
 
 
 def _overlapping(training: Training) -> tuple[object, ...]:
