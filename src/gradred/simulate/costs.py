@@ -31,6 +31,13 @@ _BASE = {
     FLOW: (0.01, 2e-4),
     START: (0.5, 1e-6),
 }
+_BASE_GPU = {
+    REDUCED: (5.0, 4e-5),
+    KEPT: (5.0, 4e-5),
+    INSIDE: (0.2, 1e-5),
+    FLOW: (0.01, 1e-5),
+    START: (0.5, 1e-7),
+}
 
 
 @dataclass(frozen=True)
@@ -50,8 +57,13 @@ class Prior:
     whole_in_run: float = 0.12
     noise: float = 0.03
     days: float = 40.0
+    session: float = 1.5
     doublings: float = 3.0
 
+
+# Of what a run has of its own: the share that no other run has, and the share of all runs of a
+# session, which are a day or so apart; the rest is of runs near in scale and time.
+_OF_THE_RUN, _OF_THE_SESSION = 0.2, 0.4
 
 # Columns of the traits of a case.
 _FAMILY, _KEY, _SCALE, _DAY, _RUN, _PER_NODE = range(6)
@@ -69,10 +81,9 @@ class Costs:
         """Learn from measurements of one system and one kind of memory."""
         self._pattern = pattern
         self._codes: dict[object, int] = {}
-        days = [row.case.day for row in rows]
-        known = [day for day in days if day is not None]
-        self._day = float(np.median(known)) if known else 0.0
-        self._scale = float(np.mean([math.log2(row.case.ranks) for row in rows]))
+        days = [(row.case.nodes, day) for row in rows if (day := row.case.day) is not None]
+        self._days = sorted(set(days)) or [(1, 0.0)]
+        self._scale = float(np.mean([math.log2(row.case.nodes) for row in rows]))
         cases = [row.case for row in rows]
         measured = np.log([row.us for row in rows])
         noise = np.array([_noise(row, prior.noise) for row in rows])
@@ -87,14 +98,20 @@ class Costs:
     def _code(self, thing: object) -> float:
         return float(self._codes.setdefault(thing, len(self._codes)))
 
+    def _day(self, case: Case) -> float:
+        """The day of a case; where it tells none, that of the run nearest in scale."""
+        if case.day is not None:
+            return case.day
+        return min(self._days, key=lambda one: abs(math.log2(one[0] / case.nodes)))[1]
+
     def _traits(self, cases: Sequence[Case]) -> Floats:
         return np.array(
             [
                 [
                     self._code(self._pattern(case).family),
                     self._code(case.key),
-                    math.log2(case.ranks) - self._scale,
-                    self._day if case.day is None else case.day,
+                    math.log2(case.nodes) - self._scale,
+                    self._day(case),
                     self._code((case.run, case.nodes, case.ranks)),
                     math.log2(case.ranks_per_node),
                 ]
@@ -112,7 +129,7 @@ class Costs:
         fixed = np.zeros((len(cases), _UNKNOWNS))
         for i, case in enumerate(cases):
             for k, send in enumerate(sends[i]):
-                alpha, beta = _BASE[send.kind]
+                alpha, beta = (_BASE_GPU if case.buffer == "gpu" else _BASE)[send.kind]
                 times[i, k] = send.times
                 base[i, k] = math.log(alpha + beta * send.bytes)
                 first = send.kind * len(_KNOTS)
@@ -151,8 +168,14 @@ def _parts(prior: Prior) -> list[Part]:
 
     def near(a: Floats, b: Floats) -> Floats:
         scale = np.abs(a[:, _SCALE][:, None] - b[:, _SCALE][None, :]) / prior.doublings
+        scale = scale + np.abs(a[:, _PER_NODE][:, None] - b[:, _PER_NODE][None, :]) / 2
         days = np.abs(a[:, _DAY][:, None] - b[:, _DAY][None, :]) / prior.days
-        return 0.2 * same(_RUN)(a, b) + 0.8 * np.exp(-scale - days)
+        session = np.exp(-scale / 4 - days * prior.days / prior.session)
+        return np.asarray(
+            _OF_THE_RUN * same(_RUN)(a, b)
+            + _OF_THE_SESSION * session
+            + (1 - _OF_THE_RUN - _OF_THE_SESSION) * np.exp(-scale - days)
+        )
 
     def everywhere(a: Floats, b: Floats) -> Floats:
         return np.ones((len(a), len(b)))

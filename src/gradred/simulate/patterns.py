@@ -23,6 +23,9 @@ KINDS = 5
 _SHARE = 1 / 3
 _ELEMENT = 4  # bytes; the tables are of int32 and float32
 _PIECE = 128 << 10  # bytes in which pipelined trees cut a vector
+# How the messages on a link of a torus grow with the distance they go: as fast where neighbours
+# exchange in step, less where an algorithm keeps distances short.
+_CROWD, _CROWD_BINE = 1.0, 0.5
 
 
 @dataclass(frozen=True)
@@ -80,11 +83,23 @@ _Maker = Callable[[_Place, Case], list[Send]]
 
 def _doubling(place: _Place, case: Case) -> list[Send]:
     n = place.n / case.ports
-    sends = [
-        Send(INSIDE, place.inside, n),
-        Send(REDUCED, place.rounds - place.inside, place.shared(n)),
-    ]
+    sends = [Send(INSIDE, place.inside, n)]
+    for crowd in _crowds(place, case):
+        sends.append(Send(REDUCED, 1, place.shared(n * crowd)))
     return sends + _fold(place, n)
+
+
+def _crowds(place: _Place, case: Case) -> list[float]:
+    """Messages that share a link, by round: on a torus those to far nodes cross many others."""
+    rounds = place.rounds - place.inside
+    sides = case.torus
+    if math.prod(sides) != place.p or min(sides, default=0) < 2:
+        return [1.0] * rounds
+    power = _CROWD_BINE if case.algorithm.startswith(("bine", "swing")) else _CROWD
+    crowds = [
+        max(1.0, float(2**k) ** power) for side in sides for k in range(max(1, round(math.log2(side))))
+    ]
+    return crowds[:rounds] + [1.0] * (rounds - len(crowds))
 
 
 def _fold(place: _Place, n: float) -> list[Send]:
@@ -176,7 +191,7 @@ def _two_levels(place: _Place, case: Case) -> list[Send]:
     sends = [Send(INSIDE, 2 * math.log2(max(2.0, place.r)), part)]
     for k in range(1, round(math.log2(max(1.0, place.nodes))) + 1):
         sends += [Send(kind, 1, place.shared(part / 2**k)) for kind in (REDUCED, KEPT)]
-    return [*sends, Send(FLOW, 1, place.n)]
+    return sends
 
 
 def _two_levels_whole(place: _Place, case: Case) -> list[Send]:
@@ -185,7 +200,6 @@ def _two_levels_whole(place: _Place, case: Case) -> list[Send]:
     return [
         Send(INSIDE, 2 * math.log2(max(2.0, place.r)), part),
         Send(REDUCED, nodes, place.shared(part)),
-        Send(FLOW, 1, place.n),
     ]
 
 

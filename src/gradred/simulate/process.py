@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 Floats: TypeAlias = NDArray[np.float64]
 
 _ROUNDS = 12
+_TRUSTING = 6  # rounds in which every measurement counts: the first guesses are far off
 _TAIL = 4.0  # degrees of freedom of Student's t: how little a measurement far off counts
+_LEAST_TRUST = 0.03
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,9 @@ class Process:
             self._slopes = slopes
             moved = self._latent(self._alike) - latent
             latent = latent + np.clip(moved, -1.5, 1.5)
-            if round_ >= 2:
+            if round_ >= _TRUSTING:
                 off = (measured - linear(latent)[0]) ** 2 / noise**2
-                trust = (_TAIL + 1) / (_TAIL + off)
+                trust = np.maximum(_LEAST_TRUST, (_TAIL + 1) / (_TAIL + off))
         self.latent = latent
 
     def predict(self, traits: Floats, linear: Linear) -> Estimate:

@@ -1,4 +1,10 @@
-"""Which algorithm one that switches has taken: that whose time it shares, size by size."""
+"""Which algorithm a name stands for in a run: that whose time it shares, size by size.
+
+Some names mean a choice that the library makes by the length (`default`), some mean an algorithm
+that the hardware lacks, so that the library takes another one, and some were not heard at all: a
+run asked for recursive doubling and got the default. The times tell: two that are equal in one run
+are of one algorithm.
+"""
 
 from __future__ import annotations
 
@@ -10,44 +16,62 @@ from gradred.simulate import patterns
 from gradred.simulate.measured import Case, Measured
 from gradred.simulate.patterns import Pattern
 
-_ALIKE = 0.35  # difference of logarithms above which two times are not of one algorithm
+# Differences of logarithms: two times are of one algorithm at most so far apart, and a name is
+# doubted if its time is so far from that of the same algorithm by somebody else.
+_ALIKE, _SAME, _DOUBTFUL = 0.35, 0.05, 0.25
 
 
 class Twins:
-    """The families that switching algorithms took in the measurements."""
+    """The families that names stood for in the measurements."""
 
     def __init__(self, rows: Sequence[Measured]) -> None:
-        """Compare each switching algorithm with the others of its run."""
+        """Compare each algorithm with the others of its run."""
         beside: dict[tuple[str, int, int], list[Measured]] = collections.defaultdict(list)
         for row in rows:
             beside[row.case.run, row.case.ranks, row.case.bytes].append(row)
+        self._exact: dict[Case, str] = {}
         self._seen: dict[tuple[str, str], list[tuple[float, float, str]]]
         self._seen = collections.defaultdict(list)
+        self._doubted: set[tuple[str, str]] = set()
         for group in beside.values():
-            fixed = [
-                (row, family)
-                for row in group
-                if not patterns.is_switching(row.case.algorithm)
-                and (family := patterns.family_of(row.case))
-            ]
             for row in group:
-                if patterns.is_switching(row.case.algorithm) and fixed:
-                    self._note(row, fixed)
+                self._look(row, group)
 
-    def _note(self, row: Measured, fixed: Sequence[tuple[Measured, str]]) -> None:
-        far, family = min((abs(math.log(row.us / other.us)), name) for other, name in fixed)
-        if far <= _ALIKE:
-            place = (math.log2(row.case.ranks), math.log2(max(1, row.case.bytes)), family)
-            self._seen[row.case.impl, row.case.algorithm].append(place)
+    def _look(self, row: Measured, group: Sequence[Measured]) -> None:
+        fixed = [
+            (abs(math.log(row.us / other.us)), other.case.impl, family)
+            for other in group
+            if other is not row
+            and not patterns.is_switching(other.case.algorithm)
+            and (family := patterns.family_of(other.case))
+        ]
+        name = (row.case.impl, row.case.algorithm)
+        own = None if patterns.is_switching(row.case.algorithm) else patterns.family_of(row.case)
+        found = own
+        if own is None and fixed and min(fixed)[0] <= _ALIKE:
+            found = min(fixed)[2]
+        elif own is not None:
+            same = [far for far, impl, family in fixed if family == own and impl != row.case.impl]
+            others = [(far, family) for far, _, family in fixed if family != own]
+            if same and others and min(same) > _DOUBTFUL and min(others)[0] <= _SAME:
+                found = min(others)[1]
+                self._doubted.add(name)
+        if found:
+            self._exact[row.case] = found
+            place = (math.log2(row.case.nodes), math.log2(max(1, row.case.bytes)), found)
+            self._seen[name].append(place)
 
     def family(self, case: Case) -> tuple[str, str]:
         """The family to take for a case, and how that was found."""
-        if not patterns.is_switching(case.algorithm):
+        if case in self._exact:
+            return self._exact[case], "as measured in this run"
+        name = (case.impl, case.algorithm)
+        if not patterns.is_switching(case.algorithm) and name not in self._doubted:
             known = patterns.family_of(case)
             return (known, "by its name") if known else (patterns.guess(case), "unknown: a guess")
         votes: dict[str, float] = collections.defaultdict(float)
-        for scale, length, family in self._seen.get((case.impl, case.algorithm), ()):
-            far = abs(scale - math.log2(case.ranks)) / 3
+        for scale, length, family in self._seen.get(name, ()):
+            far = abs(scale - math.log2(case.nodes)) / 3
             far += abs(length - math.log2(max(1, case.bytes)))
             votes[family] += math.exp(-far)
         if not votes:

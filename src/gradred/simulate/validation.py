@@ -36,22 +36,22 @@ def attempts(rows: Sequence[Measured], prior: Prior) -> list[Attempt]:
     for own in by_cluster(rows).values():
         for kept, left in _folds(own):
             guess = Cluster(kept, prior).guess([row.case for row in left])
-            largest = max(row.case.ranks for row in kept)
-            beyond = all(row.case.ranks > largest for row in left)
+            largest = max(row.case.nodes for row in kept)
+            beyond = all(row.case.nodes > largest for row in left)
             for i, row in enumerate(left):
                 trial = Trial(
                     float(np.log(row.us)), float(guess.mean[i]), float(guess.deviation[i])
                 )
-                found.append(Attempt(row.case, row.case.ranks / largest, beyond, trial))
+                found.append(Attempt(row.case, row.case.nodes / largest, beyond, trial))
     return found
 
 
 def _folds(rows: Sequence[Measured]) -> Iterator[tuple[list[Measured], list[Measured]]]:
-    scales = sorted({row.case.ranks for row in rows})
+    scales = sorted({row.case.nodes for row in rows})
     for scale in scales:
-        left = [row for row in rows if row.case.ranks == scale]
-        below = [row for row in rows if row.case.ranks < scale]
-        others = [row for row in rows if row.case.ranks != scale]
+        left = [row for row in rows if row.case.nodes == scale]
+        below = [row for row in rows if row.case.nodes < scale]
+        others = [row for row in rows if row.case.nodes != scale]
         if below:
             yield below, left
         if others and len(others) != len(below):
@@ -93,7 +93,7 @@ def summary(found: Sequence[Attempt], bands: Widths) -> dict[str, object]:
         "all": _entry(found, bands),
         "by_system": _by(found, bands, ("system", "buffer")),
         "by_algorithm": _by(found, bands, ("system", "buffer", "impl", "algorithm")),
-        "by_scale": _by(found, bands, ("system", "buffer", "ranks")),
+        "by_scale": _by(found, bands, ("system", "buffer", "nodes")),
     }
 
 
