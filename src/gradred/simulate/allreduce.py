@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradred.simulate.costs import Costs, Prior
+from gradred.simulate.costs import Costs, Prior, nominal
 from gradred.simulate.measured import Case, Measured
 from gradred.simulate.process import Floats
 from gradred.simulate.twins import Twins
@@ -47,11 +47,34 @@ class Cluster:
         self._ranks = sorted({row.case.ranks for row in rows})
         self._runs = {row.case.run for row in rows}
         self._keys = {row.case.key for row in rows}
+        self._measured = {
+            (row.case.key, row.case.bytes, row.case.run, row.case.nodes, row.case.ranks): row
+            for row in rows
+        }
 
     def guess(self, cases: Sequence[Case]) -> Guess:
         """Predict without a reason."""
         estimate = self._costs.predict(cases)
-        return Guess(estimate.mean, np.hypot(estimate.deviation, self._noise))
+        least = np.array([self._least(case) for case in cases])
+        mean = np.maximum(estimate.mean, least)
+        return Guess(mean, np.hypot(estimate.deviation, self._noise))
+
+    def _least(self, case: Case) -> float:
+        """Logarithm of the time at the next smaller scale: with more to do no case is faster."""
+        run = self._costs.standing_in(case)
+        place = (run.name, run.nodes, round(run.nodes * run.per_node))
+        smaller = self._measured.get((case.key, case.bytes, *place))
+        if smaller is None or run.nodes >= case.nodes or run.per_node > case.ranks_per_node:
+            return -math.inf
+        family = self._twins.family(case)[0]
+        if family != self._twins.family(smaller.case)[0]:
+            return -math.inf
+        if self._work(case) < self._work(smaller.case):
+            return -math.inf
+        return math.log(smaller.us)
+
+    def _work(self, case: Case) -> float:
+        return nominal(case, self._twins.pattern(case))
 
     def reason(self, case: Case) -> str:
         """What the prediction rests on."""

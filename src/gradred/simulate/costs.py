@@ -7,6 +7,7 @@ algorithms share, what a family, an algorithm and a run have of their own, and a
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ _BASE_GPU = {
     KEPT: (5.0, 4e-5),
     INSIDE: (0.2, 1e-5),
     FLOW: (0.01, 1e-5),
-    START: (0.5, 1e-7),
+    START: (4.0, 1e-7),
 }
 
 
@@ -50,14 +51,15 @@ class Prior:
     algorithm: float = 0.3
     run: float = 0.4
     family_in_run: float = 0.15
-    drift: float = 0.06
-    family_drift: float = 0.04
+    drift: float = 0.03
+    family_drift: float = 0.03
     whole: float = 0.25
     each: float = 0.25
     whole_in_run: float = 0.12
     noise: float = 0.03
     days: float = 40.0
     session: float = 1.5
+    standing: float = 0.08
     doublings: float = 3.0
 
 
@@ -66,7 +68,42 @@ class Prior:
 _OF_THE_RUN, _OF_THE_SESSION = 0.2, 0.4
 
 # Columns of the traits of a case.
-_FAMILY, _KEY, _SCALE, _DAY, _RUN, _PER_NODE = range(6)
+_FAMILY, _KEY, _SCALE, _RUN_SCALE, _DAY, _RUN, _PER_NODE = range(7)
+_TRAITS = 7
+
+
+@dataclass(frozen=True)
+class Run:
+    """One campaign on some nodes: what its cases have in common beside their cluster."""
+
+    name: str
+    library: str
+    nodes: int
+    per_node: float
+    day: float | None
+
+    def far(self, other: Run) -> float:
+        """How little the one tells of the other: first the scale, then the time."""
+        days = 30.0 if self.day is None or other.day is None else abs(self.day - other.day)
+        return (
+            abs(math.log2(self.nodes / other.nodes))
+            + abs(math.log2(self.per_node / other.per_node))
+            + 0.3 * min(1.0, days / 30.0)
+            + 2.0 * (self.library != other.library)
+        )
+
+
+def nominal(case: Case, pattern: Pattern) -> float:
+    """Microseconds by what messages cost before anything is known: good for comparisons alone."""
+    base = _BASE_GPU if case.buffer == "gpu" else _BASE
+    return sum(
+        send.times * (base[send.kind][0] + base[send.kind][1] * send.bytes)
+        for send in pattern.sends
+    )
+
+
+def _run(case: Case) -> Run:
+    return Run(case.run, case.library, case.nodes, case.ranks_per_node, case.day)
 
 
 class Costs:
@@ -79,10 +116,9 @@ class Costs:
         prior: Prior,
     ) -> None:
         """Learn from measurements of one system and one kind of memory."""
-        self._pattern = pattern
+        self._pattern, self._prior = pattern, prior
         self._codes: dict[object, int] = {}
-        days = [(row.case.nodes, day) for row in rows if (day := row.case.day) is not None]
-        self._days = sorted(set(days)) or [(1, 0.0)]
+        self._runs = sorted({_run(row.case) for row in rows}, key=str)
         self._scale = float(np.mean([math.log2(row.case.nodes) for row in rows]))
         cases = [row.case for row in rows]
         measured = np.log([row.us for row in rows])
@@ -92,32 +128,40 @@ class Costs:
         )
 
     def predict(self, cases: Sequence[Case]) -> Estimate:
-        """Logarithms of microseconds."""
-        return self._process.predict(self._traits(cases), self._linear(cases))
+        """Logarithms of microseconds; further off where another run has to stand in."""
+        found = self._process.predict(self._traits(cases), self._linear(cases))
+        stood = [0.0 if _run(case) in self._runs else self._prior.standing for case in cases]
+        return Estimate(found.mean, np.hypot(found.deviation, stood))
 
     def _code(self, thing: object) -> float:
         return float(self._codes.setdefault(thing, len(self._codes)))
 
-    def _day(self, case: Case) -> float:
-        """The day of a case; where it tells none, that of the run nearest in scale."""
-        if case.day is not None:
-            return case.day
-        return min(self._days, key=lambda one: abs(math.log2(one[0] / case.nodes)))[1]
+    def standing_in(self, case: Case) -> Run:
+        """The measured run whose conditions a case has: its own, or the nearest in scale."""
+        own = _run(case)
+        return own if own in self._runs else min(self._runs, key=own.far)
+
+    def _conditions(self, case: Case) -> Run:
+        """The same; between measured scales a run of its own, of which both neighbours tell."""
+        near, scales = self.standing_in(case), [run.nodes for run in self._runs]
+        if near.nodes != case.nodes and min(scales) < case.nodes < max(scales):
+            return dataclasses.replace(near, name="", nodes=case.nodes)
+        return near
 
     def _traits(self, cases: Sequence[Case]) -> Floats:
-        return np.array(
-            [
-                [
-                    self._code(self._pattern(case).family),
-                    self._code(case.key),
-                    math.log2(case.nodes) - self._scale,
-                    self._day(case),
-                    self._code((case.run, case.nodes, case.ranks)),
-                    math.log2(case.ranks_per_node),
-                ]
-                for case in cases
-            ]
-        ).reshape(len(cases), 6)
+        traits = np.zeros((len(cases), _TRAITS))
+        for i, case in enumerate(cases):
+            run = self._conditions(case)
+            traits[i] = (
+                self._code(self._pattern(case).family),
+                self._code(case.key),
+                math.log2(case.nodes) - self._scale,
+                math.log2(run.nodes),
+                0.0 if run.day is None else run.day,
+                self._code(run),
+                math.log2(run.per_node),
+            )
+        return traits
 
     def _linear(self, cases: Sequence[Case]) -> Linear:
         """The sum over the messages of each case, and its slopes."""
@@ -167,7 +211,7 @@ def _parts(prior: Prior) -> list[Part]:
         return lambda a, b: np.asarray(a[:, column][:, None] == b[:, column][None, :], float)
 
     def near(a: Floats, b: Floats) -> Floats:
-        scale = np.abs(a[:, _SCALE][:, None] - b[:, _SCALE][None, :]) / prior.doublings
+        scale = np.abs(a[:, _RUN_SCALE][:, None] - b[:, _RUN_SCALE][None, :]) / prior.doublings
         scale = scale + np.abs(a[:, _PER_NODE][:, None] - b[:, _PER_NODE][None, :]) / 2
         days = np.abs(a[:, _DAY][:, None] - b[:, _DAY][None, :]) / prior.days
         session = np.exp(-scale / 4 - days * prior.days / prior.session)

@@ -22,7 +22,9 @@ KINDS = 5
 # of the first, since one rank alone does not fill the network.
 _SHARE = 1 / 3
 _ELEMENT = 4  # bytes; the tables are of int32 and float32
-_PIECE = 128 << 10  # bytes in which pipelined trees cut a vector
+# Pipelined trees cut a vector into pieces, longer ones where it is long: as many pieces as pieces
+# are multiples of this.
+_PIECE = 64 << 10
 # How the messages on a link of a torus grow with the distance they go: as fast where neighbours
 # exchange in step, less where an algorithm keeps distances short.
 _CROWD, _CROWD_BINE = 1.0, 0.5
@@ -97,7 +99,9 @@ def _crowds(place: _Place, case: Case) -> list[float]:
         return [1.0] * rounds
     power = _CROWD_BINE if case.algorithm.startswith(("bine", "swing")) else _CROWD
     crowds = [
-        max(1.0, float(2**k) ** power) for side in sides for k in range(max(1, round(math.log2(side))))
+        max(1.0, float(2**k) ** power)
+        for side in sides
+        for k in range(max(1, round(math.log2(side))))
     ]
     return crowds[:rounds] + [1.0] * (rounds - len(crowds))
 
@@ -111,13 +115,15 @@ def _fold(place: _Place, n: float) -> list[Send]:
 def _halving(place: _Place, case: Case) -> list[Send]:
     """Halves out, then halves back: messages of n/2, n/4, ... n/p."""
     n, sends = place.n / case.ports, []
-    for k in range(1, place.rounds + 1):
+    is_even = case.algorithm.startswith("bine") and place.p % 2 == 0
+    rounds = math.ceil(math.log2(place.p)) if is_even else place.rounds
+    for k in range(1, rounds + 1):
         part = n / 2**k
         if k <= place.inside:
             sends.append(Send(INSIDE, 2, part))
         else:
             sends += [Send(kind, 1, place.shared(part)) for kind in (REDUCED, KEPT)]
-    return sends + _fold(place, n)
+    return sends if is_even else sends + _fold(place, n)
 
 
 def _segmented_halving(place: _Place, case: Case) -> list[Send]:
@@ -144,8 +150,13 @@ def _segment(case: Case) -> float:
 
 
 def _ring(place: _Place, case: Case) -> list[Send]:
-    part = place.n / place.p
-    return [Send(REDUCED, place.p - 1, part), Send(KEPT, place.p - 1, part)]
+    """Of r ranks on a node one sends to another node; the steps of the ranks overlap."""
+    part, away = place.n / place.p, (place.p - 1) / place.r
+    return [
+        Send(REDUCED, away, part),
+        Send(KEPT, away, part),
+        Send(INSIDE, 2 * (place.p - 1 - away), part),
+    ]
 
 
 def _bucket(place: _Place, case: Case) -> list[Send]:
@@ -162,9 +173,13 @@ def _linear(place: _Place, case: Case) -> list[Send]:
     return [Send(REDUCED, place.p - 1, place.n), Send(KEPT, place.rounds, place.n)]
 
 
+def _piece(n: float) -> float:
+    return min(n, math.sqrt(n * _PIECE))
+
+
 def _trees(place: _Place, case: Case) -> list[Send]:
     """A tree up and a tree down; a long vector flows through in pieces."""
-    piece = min(place.n, _PIECE)
+    piece = _piece(place.n)
     return [
         Send(REDUCED, max(1, place.rounds), piece),
         Send(KEPT, max(1, place.rounds), piece),
@@ -173,11 +188,11 @@ def _trees(place: _Place, case: Case) -> list[Send]:
 
 
 def _gpu_ring(place: _Place, case: Case) -> list[Send]:
-    return [Send(REDUCED, 2 * (place.p - 1), place.n / place.p), Send(FLOW, 1, place.n)]
+    return [Send(REDUCED, 2 * (place.p - 1), place.n / place.p)]
 
 
 def _gpu_tree(place: _Place, case: Case) -> list[Send]:
-    piece = min(place.n / 4, _PIECE)
+    piece = _piece(place.n)
     return [
         Send(REDUCED, 2 * math.log2(max(2.0, place.nodes)), piece),
         Send(INSIDE, 2 * (place.r - 1), piece),

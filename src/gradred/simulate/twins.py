@@ -19,6 +19,7 @@ from gradred.simulate.patterns import Pattern
 # Differences of logarithms: two times are of one algorithm at most so far apart, and a name is
 # doubted if its time is so far from that of the same algorithm by somebody else.
 _ALIKE, _SAME, _DOUBTFUL = 0.35, 0.05, 0.25
+_OTHERS = 0.4  # weight of what other switching algorithms of the same library took
 
 
 class Twins:
@@ -30,7 +31,7 @@ class Twins:
         for row in rows:
             beside[row.case.run, row.case.ranks, row.case.bytes].append(row)
         self._exact: dict[Case, str] = {}
-        self._seen: dict[tuple[str, str], list[tuple[float, float, str]]]
+        self._seen: dict[tuple[str, str], list[tuple[float, float, str, float]]]
         self._seen = collections.defaultdict(list)
         self._doubted: set[tuple[str, str]] = set()
         for group in beside.values():
@@ -42,6 +43,7 @@ class Twins:
             (abs(math.log(row.us / other.us)), other.case.impl, family)
             for other in group
             if other is not row
+            and not other.case.segment
             and not patterns.is_switching(other.case.algorithm)
             and (family := patterns.family_of(other.case))
         ]
@@ -58,8 +60,12 @@ class Twins:
                 self._doubted.add(name)
         if found:
             self._exact[row.case] = found
-            place = (math.log2(row.case.nodes), math.log2(max(1, row.case.bytes)), found)
-            self._seen[name].append(place)
+            self._remember(row, {found: 1.0} if found == own else _weights(fixed))
+
+    def _remember(self, row: Measured, weights: dict[str, float]) -> None:
+        place = (math.log2(row.case.nodes), math.log2(max(1, row.case.bytes)))
+        for family, weight in weights.items():
+            self._seen[row.case.impl, row.case.algorithm].append((*place, family, weight))
 
     def family(self, case: Case) -> tuple[str, str]:
         """The family to take for a case, and how that was found."""
@@ -70,10 +76,16 @@ class Twins:
             known = patterns.family_of(case)
             return (known, "by its name") if known else (patterns.guess(case), "unknown: a guess")
         votes: dict[str, float] = collections.defaultdict(float)
-        for scale, length, family in self._seen.get(name, ()):
-            far = abs(scale - math.log2(case.nodes)) / 3
-            far += abs(length - math.log2(max(1, case.bytes)))
-            votes[family] += math.exp(-far)
+        for (impl, algorithm), seen in self._seen.items():
+            if impl != case.impl or (
+                algorithm != case.algorithm and not _both_switch(name, algorithm)
+            ):
+                continue
+            trust = 1.0 if algorithm == case.algorithm else _OTHERS
+            for scale, length, family, weight in seen:
+                far = abs(scale - math.log2(case.nodes)) / 3
+                far += abs(length - math.log2(max(1, case.bytes)))
+                votes[family] += trust * weight * math.exp(-far)
         if not votes:
             return patterns.guess(case), "switches, to which is a guess"
         return max(votes, key=lambda family: votes[family]), "switches, to this at such sizes"
@@ -81,3 +93,16 @@ class Twins:
     def pattern(self, case: Case) -> Pattern:
         """What the case sends."""
         return patterns.pattern(case, self.family(case)[0])
+
+
+def _both_switch(name: tuple[str, str], algorithm: str) -> bool:
+    return patterns.is_switching(name[1]) and patterns.is_switching(algorithm)
+
+
+def _weights(fixed: Sequence[tuple[float, str, str]]) -> dict[str, float]:
+    """How likely each family is the one, by the nearest time of it; the nearest of all counts 1."""
+    nearest: dict[str, float] = {}
+    for far, _, family in fixed:
+        nearest[family] = min(far, nearest.get(family, far))
+    least = min(nearest.values())
+    return {family: math.exp((least - far) / _SAME) for family, far in nearest.items()}
