@@ -7,7 +7,6 @@ algorithms share, what a family, an algorithm and a run have of their own, and a
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -47,14 +46,14 @@ class Prior:
 
     shared: float = 1.0
     shared_fine: float = 0.3
-    family: float = 0.4
+    family: float = 0.7
     algorithm: float = 0.3
     run: float = 0.4
-    family_in_run: float = 0.15
+    family_in_run: float = 0.5
     drift: float = 0.03
     family_drift: float = 0.03
-    whole: float = 0.25
-    each: float = 0.25
+    whole: float = 0.14
+    each: float = 0.08
     whole_in_run: float = 0.12
     noise: float = 0.03
     days: float = 40.0
@@ -124,14 +123,38 @@ class Costs:
         measured = np.log([row.us for row in rows])
         noise = np.array([_noise(row, prior.noise) for row in rows])
         self._process = Process(
-            _parts(prior), self._traits(cases), self._linear(cases), measured, noise
+            _parts(prior),
+            self._traits(cases, [_run(case) for case in cases]),
+            self._linear(cases),
+            measured,
+            noise,
         )
 
     def predict(self, cases: Sequence[Case]) -> Estimate:
-        """Logarithms of microseconds; further off where another run has to stand in."""
-        found = self._process.predict(self._traits(cases), self._linear(cases))
-        stood = [0.0 if _run(case) in self._runs else self._prior.standing for case in cases]
-        return Estimate(found.mean, np.hypot(found.deviation, stood))
+        """Logarithms of microseconds.
+
+        A case of a run that was not measured has the conditions of others: between two measured
+        scales those of both neighbours, by how near they are. It is further off, then.
+        """
+        stand_ins = [self._stand_ins(case) for case in cases]
+        pairs = [
+            (case, run) for case, runs in zip(cases, stand_ins, strict=True) for run, _ in runs
+        ]
+        asked = [case for case, _ in pairs]
+        found = self._process.predict(
+            self._traits(asked, [run for _, run in pairs]), self._linear(asked)
+        )
+        mean, deviation = np.zeros(len(cases)), np.zeros(len(cases))
+        first = 0
+        for i, runs in enumerate(stand_ins):
+            own = slice(first, first + len(runs))
+            weights = np.array([weight for _, weight in runs])
+            mean[i] = weights @ found.mean[own]
+            apart = float(np.ptp(found.mean[own])) / 4
+            stood = 0.0 if _run(cases[i]) in self._runs else self._prior.standing
+            deviation[i] = math.hypot(float(weights @ found.deviation[own]), stood, apart)
+            first += len(runs)
+        return Estimate(mean, deviation)
 
     def _code(self, thing: object) -> float:
         return float(self._codes.setdefault(thing, len(self._codes)))
@@ -141,17 +164,25 @@ class Costs:
         own = _run(case)
         return own if own in self._runs else min(self._runs, key=own.far)
 
-    def _conditions(self, case: Case) -> Run:
-        """The same; between measured scales a run of its own, of which both neighbours tell."""
-        near, scales = self.standing_in(case), [run.nodes for run in self._runs]
-        if near.nodes != case.nodes and min(scales) < case.nodes < max(scales):
-            return dataclasses.replace(near, name="", nodes=case.nodes)
-        return near
+    def _stand_ins(self, case: Case) -> list[tuple[Run, float]]:
+        """The same; between measured scales the nearest run of each side, with its weight."""
+        near = self.standing_in(case)
+        sides = [
+            [run for run in self._runs if (run.nodes < case.nodes) == below]
+            for below in (True, False)
+        ]
+        if near.nodes == case.nodes or not all(sides):
+            return [(near, 1.0)]
+        own = _run(case)
+        two = [min(side, key=own.far) for side in sides]
+        far = [abs(math.log2(case.nodes / run.nodes)) for run in two]
+        if max(own.far(run) - away for run, away in zip(two, far, strict=True)) > 1.0:
+            return [(near, 1.0)]  # of other libraries, or with other ranks a node
+        return [(two[0], far[1] / sum(far)), (two[1], far[0] / sum(far))]
 
-    def _traits(self, cases: Sequence[Case]) -> Floats:
+    def _traits(self, cases: Sequence[Case], runs: Sequence[Run]) -> Floats:
         traits = np.zeros((len(cases), _TRAITS))
-        for i, case in enumerate(cases):
-            run = self._conditions(case)
+        for i, (case, run) in enumerate(zip(cases, runs, strict=True)):
             traits[i] = (
                 self._code(self._pattern(case).family),
                 self._code(case.key),

@@ -21,13 +21,14 @@ KINDS = 5
 # Ranks of a node share its network: each further one adds this share of a message to the message
 # of the first, since one rank alone does not fill the network.
 _SHARE = 1 / 3
+_SHARE_INSIDE = 1 / 24  # likewise of the memory, where messages stay inside a node
 _ELEMENT = 4  # bytes; the tables are of int32 and float32
 # Pipelined trees cut a vector into pieces, longer ones where it is long: as many pieces as pieces
 # are multiples of this.
 _PIECE = 64 << 10
-# How the messages on a link of a torus grow with the distance they go: as fast where neighbours
-# exchange in step, less where an algorithm keeps distances short.
-_CROWD, _CROWD_BINE = 1.0, 0.5
+# How the messages on a link of a torus grow with the distance they go: by this power of it, and
+# less where an algorithm keeps distances short and leaves other ports idle.
+_CROWD, _CROWD_SHORT = 0.9, 0.5
 
 
 @dataclass(frozen=True)
@@ -79,13 +80,17 @@ class _Place:
         """A message of each rank of a node, as long as one message that takes as much time."""
         return nbytes * (1 + (self.r - 1) * _SHARE)
 
+    def shared_inside(self, nbytes: float) -> float:
+        """The same of messages inside the node."""
+        return nbytes * (1 + (self.r - 1) * _SHARE_INSIDE)
+
 
 _Maker = Callable[[_Place, Case], list[Send]]
 
 
 def _doubling(place: _Place, case: Case) -> list[Send]:
     n = place.n / case.ports
-    sends = [Send(INSIDE, place.inside, n)]
+    sends = [Send(INSIDE, place.inside, place.shared_inside(n))]
     for crowd in _crowds(place, case):
         sends.append(Send(REDUCED, 1, place.shared(n * crowd)))
     return sends + _fold(place, n)
@@ -97,7 +102,8 @@ def _crowds(place: _Place, case: Case) -> list[float]:
     sides = case.torus
     if math.prod(sides) != place.p or min(sides, default=0) < 2:
         return [1.0] * rounds
-    power = _CROWD_BINE if case.algorithm.startswith(("bine", "swing")) else _CROWD
+    is_short = case.algorithm.startswith(("bine", "swing")) and case.ports == 1
+    power = _CROWD_SHORT if is_short else _CROWD
     crowds = [
         max(1.0, float(2**k) ** power)
         for side in sides
@@ -120,7 +126,7 @@ def _halving(place: _Place, case: Case) -> list[Send]:
     for k in range(1, rounds + 1):
         part = n / 2**k
         if k <= place.inside:
-            sends.append(Send(INSIDE, 2, part))
+            sends.append(Send(INSIDE, 2, place.shared_inside(part)))
         else:
             sends += [Send(kind, 1, place.shared(part)) for kind in (REDUCED, KEPT)]
     return sends if is_even else sends + _fold(place, n)
@@ -132,7 +138,7 @@ def _segmented_halving(place: _Place, case: Case) -> list[Send]:
     if case.segment == "n/p":
         if place.is_folded:
             return whole  # cut only where ranks are a power of two
-        segment = place.n / place.p
+        segment = max(_ELEMENT, place.n / place.p)
     else:
         segment = _segment(case)
     cut = []
@@ -155,7 +161,7 @@ def _ring(place: _Place, case: Case) -> list[Send]:
     return [
         Send(REDUCED, away, part),
         Send(KEPT, away, part),
-        Send(INSIDE, 2 * (place.p - 1 - away), part),
+        Send(INSIDE, 2 * (place.p - 1 - away), place.shared_inside(part)),
     ]
 
 
@@ -223,6 +229,7 @@ _FAMILIES: dict[str, tuple[_Maker, str]] = {
     "doubling": (_doubling, "log2 p rounds of n bytes"),
     "halving": (_halving, "2 log2 p rounds, 2n(p-1)/p bytes"),
     "segmented halving": (_segmented_halving, "2 log2 p rounds in segments, 2n(p-1)/p bytes"),
+    "short halving": (_halving, "2 log2 p rounds of an element a rank or less"),
     "ring": (_ring, "2(p-1) rounds of n/p bytes"),
     "bucket": (_bucket, "a ring along each side of the torus"),
     "linear": (_linear, "p-1 messages to one rank, and a broadcast"),
@@ -265,9 +272,6 @@ _NAMES = {
     "hierarchical_latency": "two levels, whole",
 }
 
-# Where a rank would get less than an element, these take recursive doubling instead.
-_NEED_AN_ELEMENT = ("ring", "halving", "segmented halving")
-
 # These choose another algorithm by the length; `twins` finds out which.
 SWITCHING = ("default", "non_blocking", "nccl_collnet", "nccl_nvls", "nccl_pat", "auto")
 _NOT_SWITCHING = ("nccl_nvlstree",)
@@ -303,8 +307,11 @@ def guess(case: Case) -> str:
 def pattern(case: Case, family: str) -> Pattern:
     """What an algorithm of this family sends in this case."""
     place = _Place(case.ranks, case.ranks_per_node, float(max(1, case.bytes)))
-    if family in _NEED_AN_ELEMENT and case.bytes < _ELEMENT * case.ranks:
-        family = "doubling"
+    needs = family == "ring" or (case.impl == "mpich" and "halving" in family)
+    if needs and case.bytes < _ELEMENT * case.ranks:
+        family = "doubling"  # which these take where a rank would get less than an element
+    elif case.impl == "utofu" and "halving" in family and case.bytes <= _ELEMENT * case.ranks:
+        family = "short halving"  # needs none of the buffers that longer vectors have registered
     make, text = _FAMILIES[family]
     sends = [send for send in make(place, case) if send.times > 0]
     return Pattern(family, (Send(START, 1, place.n), *sends), text)

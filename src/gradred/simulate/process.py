@@ -20,6 +20,7 @@ _ROUNDS = 12
 _TRUSTING = 6  # rounds in which every measurement counts: the first guesses are far off
 _TAIL = 4.0  # degrees of freedom of Student's t: how little a measurement far off counts
 _LEAST_TRUST = 0.03
+_SETTLED = 0.01  # a step so small, of a logarithm, is the last
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,8 @@ class Process:
             self._slopes = slopes
             moved = self._latent(self._alike) - latent
             latent = latent + np.clip(moved, -1.5, 1.5)
+            if round_ > _TRUSTING + 1 and float(np.abs(moved).max()) < _SETTLED:
+                break
             if round_ >= _TRUSTING:
                 off = (measured - linear(latent)[0]) ** 2 / noise**2
                 trust = np.maximum(_LEAST_TRUST, (_TAIL + 1) / (_TAIL + off))
