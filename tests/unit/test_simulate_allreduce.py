@@ -128,7 +128,8 @@ def test_bands_hold_nine_of_ten_in_cross_validation_on_noisy_times() -> None:
     tried = validation.attempts(fit, Prior())
     bands = validation.widths(tried)
     beyond = [attempt for attempt in tried if attempt.is_beyond]
-    reach = bands.of(("Testbed", "host"))
+    reach = bands.of(beyond[0].case, near=True)
+    assert all(attempt.is_near for attempt in beyond)
     inside = [attempt.trial.deviations <= reach for attempt in beyond]
     assert 0.85 <= sum(inside) / len(inside) <= 1.0
     assert accuracy.accuracy([attempt.trial for attempt in beyond], reach).median < 15

@@ -59,6 +59,10 @@ class Cluster:
         mean = np.maximum(estimate.mean, least)
         return Guess(mean, np.hypot(estimate.deviation, self._noise))
 
+    def is_near(self, case: Case) -> bool:
+        """Whether a run of its time was measured; else the conditions are those of another time."""
+        return self._costs.is_near(case)
+
     def _least(self, case: Case) -> float:
         """Logarithm of the time at the next smaller scale: with more to do no case is faster."""
         run = self._costs.standing_in(case)
@@ -84,7 +88,9 @@ class Cluster:
             parts.append("this algorithm was not measured there, so it costs what its family costs")
         parts.append(self._scale(case))
         if case.run not in self._runs:
-            parts.append("its run was not measured, so the runs nearest in scale and time stand in")
+            run = self._costs.standing_in(case)
+            when = "of its time" if self.is_near(case) else "of another time"
+            parts.append(f"its run was not measured: {run.name or 'one'} {when} stands in")
         return "; ".join(parts)
 
     def _scale(self, case: Case) -> str:
@@ -129,6 +135,11 @@ class Clusters:
         alike = [other for other in self._clusters if other[1] == name[1]]
         same = [other for other in self._clusters if other[0] == name[0]]
         return alike or same or list(self._clusters)
+
+    def is_near(self, case: Case) -> bool:
+        """Whether a run of its time was measured on its cluster."""
+        name = cluster_of(case)
+        return name in self._clusters and self._clusters[name].is_near(case)
 
     def reason(self, case: Case) -> str:
         """What the prediction of a case rests on."""

@@ -17,7 +17,7 @@ from gradred.simulate.measured import Case, Measured
 from gradred.simulate.patterns import FLOW, INSIDE, KEPT, KINDS, REDUCED, START, Pattern
 from gradred.simulate.process import Estimate, Floats, Linear, Part, Process
 
-_KNOTS = np.arange(0.0, 31.0, 1.5)  # powers of two of bytes
+_KNOTS = np.arange(0.0, 31.0, 1.0)  # powers of two of bytes
 _SENDS = slice(0, KINDS * len(_KNOTS))
 _WHOLE = slice(_SENDS.stop, _SENDS.stop + len(_KNOTS))  # of the vector's length
 _EACH = slice(_WHOLE.stop, _WHOLE.stop + len(_KNOTS))  # of a rank's part of the vector
@@ -48,13 +48,13 @@ class Prior:
     shared_fine: float = 0.3
     family: float = 0.7
     algorithm: float = 0.3
-    run: float = 0.4
-    family_in_run: float = 0.5
+    run: float = 0.6
+    family_in_run: float = 0.4
     drift: float = 0.03
     family_drift: float = 0.03
     whole: float = 0.14
     each: float = 0.08
-    whole_in_run: float = 0.12
+    whole_in_run: float = 0.2
     noise: float = 0.03
     days: float = 40.0
     session: float = 1.5
@@ -65,6 +65,8 @@ class Prior:
 # Of what a run has of its own: the share that no other run has, and the share of all runs of a
 # session, which are a day or so apart; the rest is of runs near in scale and time.
 _OF_THE_RUN, _OF_THE_SESSION = 0.2, 0.4
+
+_WEEK = 7.0
 
 # Columns of the traits of a case.
 _FAMILY, _KEY, _SCALE, _RUN_SCALE, _DAY, _RUN, _PER_NODE = range(7)
@@ -164,6 +166,13 @@ class Costs:
         own = _run(case)
         return own if own in self._runs else min(self._runs, key=own.far)
 
+    def is_near(self, case: Case) -> bool:
+        """Whether a run of its time stands in for it: of a week, of its library."""
+        own, other = _run(case), self.standing_in(case)
+        if own.day is None or other.day is None:
+            return own == other
+        return own.library == other.library and abs(own.day - other.day) <= _WEEK
+
     def _stand_ins(self, case: Case) -> list[tuple[Run, float]]:
         """The same; between measured scales the nearest run of each side, with its weight."""
         near = self.standing_in(case)
@@ -261,7 +270,7 @@ def _parts(prior: Prior) -> list[Part]:
     family, key = same(_FAMILY), same(_KEY)
     return [
         Part(everywhere, _SENDS, _sends(prior.shared, 8.0)),
-        Part(everywhere, _SENDS, _sends(prior.shared_fine, 2.0)),
+        Part(everywhere, _SENDS, _sends(prior.shared_fine, 1.0)),
         Part(family, _SENDS, _sends(prior.family, 5.0)),
         Part(key, _SENDS, _sends(prior.algorithm, 4.0)),
         Part(near, _SENDS, _sends(prior.run, 6.0)),

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 Floats: TypeAlias = NDArray[np.float64]
 
-_ROUNDS = 12
-_TRUSTING = 6  # rounds in which every measurement counts: the first guesses are far off
+_ROUNDS = 10
+_TRUSTING = 5  # rounds in which every measurement counts: the first guesses are far off
 _TAIL = 4.0  # degrees of freedom of Student's t: how little a measurement far off counts
 _LEAST_TRUST = 0.03
-_SETTLED = 0.01  # a step so small, of a logarithm, is the last
+_SETTLED = 0.02  # a step so small, of a logarithm, is the last
 
 
 @dataclass(frozen=True)

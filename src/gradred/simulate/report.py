@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from gradred.simulate import accuracy, measured, validation
-from gradred.simulate.allreduce import Clusters, Prediction, banded, cluster_of
+from gradred.simulate.allreduce import Clusters, Prediction, banded
 from gradred.simulate.costs import Prior
 from gradred.simulate.measured import Case
 
@@ -28,7 +28,7 @@ def allreduce(calibrate: str, rows: str) -> dict[str, object]:
     model = Clusters(fit, prior)
     guess = model.guess(cases)
     predictions = [
-        banded(guess, i, bands.of(cluster_of(case)), model.reason(case))
+        banded(guess, i, bands.of(case, near=model.is_near(case)), model.reason(case))
         for i, case in enumerate(cases)
     ]
     return {
@@ -63,24 +63,51 @@ def text(record: Mapping[str, object]) -> str:
         f"{len(rows)} times predicted (simulated), each with a band for "
         f"{record['band_percent']} % of measurements.",
         "Error of such predictions where they can be compared: whole scales were left out and "
-        "predicted from the others (from smaller ones alone: extrapolated).",
+        "predicted from smaller ones (or, of the smallest scale, from the others).",
+        "near, far: a run of the same week was measured, or only runs of other times were.",
         "",
         f"{'left out':44}{'rows':>6}{'median':>9}{'95th':>8}{'in band':>9}",
     ]
-    for part in ("by_scale", "by_algorithm"):
+    for part in ("by_system", "by_scale", "by_algorithm"):
         lines += _section(validated[part])
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *_worst(validated["worst"])])
+
+
+_TOLD = {
+    "extrapolated_near_in_time": "extrapolated, near",
+    "extrapolated_far_in_time": "extrapolated, far",
+    "all": "from others",
+}
 
 
 def _section(entries: Sequence[Mapping[str, object]]) -> list[str]:
     lines = []
     for entry in entries:
         name = " ".join(str(value) for value in entry.values() if not isinstance(value, dict))
-        chosen = entry.get("extrapolated", entry["all"])
-        how = "extrapolated" if "extrapolated" in entry else "others"
-        assert isinstance(chosen, dict)
+        chosen = [
+            how for how in _TOLD if how in entry and (how != "all" or not _is_extrapolated(entry))
+        ]
+        for how in chosen:
+            found = entry[how]
+            assert isinstance(found, dict)
+            lines.append(
+                f"{name:44.44}{found['rows']:6d}{found['median_error_percent']:8.1f}%"
+                f"{found['p95_error_percent']:7.1f}%{found['within_band_percent']:8.0f}%  "
+                f"{_TOLD[how]}"
+            )
+    return lines
+
+
+def _is_extrapolated(entry: Mapping[str, object]) -> bool:
+    """Whether an entry has trials beyond the kept scales."""
+    return "extrapolated" in entry
+
+
+def _worst(entries: Sequence[Mapping[str, object]]) -> list[str]:
+    lines = ["Furthest off, and why:"] if entries else []
+    for entry in entries:
         lines.append(
-            f"{name:44.44}{chosen['rows']:6d}{chosen['median_error_percent']:8.1f}%"
-            f"{chosen['p95_error_percent']:7.1f}%{chosen['within_band_percent']:8.0f}%  {how}"
+            f"  {entry['error_percent']:.0f} %: {entry['system']}, {entry['nodes']} nodes, "
+            f"{entry['algorithm']}, {entry['bytes']} bytes: {entry['why']}"
         )
     return lines

@@ -14,6 +14,7 @@ from gradred.simulate.allreduce import NORMAL, Cluster, by_cluster
 from gradred.simulate.costs import Prior
 from gradred.simulate.measured import Case, Measured
 
+_WORST = 4  # trials furthest off that are told, of those near in time and of the others
 _NARROWEST = 1.0  # deviations: trials within the calibrated scales may flatter the band
 
 
@@ -22,11 +23,13 @@ class Attempt:
     """A measured case, predicted without any of its scale.
 
     `factor` is its scale over the largest of those that were kept: above 1 it was extrapolated.
+    `is_near` says that a run of the same time was kept.
     """
 
     case: Case
     factor: float
     is_beyond: bool
+    is_near: bool
     trial: Trial
 
 
@@ -35,14 +38,16 @@ def attempts(rows: Sequence[Measured], prior: Prior) -> list[Attempt]:
     found: list[Attempt] = []
     for own in by_cluster(rows).values():
         for kept, left in _folds(own):
-            guess = Cluster(kept, prior).guess([row.case for row in left])
+            model = Cluster(kept, prior)
+            guess = model.guess([row.case for row in left])
             largest = max(row.case.nodes for row in kept)
             beyond = all(row.case.nodes > largest for row in left)
             for i, row in enumerate(left):
                 trial = Trial(
                     float(np.log(row.us)), float(guess.mean[i]), float(guess.deviation[i])
                 )
-                found.append(Attempt(row.case, row.case.nodes / largest, beyond, trial))
+                factor, near = row.case.nodes / largest, model.is_near(row.case)
+                found.append(Attempt(row.case, factor, beyond, near, trial))
     return found
 
 
@@ -60,24 +65,27 @@ def _folds(rows: Sequence[Measured]) -> Iterator[tuple[list[Measured], list[Meas
 
 @dataclass(frozen=True)
 class Widths:
-    """How many deviations a band must reach to hold 90 %, by cluster."""
+    """How many deviations a band must reach to hold 90 %: by cluster, and near in time or not."""
 
-    own: dict[tuple[str, str], float]
-    common: float
+    own: dict[tuple[str, str, bool], float]
+    common: dict[bool, float]
 
-    def of(self, cluster: tuple[str, str]) -> float:
+    def of(self, case: Case, *, near: bool) -> float:
         """That of a cluster, or the common one where it could not be tried."""
-        return self.own.get(cluster, self.common)
+        return self.own.get((case.system, case.buffer, near), self.common[near])
 
 
 def widths(found: Sequence[Attempt]) -> Widths:
     """From the trials beyond the kept scales, as the rows to predict are."""
-    groups: dict[tuple[str, str], list[Trial]] = collections.defaultdict(list)
+    groups: dict[tuple[str, str, bool], list[Trial]] = collections.defaultdict(list)
     for attempt in found:
         if attempt.is_beyond:
-            groups[attempt.case.system, attempt.case.buffer].append(attempt.trial)
-    everything = [trial for trials in groups.values() for trial in trials]
-    common = max(_NARROWEST, accuracy.width(everything) or NORMAL)
+            case = attempt.case
+            groups[case.system, case.buffer, attempt.is_near].append(attempt.trial)
+    common = {}
+    for near in (True, False):
+        trials = [trial for name, own in groups.items() if name[2] == near for trial in own]
+        common[near] = max(_NARROWEST, accuracy.width(trials) or NORMAL)
     own = {
         name: max(_NARROWEST, width)
         for name, trials in groups.items()
@@ -94,7 +102,45 @@ def summary(found: Sequence[Attempt], bands: Widths) -> dict[str, object]:
         "by_system": _by(found, bands, ("system", "buffer")),
         "by_algorithm": _by(found, bands, ("system", "buffer", "impl", "algorithm")),
         "by_scale": _by(found, bands, ("system", "buffer", "nodes")),
+        "worst": _worst(found),
     }
+
+
+def _worst(found: Sequence[Attempt]) -> list[dict[str, object]]:
+    """The extrapolations furthest off, one of each algorithm, with the likely cause."""
+    beyond = sorted((a for a in found if a.is_beyond), key=lambda attempt: -attempt.trial.percent)
+    first: dict[tuple[str, str, bool], Attempt] = {}
+    for attempt in beyond:
+        name = (attempt.case.system, attempt.case.algorithm, attempt.is_near)
+        first.setdefault(name, attempt)
+    near = [attempt for attempt in first.values() if attempt.is_near]
+    far = [attempt for attempt in first.values() if not attempt.is_near]
+    return [
+        {
+            "system": attempt.case.system,
+            "nodes": attempt.case.nodes,
+            "algorithm": attempt.case.algorithm,
+            "bytes": attempt.case.bytes,
+            "error_percent": round(attempt.trial.percent, 1),
+            "why": _why(attempt, beyond),
+        }
+        for attempt in [*near[:_WORST], *far[:_WORST]]
+    ]
+
+
+def _why(attempt: Attempt, beyond: Sequence[Attempt]) -> str:
+    case = attempt.case
+    if not attempt.is_near:
+        return "only runs of other times were left, and those differ"
+    beside = [
+        a.trial.percent
+        for a in beyond
+        if (a.case.run, a.case.key, a.case.nodes) == (case.run, case.key, case.nodes)
+        and a.case.bytes != case.bytes
+    ]
+    if beside and float(np.median(beside)) < attempt.trial.percent / 3:
+        return "other lengths of this algorithm fit: a switch of the library, or a lone outlier"
+    return "the algorithm scales otherwise than its family does here"
 
 
 def _by(
@@ -116,6 +162,8 @@ def _entry(found: Sequence[Attempt], bands: Widths) -> dict[str, object]:
         ("all", list(found)),
         ("extrapolated", [a for a in found if a.is_beyond]),
         ("extrapolated_to_2x", [a for a in found if a.is_beyond and a.factor <= 2]),
+        ("extrapolated_near_in_time", [a for a in found if a.is_beyond and a.is_near]),
+        ("extrapolated_far_in_time", [a for a in found if a.is_beyond and not a.is_near]),
         ("extrapolated_to_4x", [a for a in found if a.is_beyond and 2 < a.factor <= 4]),
     ):
         if chosen:
@@ -127,5 +175,5 @@ def _entry(found: Sequence[Attempt], bands: Widths) -> dict[str, object]:
 def _scaled(attempt: Attempt, bands: Widths) -> Trial:
     """The trial with the reach of its band for a deviation."""
     trial = attempt.trial
-    width = bands.of((attempt.case.system, attempt.case.buffer))
+    width = bands.of(attempt.case, near=attempt.is_near)
     return Trial(trial.measured, trial.predicted, trial.deviation * width)
