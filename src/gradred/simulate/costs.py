@@ -18,6 +18,7 @@ from gradred.simulate.patterns import FLOW, INSIDE, KEPT, KINDS, REDUCED, START,
 from gradred.simulate.process import Estimate, Floats, Linear, Part, Process
 
 _KNOTS = np.arange(0.0, 31.0, 1.0)  # powers of two of bytes
+_SHORTEST = 64.0  # bytes: shorter messages cost the same
 _SENDS = slice(0, KINDS * len(_KNOTS))
 _WHOLE = slice(_SENDS.stop, _SENDS.stop + len(_KNOTS))  # of the vector's length
 _EACH = slice(_WHOLE.stop, _WHOLE.stop + len(_KNOTS))  # of a rank's part of the vector
@@ -50,7 +51,7 @@ class Prior:
     algorithm: float = 0.3
     run: float = 0.6
     family_in_run: float = 0.4
-    drift: float = 0.03
+    drift: float = 0.05
     family_drift: float = 0.03
     whole: float = 0.14
     each: float = 0.08
@@ -64,7 +65,7 @@ class Prior:
 
 # Of what a run has of its own: the share that no other run has, and the share of all runs of a
 # session, which are a day or so apart; the rest is of runs near in scale and time.
-_OF_THE_RUN, _OF_THE_SESSION = 0.2, 0.4
+_OF_THE_RUN, _OF_THE_SESSION = 0.05, 0.6
 
 _WEEK = 7.0
 
@@ -217,7 +218,7 @@ class Costs:
                 times[i, k] = send.times
                 base[i, k] = math.log(alpha + beta * send.bytes)
                 first = send.kind * len(_KNOTS)
-                hats[i, k, first : first + len(_KNOTS)] = _hats(send.bytes)
+                hats[i, k, first : first + len(_KNOTS)] = _hats(max(send.bytes, _SHORTEST))
             fixed[i, _WHOLE] = _hats(case.bytes)
             fixed[i, _EACH] = _hats(case.bytes / case.ranks)
 
