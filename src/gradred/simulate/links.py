@@ -71,7 +71,10 @@ def link(training: Training, terms: Terms) -> Link:
     if p == 1:
         return Link(0.0, 0.0)
     each = p / nodes
-    inside = terms.inside * 2 * (p - 1) / p if each > 1 else 0.0
+    # Inside a node messages go around its own GPUs; of those around all GPUs a part of it has less
+    # to carry, as they enter and leave by the network.
+    share = math.sqrt((each - 1) / each * (p - 1) / p) if each > 1 else 0.0
+    inside = terms.inside * 2 * share
     alpha = terms.latency_inside * math.log2(max(2.0, each)) if each > 1 else 0.0
     if nodes == 1:
         return Link(alpha, inside)
