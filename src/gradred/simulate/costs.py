@@ -69,6 +69,8 @@ _OF_THE_RUN, _OF_THE_SESSION = 0.05, 0.6
 
 _WEEK = 7.0
 
+_AT_ONCE = 500  # cases that are predicted together, which bounds the memory
+
 # Columns of the traits of a case.
 _FAMILY, _KEY, _SCALE, _RUN_SCALE, _DAY, _RUN, _PER_NODE = range(7)
 _TRAITS = 7
@@ -144,8 +146,14 @@ class Costs:
             (case, run) for case, runs in zip(cases, stand_ins, strict=True) for run, _ in runs
         ]
         asked = [case for case, _ in pairs]
-        found = self._process.predict(
-            self._traits(asked, [run for _, run in pairs]), self._linear(asked)
+        traits = self._traits(asked, [run for _, run in pairs])
+        parts = [
+            self._process.predict(traits[k : k + _AT_ONCE], self._linear(asked[k : k + _AT_ONCE]))
+            for k in range(0, len(asked), _AT_ONCE)
+        ]
+        found = Estimate(
+            np.concatenate([part.mean for part in parts] or [np.zeros(0)]),
+            np.concatenate([part.deviation for part in parts] or [np.zeros(0)]),
         )
         mean, deviation = np.zeros(len(cases)), np.zeros(len(cases))
         first = 0

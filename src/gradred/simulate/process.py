@@ -20,6 +20,7 @@ _ROUNDS = 10
 _TRUSTING = 5  # rounds in which every measurement counts: the first guesses are far off
 _TAIL = 4.0  # degrees of freedom of Student's t: how little a measurement far off counts
 _LEAST_TRUST = 0.03
+_NARROW = 1e-3  # share of the largest variance below which a direction is left out
 _SETTLED = 0.02  # a step so small, of a logarithm, is the last
 
 
@@ -65,6 +66,7 @@ class Process:
             noise: standard deviation of each of them.
         """
         self._parts, self._traits = parts, traits
+        self._roots = [_root(part.covariance) for part in parts]
         self._alike = [part.alike(traits, traits) for part in parts]
         unknowns = max(part.unknowns.stop for part in parts)
         latent = np.zeros((len(measured), unknowns))
@@ -73,9 +75,9 @@ class Process:
             value, slopes = linear(latent)
             gram = self._gram(self._alike, slopes, slopes)
             spread = noise**2 / trust
-            self._factor = np.linalg.cholesky(gram + np.diag(spread + 1e-9))
+            self._measured = gram + np.diag(spread + 1e-9)
             target = measured - value + np.einsum("ru,ru->r", slopes, latent)
-            self._weights = self._solve(target)
+            self._weights: Floats = np.linalg.solve(self._measured, target)
             self._slopes = slopes
             moved = self._latent(self._alike) - latent
             latent = latent + np.clip(moved, -1.5, 1.5)
@@ -93,32 +95,31 @@ class Process:
         mean, slopes = linear(latent)
         cross = self._gram(alike, slopes, self._slopes)
         own = np.zeros(len(mean))
-        for part in self._parts:
-            mine = slopes[:, part.unknowns]
-            same = np.array(
-                [part.alike(traits[i : i + 1], traits[i : i + 1])[0, 0] for i in range(len(mean))]
-            )
-            own += same * np.einsum("ru,uv,rv->r", mine, part.covariance, mine)
-        known = np.linalg.solve(self._factor, cross.T)
-        variance = own - np.einsum("mr,mr->r", known, known)
+        for part, root in zip(self._parts, self._roots, strict=True):
+            same = [part.alike(one[None, :], one[None, :])[0, 0] for one in traits]
+            own += np.array(same) * ((slopes[:, part.unknowns] @ root) ** 2).sum(axis=1)
+        known = np.linalg.solve(self._measured, cross.T)
+        variance = own - np.einsum("rm,mr->r", cross, known)
         return Estimate(mean, np.sqrt(np.maximum(variance, 0.0)))
 
     def _gram(self, alike: Sequence[Floats], rows: Floats, columns: Floats) -> Floats:
         total = np.zeros((len(rows), len(columns)))
-        for part, same in zip(self._parts, alike, strict=True):
-            left = rows[:, part.unknowns] @ part.covariance
-            total += same * (left @ columns[:, part.unknowns].T)
+        for part, root, same in zip(self._parts, self._roots, alike, strict=True):
+            left, right = rows[:, part.unknowns] @ root, columns[:, part.unknowns] @ root
+            total += same * (left @ right.T)
         return total
 
     def _latent(self, alike: Sequence[Floats]) -> Floats:
         """The unknowns of cases that are so much alike the measured ones."""
         pulled = self._weights[:, None] * self._slopes
         latent = np.zeros((len(alike[0]), self._slopes.shape[1]))
-        for part, same in zip(self._parts, alike, strict=True):
-            latent[:, part.unknowns] += same @ (pulled[:, part.unknowns] @ part.covariance)
+        for part, root, same in zip(self._parts, self._roots, alike, strict=True):
+            latent[:, part.unknowns] += (same @ (pulled[:, part.unknowns] @ root)) @ root.T
         return latent
 
-    def _solve(self, target: Floats) -> Floats:
-        half = np.linalg.solve(self._factor, target)
-        solved: Floats = np.linalg.solve(self._factor.T, half)
-        return solved
+
+def _root(covariance: Floats) -> Floats:
+    """A narrow matrix whose square is the covariance: what is smooth has few directions."""
+    values, vectors = np.linalg.eigh(covariance)
+    kept = values > _NARROW * values[-1]
+    return np.asarray(vectors[:, kept] * np.sqrt(values[kept]))
