@@ -62,6 +62,12 @@ def text(record: Mapping[str, object]) -> str:
     ]
     for part in ("by_source", "by_scheduler", "by_framework"):
         lines += _section(validated[part])
+    lines += ["", "Furthest off, and why:"] if validated["worst"] else []
+    for one in validated["worst"]:
+        lines.append(
+            f"  {one['error_percent']:.0f} %: {one['model']}, {one['framework']}, "
+            f"{one['gpus']} GPUs, {one['network']}: {one['why']}"
+        )
     return "\n".join(lines)
 
 

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from gradred.simulate import accuracy
 from gradred.simulate.accuracy import Trial
 from gradred.simulate.allreduce import NORMAL
+from gradred.simulate.links import is_server
 from gradred.simulate.throughput import Speed, Training
 from gradred.simulate.training import Trainings
 
 _FOLDS = 6
+_WORST = 8  # trials furthest off that are told
 _NARROWEST, _WIDEST = 1.0, 3.0  # deviations to both sides of a band
 STEPS = ("inside", "across", "between", "elsewhere")
 
@@ -86,7 +88,41 @@ def summary(found: Sequence[Attempt], reach: dict[str, float]) -> dict[str, obje
         "by_framework": _by(
             found, reach, lambda t: {"framework": t.framework, "precision": t.precision}
         ),
+        "worst": _worst(found),
     }
+
+
+def _worst(found: Sequence[Attempt]) -> list[dict[str, object]]:
+    """The trials furthest off, one of each model and framework, with the likely cause."""
+    first: dict[tuple[str, ...], Attempt] = {}
+    for attempt in sorted(found, key=lambda one: -one.trial.percent):
+        at = attempt.speed.training
+        first.setdefault((at.model, at.framework, at.network, at.precision), attempt)
+    return [
+        {
+            "model": attempt.speed.training.model,
+            "framework": attempt.speed.training.framework,
+            "network": attempt.speed.training.network,
+            "scheduler": attempt.speed.training.scheduler,
+            "gpus": attempt.speed.training.gpus,
+            "error_percent": round(attempt.trial.percent, 1),
+            "why": _why(attempt),
+        }
+        for attempt in list(first.values())[:_WORST]
+    ]
+
+
+def _why(attempt: Attempt) -> str:
+    at = attempt.speed.training
+    if attempt.step == "elsewhere":
+        return "neither its setting nor its work on one device was left"
+    if is_server(at) and at.nodes > 1:
+        return "parameter servers across nodes: no two settings of them are alike"
+    if attempt.step == "across" and attempt.is_whole:
+        return "no run across nodes was left, so the network counts by its name"
+    if attempt.trial.predicted > attempt.trial.measured:
+        return "something beside communication slows this many GPUs, such as the node's input"
+    return "its messages overlap or its network does better than in like settings"
 
 
 def _by(
