@@ -195,14 +195,9 @@ def test_algorithm_that_switches_follows_the_one_whose_time_it_shares() -> None:
 def test_name_that_the_library_did_not_heed_counts_as_what_it_ran() -> None:
     other = [row for row in rows((8, 16)) if row.case.algorithm != "ring"]
     unheeded = [
-        Measured(
-            case("recursive_doubling", p, 8 << 20, impl="other"),
-            halving(p, 8 << 20),
-            None,
-            None,
-            None,
-        )
+        Measured(case("recursive_doubling", p, n, impl="other"), halving(p, n), None, None, None)
         for p in (8, 16)
+        for n in SIZES[-4:]
     ]
     model = Clusters([*other, *unheeded])
     reason = model.reason(case("recursive_doubling", 32, 8 << 20, impl="other", run=""))

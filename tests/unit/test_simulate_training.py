@@ -260,3 +260,14 @@ def test_record_has_each_row_in_order_and_the_error_of_the_whole(
     assert whole["rows"] == 12
     assert whole["median_error_percent"] < 10
     assert "4 throughputs predicted (simulated)" in capsys.readouterr().out
+
+
+def test_table_of_networks_is_part_of_the_package() -> None:
+    root = Path(__file__).resolve().parents[2]
+    folder = root / "src" / "gradred" / "simulate" / "data"
+    assert {path.suffix for path in folder.iterdir()} == {".json"}
+    assert '"gradred.simulate" = ["data/*.json"]' in (root / "pyproject.toml").read_text()
+    assert "src/gradred/simulate/data *.json" in (root / "MANIFEST.in").read_text()
+    table = json.loads((folder / "models.json").read_text())
+    assert table["source"]
+    assert table["licence"]

@@ -12,7 +12,7 @@ from gradred.simulate.throughput import Training
 # Bytes per second that one GPU moves through the links of its node.
 _INSIDE = (("nvlink", 60e9), ("pcie", 5e9), ("", 8e9))
 # Share of its name's bits per second that an allreduce gets from a network.
-_SHARES = (("tcp", "infiniband", 0.25), ("gbe", "", 0.9), ("infiniband", "", 0.65), ("", "", 0.5))
+_SHARES = (("tcp", "infiniband", 0.25), ("gbe", "", 0.9), ("infiniband", "", 0.58), ("", "", 0.5))
 _LATENCY_INSIDE = 2e-5  # seconds of a message among the GPUs of a node, per doubling
 _LATENCY = {True: 2.5e-4, False: 7e-5}  # among eight GPUs of several nodes: by TCP or not
 _BITS = re.compile(r"(\d+(?:\.\d+)?)\s*G(?:b|bit|bE)\b", re.IGNORECASE)

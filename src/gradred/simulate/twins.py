@@ -19,6 +19,7 @@ from gradred.simulate.patterns import Pattern
 # Differences of logarithms: two times are of one algorithm at most so far apart, and a name is
 # doubted if its time is so far from that of the same algorithm by somebody else.
 _ALIKE, _SAME, _DOUBTFUL = 0.35, 0.05, 0.25
+_OFTEN = 3  # lengths of a run at which a name must be doubted: one may be chance
 _OTHERS = 0.4  # weight of what other switching algorithms of the same library took
 
 
@@ -34,11 +35,23 @@ class Twins:
         self._seen: dict[tuple[str, str], list[tuple[float, float, str, float]]]
         self._seen = collections.defaultdict(list)
         self._doubted: set[tuple[str, str]] = set()
+        unheeded: dict[tuple[str, int, str, str], list[tuple[Measured, str]]]
+        unheeded = collections.defaultdict(list)
         for group in beside.values():
             for row in group:
-                self._look(row, group)
+                other = self._look(row, group)
+                if other:
+                    case = row.case
+                    unheeded[case.run, case.ranks, case.impl, case.algorithm].append((row, other))
+        for (_, _, impl, algorithm), found in unheeded.items():
+            if len(found) >= _OFTEN:
+                self._doubted.add((impl, algorithm))
+            for row, other in found:
+                own = patterns.family_of(row.case) or other
+                self._remember(row, {other if len(found) >= _OFTEN else own: 1.0})
 
-    def _look(self, row: Measured, group: Sequence[Measured]) -> None:
+    def _look(self, row: Measured, group: Sequence[Measured]) -> str | None:
+        """Remember what a row is; of one that is doubted the family that it seems to be."""
         fixed = [
             (abs(math.log(row.us / other.us)), other.case.impl, family)
             for other in group
@@ -47,22 +60,22 @@ class Twins:
             and not patterns.is_switching(other.case.algorithm)
             and (family := patterns.family_of(other.case))
         ]
-        name = (row.case.impl, row.case.algorithm)
-        own = None if patterns.is_switching(row.case.algorithm) else patterns.family_of(row.case)
-        found = own
-        if own is None and fixed and min(fixed)[0] <= _ALIKE:
-            found = min(fixed)[2]
-        elif own is not None:
-            same = [far for far, impl, family in fixed if family == own and impl != row.case.impl]
-            others = [(far, family) for far, _, family in fixed if family != own]
-            if same and others and min(same) > _DOUBTFUL and min(others)[0] <= _SAME:
-                found = min(others)[1]
-                self._doubted.add(name)
-        if found:
-            self._exact[row.case] = found
-            self._remember(row, {found: 1.0} if found == own else _weights(fixed))
+        if patterns.is_switching(row.case.algorithm):
+            if fixed and min(fixed)[0] <= _ALIKE:
+                self._remember(row, _weights(fixed))
+            return None
+        own = patterns.family_of(row.case)
+        if own is None:
+            return None
+        same = [far for far, impl, family in fixed if family == own and impl != row.case.impl]
+        others = [(far, family) for far, _, family in fixed if family != own]
+        if same and others and min(same) > _DOUBTFUL and min(others)[0] <= _SAME:
+            return min(others)[1]
+        self._remember(row, {own: 1.0})
+        return None
 
     def _remember(self, row: Measured, weights: dict[str, float]) -> None:
+        self._exact[row.case] = max(weights, key=lambda family: weights[family])
         place = (math.log2(row.case.nodes), math.log2(max(1, row.case.bytes)))
         for family, weight in weights.items():
             self._seen[row.case.impl, row.case.algorithm].append((*place, family, weight))
