@@ -15,6 +15,7 @@ from gradred.simulate.costs import Prior
 from gradred.simulate.measured import Case, Measured
 
 _WORST = 4  # trials furthest off that are told, of those near in time and of the others
+_BORROWED = 100  # trials of other clusters that count beside a cluster's own
 _NARROWEST = 1.0  # deviations: trials within the calibrated scales may flatter the band
 
 
@@ -86,11 +87,12 @@ def widths(found: Sequence[Attempt]) -> Widths:
     for near in (True, False):
         trials = [trial for name, own in groups.items() if name[2] == near for trial in own]
         common[near] = max(_NARROWEST, accuracy.width(trials) or NORMAL)
-    own = {
-        name: max(_NARROWEST, width)
-        for name, trials in groups.items()
-        if (width := accuracy.width(trials)) is not None
-    }
+    own = {}
+    for name, trials in groups.items():
+        width = accuracy.width(trials)
+        if width is not None:
+            few = _BORROWED / (_BORROWED + len(trials))
+            own[name] = max(_NARROWEST, (1 - few) * width + few * common[name[2]])
     return Widths(own, common)
 
 
