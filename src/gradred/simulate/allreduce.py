@@ -44,7 +44,7 @@ class Cluster:
         self._noise = prior.noise
         self._twins = Twins(rows)
         self._costs = Costs(rows, self._twins.pattern, prior)
-        self._ranks = sorted({row.case.ranks for row in rows})
+        self._nodes = sorted({row.case.nodes for row in rows})
         self._runs = {row.case.run for row in rows}
         self._keys = {row.case.key for row in rows}
         self._measured = {
@@ -94,14 +94,12 @@ class Cluster:
         return "; ".join(parts)
 
     def _scale(self, case: Case) -> str:
-        low, high = self._ranks[0], self._ranks[-1]
-        if case.ranks > high:
-            return f"{case.ranks / high:.3g} times the largest measured scale of {high} ranks"
-        if case.ranks < low:
-            return f"below the smallest measured scale of {low} ranks"
-        return f"{'at a' if case.ranks in self._ranks else 'between'} measured scale" + (
-            "" if case.ranks in self._ranks else "s"
-        )
+        low, high = self._nodes[0], self._nodes[-1]
+        if case.nodes > high:
+            return f"{case.nodes / high:.3g} times the largest measured scale of {high} nodes"
+        if case.nodes < low:
+            return f"below the smallest measured scale of {low} nodes"
+        return "at a measured scale" if case.nodes in self._nodes else "between measured scales"
 
 
 class Clusters:
@@ -148,9 +146,8 @@ class Clusters:
             return self._clusters[name].reason(case)
         others = [f"{system} ({buffer})" for system, buffer in self._standing_in(name)]
         own = self._clusters[self._standing_in(name)[0]].reason(case)
-        return (
-            f"{case.system} ({case.buffer}) was not measured: {', '.join(others)} stand in; {own}"
-        )
+        asked, names = f"{case.system} ({case.buffer})", ", ".join(others)
+        return f"{asked} was not measured: {names} in its place; {own}"
 
 
 def cluster_of(case: Case) -> tuple[str, str]:

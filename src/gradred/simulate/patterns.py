@@ -194,13 +194,14 @@ def _trees(place: _Place, case: Case) -> list[Send]:
 
 
 def _gpu_ring(place: _Place, case: Case) -> list[Send]:
-    return [Send(REDUCED, 2 * (place.p - 1), place.n / place.p)]
+    kind = INSIDE if place.nodes <= 1 else REDUCED
+    return [Send(kind, 2 * (place.p - 1), place.n / place.p)]
 
 
 def _gpu_tree(place: _Place, case: Case) -> list[Send]:
     piece = _piece(place.n)
     return [
-        Send(REDUCED, 2 * math.log2(max(2.0, place.nodes)), piece),
+        Send(REDUCED, 2 * math.log2(place.nodes), piece),
         Send(INSIDE, 2 * (place.r - 1), piece),
         Send(FLOW, 1, place.n),
     ]

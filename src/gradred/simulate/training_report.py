@@ -74,7 +74,8 @@ def text(record: Mapping[str, object]) -> str:
 def _section(entries: Sequence[Mapping[str, object]]) -> list[str]:
     lines = []
     for entry in entries:
-        name = " ".join(value for value in entry.values() if isinstance(value, str))
+        words = [value for value in entry.values() if isinstance(value, str) and value]
+        name = " ".join(words) or "no scheduler named"
         for how in ("setting_left_out", "network_unseen"):
             chosen = entry.get(how)
             if isinstance(chosen, dict):
