@@ -29,7 +29,7 @@ COMMANDS = {
     "ps": "the jobs of this user on this host: where each rank is and what it waits for",
     "bench": "measure allreduce as the OSU benchmarks do, and compare it with its peers",
     "explain": "which plan serves a call, why, and how long it takes",
-    "simulate": "what plans take in simulated time on clusters that need not be here",
+    "simulate": "predict allreduce and training on clusters that need not be here",
     "info": "what gradred finds here, and each setting with its source",
     "doctor": "check MPI, host, network and GPU, and say how to mend what is wrong",
 }

@@ -17,6 +17,7 @@ from typing import Any
 from gradred._util import text
 from gradred.bench import options, plot, rank_zero
 from gradred.bench.options import byte_count, positive
+from gradred.cli import predicted_rows
 from gradred.errors import UsageError, explain
 from gradred.simulate import calibration, plans, presets, sweep
 
@@ -26,11 +27,27 @@ _FORMATS = (".svg", ".png", ".pdf")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare what can be simulated, and the options of each."""
-    parser.epilog = "docs/simulate-schedules.md explains the networks, the plans and the columns."
+    parser.epilog = (
+        "docs/simulate-schedules.md explains the networks, the plans and the columns, "
+        "docs/simulate.md predictions from measurements (--rows)."
+    )
     kinds = parser.add_subparsers(dest="simulated", metavar="WHAT", title="what", required=True)
     name, about = "allreduce", "times of allreduce on a cluster, by plan and length"
     one = kinds.add_parser(name, help=about, description=f"Simulate {about}.", allow_abbrev=False)
     _configure_allreduce(one)
+    about = "throughput of data-parallel training, from measurements at smaller scales"
+    one = kinds.add_parser(
+        "training", help=about, description=f"Predict {about}.", allow_abbrev=False
+    )
+    one.add_argument(
+        "--calibrate", metavar="FIT.csv", help="measurements, with the columns of ROWS.csv"
+    )
+    predicted_rows.add_options(one, "iteration_scaling.csv")
+    one.add_argument(
+        "--json", metavar="FILE",
+        help="write each row with its prediction and band, and the error in cross-validation; "
+        "`-` is stdout, then the table goes to stderr",
+    )  # fmt: skip
 
 
 def _configure_allreduce(parser: argparse.ArgumentParser) -> None:
@@ -58,9 +75,11 @@ def _configure_allreduce(parser: argparse.ArgumentParser) -> None:
         help="look at vectors of this length closely, beside the sweep from 8 B to 1 GiB",
     )  # fmt: skip
     parser.add_argument(
-        "--calibrate", metavar="BENCH.json",
-        help="fit the network to times that `gradred bench --plan all --json BENCH.json` measured",
+        "--calibrate", metavar="FILE",
+        help="fit the network to times that `gradred bench --plan all --json FILE` measured; with "
+        "--rows: published measurements (CSV)",
     )  # fmt: skip
+    predicted_rows.add_options(parser, "allreduce_clusters_fit.csv")
     parser.add_argument(
         "--noise", type=_deviation, default=0.0, metavar="S",
         help="deviation of the logarithm of each message's and each reduction's time, such as 0.1; "
@@ -80,6 +99,8 @@ def _configure_allreduce(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Simulate, print, and write what is asked for."""
+    if arguments.simulated != "allreduce" or arguments.rows is not None:
+        return predicted_rows.predict(arguments.simulated, arguments)
     _check_files(arguments)
     with _interruptible():
         record = sweep.run(_question(arguments))

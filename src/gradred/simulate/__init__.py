@@ -1,1 +1,1 @@
-"""Simulated time: what plans take on clusters that need not be here."""
+"""Simulated and predicted times of allreduce and training, on clusters that need not be here."""

@@ -1,0 +1,93 @@
+"""`gradred simulate ... --rows`: predict what was not measured, with the error of the prediction."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from gradred._util import files
+from gradred.errors import UsageError, explain
+
+
+def add_options(parser: argparse.ArgumentParser, columns: str) -> None:
+    """Declare the file of what is predicted.
+
+    Args:
+        parser: of a kind of prediction.
+        columns: the published file that has the same columns.
+    """
+    parser.add_argument(
+        "--rows", metavar="ROWS.csv",
+        help="predict these rows from the measurements of --calibrate FIT.csv: both have the "
+        f"columns of {columns}, in ROWS the measured ones are empty or absent",
+    )  # fmt: skip
+
+
+def predict(kind: str, arguments: argparse.Namespace) -> int:
+    """Calibrate, predict, print the error.
+
+    Args:
+        kind: a key of `KINDS`.
+        arguments: calibrate, rows, json.
+    """
+    if arguments.calibrate is None or arguments.rows is None:
+        missing = "--calibrate FIT.csv" if arguments.calibrate is None else "--rows ROWS.csv"
+        found = f"{missing} is missing"
+        raise UsageError(explain(f"simulate {kind}", found, "Name both files"))
+    _require_writable(arguments.json)
+    record, text = KINDS[kind](arguments.calibrate, arguments.rows)
+    if arguments.json is not None:
+        _write(arguments.json, json.dumps(record, indent=1) + "\n")
+    print(text, file=sys.stderr if arguments.json == "-" else sys.stdout, flush=True)
+    return 0
+
+
+def _allreduce(calibrate: str, rows: str) -> tuple[dict[str, object], str]:
+    from gradred.simulate import report  # here, since it loads NumPy's linear algebra
+
+    record = report.allreduce(calibrate, rows)
+    return record, report.text(record)
+
+
+def _training(calibrate: str, rows: str) -> tuple[dict[str, object], str]:
+    from gradred.simulate import training_report
+
+    record = training_report.training(calibrate, rows)
+    return record, training_report.text(record)
+
+
+KINDS: dict[str, Callable[[str, str], tuple[dict[str, object], str]]] = {
+    "allreduce": _allreduce,
+    "training": _training,
+}
+"""Of what can be predicted: a function of the names of both files."""
+
+
+def _require_writable(name: str | None) -> None:
+    """Before the work begins; makes the folder."""
+    if name is None or name == "-":
+        return
+    path = Path(name)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not path.exists()
+        if not path.is_fifo():  # who reads a pipe takes its closing for the end
+            os.close(files.create(path, append=True))
+        if is_new:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        found = f"it cannot be written ({error.strerror})"
+        remedy = "Name a file in a folder that exists or can be made"
+        raise UsageError(explain(f"--json {name}", found, remedy)) from None
+
+
+def _write(name: str, text: str) -> None:
+    if name == "-":
+        sys.stdout.write(text)
+        return
+    with open(files.create(name), "w", encoding="utf-8") as file:
+        file.write(text)

@@ -1,0 +1,75 @@
+"""How far predictions lie from what was measured, in percent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+QUANTILE = 0.90  # of the measurements that a band is to hold
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A measurement, predicted from others: logarithms, and the deviation that was claimed."""
+
+    measured: float
+    predicted: float
+    deviation: float
+
+    @property
+    def percent(self) -> float:
+        """How far the prediction lies from the measurement."""
+        return 100 * abs(math.expm1(self.predicted - self.measured))
+
+    @property
+    def deviations(self) -> float:
+        """The same, in deviations."""
+        return abs(self.predicted - self.measured) / max(self.deviation, 1e-9)
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Of several trials: the median error, the 95th percentile, the largest, all in percent."""
+
+    rows: int
+    median: float
+    p95: float
+    largest: float
+    bias: float
+    within_band: float
+
+    def record(self) -> dict[str, float | int]:
+        """As the JSON holds it."""
+        return {
+            "rows": self.rows,
+            "median_error_percent": round(self.median, 3),
+            "p95_error_percent": round(self.p95, 3),
+            "largest_error_percent": round(self.largest, 3),
+            "bias_percent": round(self.bias, 3),
+            "within_band_percent": round(self.within_band, 1),
+        }
+
+
+def accuracy(trials: Sequence[Trial], width: float) -> Accuracy:
+    """Summary of at least one trial; a band reaches `width` deviations to both sides."""
+    errors = np.array([trial.percent for trial in trials])
+    signed = np.array([trial.predicted - trial.measured for trial in trials])
+    inside = np.array([trial.deviations <= width for trial in trials])
+    return Accuracy(
+        len(trials),
+        float(np.median(errors)),
+        float(np.percentile(errors, 95)),
+        float(errors.max()),
+        float(100 * np.expm1(np.median(signed))),
+        float(100 * inside.mean()),
+    )
+
+
+def width(trials: Sequence[Trial]) -> float | None:
+    """Deviations to both sides that hold the right share of the trials; None of too few."""
+    if len(trials) < 10:
+        return None
+    return float(np.quantile([trial.deviations for trial in trials], QUANTILE))

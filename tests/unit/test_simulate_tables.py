@@ -1,0 +1,106 @@
+"""Tables of measurements: what is wrong with a file is told with its line and column."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradred import cli
+from gradred.errors import UsageError
+from gradred.simulate import measured, tables, throughput
+from gradred.simulate.tables import Column
+
+HEADING = "system,nodes,ranks,buffer,library,impl,algorithm,segment_bytes,bytes,median_us"
+ROW = "there,8,8,host,MPI 1,mpi,ring,,1024,12.5"
+
+
+def written(folder: Path, *lines: str) -> str:
+    path = folder / "table.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ((), "line 1: there is no heading"),
+        (("a,b", "1,2"), "line 1, column system: the heading lacks it (it has a, b)"),
+        ((f"{HEADING},bytes", f"{ROW},1"), "line 1, column bytes: two columns have this name"),
+        ((HEADING,), "line 2: it has a heading and no measurement"),
+        ((HEADING, ROW, f"{ROW},1"), "line 3: it has 11 fields, and the heading has 10"),
+        ((HEADING, "", ROW.replace("8,8", "8,x")), "line 3, column ranks: it is 'x', no whole"),
+        ((HEADING, ROW.replace("8,8", "0,8")), "line 2, column nodes: it is '0', no whole number"),
+        ((HEADING, ROW.replace("1024", "-1")), "line 2, column bytes: it is '-1', no whole number"),
+        (
+            (HEADING, ROW.replace("12.5", "nan")),
+            "column median_us: it is 'nan', not a number above",
+        ),
+        ((HEADING, ROW.replace("12.5", "0")), "column median_us: it is '0', not a number above 0"),
+        ((HEADING, ROW.replace("12.5", "")), "line 2, column median_us: it is empty"),
+        ((HEADING, ROW.replace("there", "")), "line 2, column system: it is empty"),
+        ((HEADING, ROW.replace("there", 'a"b"')[:3] + '"x'), "line 2: "),
+    ],
+)
+def test_bad_tables_are_told_with_file_line_and_column(
+    tmp_path: Path, lines: tuple[str, ...], told: str
+) -> None:
+    path = written(tmp_path, *lines)
+    with pytest.raises(UsageError) as caught:
+        measured.read_fit(path)
+    assert str(caught.value).startswith(f"{path}, ")
+    assert told in str(caught.value)
+
+
+def test_file_that_is_no_text_or_is_not_there_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_bytes(f"{HEADING}\nthere\xff".encode("latin-1"))
+    with pytest.raises(UsageError, match="line 2: byte 0xff is not UTF-8"):
+        measured.read_fit(str(path))
+    with pytest.raises(UsageError, match="it cannot be read"):
+        measured.read_fit(str(tmp_path / "none.csv"))
+    with pytest.raises(UsageError, match="it cannot be read"):
+        measured.read_fit(str(tmp_path))
+
+
+def test_lines_are_counted_as_an_editor_does(tmp_path: Path) -> None:
+    path = written(tmp_path, "a,b", '"two', 'lines",1', "x,y")
+    with pytest.raises(UsageError, match="line 4, column b: it is 'y'"):
+        tables.read(path, {"a": Column(tables.words), "b": Column(tables.count)})
+
+
+def test_rows_to_predict_need_no_times_and_other_columns_are_passed_over(tmp_path: Path) -> None:
+    bare = HEADING.replace(",median_us", ",more")
+    path = written(tmp_path, bare, ROW.replace("12.5", "anything"))
+    (case,) = measured.read_rows(path)
+    assert (case.nodes, case.bytes, case.run, case.note) == (8, 1024, "", "")
+    path = written(tmp_path, HEADING, ROW.replace("12.5", ""), ROW.replace("12.5", "nonsense"))
+    assert len(measured.read_rows(path)) == 2
+
+
+def test_bad_table_of_training_is_told_too(tmp_path: Path) -> None:
+    heading = "cluster,model,batch,precision,network,scheduler,framework,gpus,nodes,images_per_s"
+    path = written(tmp_path, heading, "c,ResNet-50,64,fp32,10 GbE,BSP,f,8,two,100")
+    with pytest.raises(UsageError, match=r"line 2, column nodes: it is 'two', no whole number"):
+        throughput.read_fit(path)
+
+
+@pytest.mark.parametrize("what", ["allreduce", "training"])
+def test_command_ends_with_usage_and_names_the_column(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    path = written(tmp_path, "a,b", "1,2")
+    words = ["simulate", what, "--calibrate", path, "--rows", path]
+    assert cli.main(words) == cli.USAGE
+    assert f"gradred simulate: {path}, line 1, column" in capsys.readouterr().err
+
+
+def test_case_reads_ports_torus_and_day_from_its_columns(tmp_path: Path) -> None:
+    heading = HEADING.replace("median_us", "run,note")
+    row = ROW.replace("12.5", "2025_03_27___04_01_47,torus 2x4; 3 ports")
+    (case,) = measured.read_rows(written(tmp_path, heading, row))
+    assert (case.ports, case.torus) == (3, (2, 4))
+    assert case.day is not None
+    row = ROW.replace("12.5", "2025_13_99_x,")
+    (case,) = measured.read_rows(written(tmp_path, heading, row))
+    assert (case.ports, case.torus, case.day) == (1, (), None)

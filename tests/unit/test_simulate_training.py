@@ -1,0 +1,273 @@
+"""Predictions of training: gradients, overlap, a known network found again, the command."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gradred import cli
+from gradred.simulate import accuracy, iteration, links, networks, training_validation
+from gradred.simulate.iteration import Link, Scheme
+from gradred.simulate.networks import Network
+from gradred.simulate.throughput import Speed, Training
+from gradred.simulate.training import Trainings
+
+COLUMNS = (
+    *("source", "cluster", "model", "batch", "precision", "network", "scheduler"),
+    *("framework", "options", "gpus", "nodes"),
+)
+
+
+def setting(gpus: int = 1, nodes: int = 1, **more: object) -> Training:
+    given: dict[str, object] = {
+        "source": "ours",
+        "cluster": "8 nodes x 4 GPUs",
+        "model": "ResNet-50",
+        "batch": 64,
+        "precision": "fp32",
+        "network": "PCIe within a node; 10 GbE TCP",
+        "scheduler": "BSP",
+        "framework": "PyTorch Horovod",
+        "options": "allreduce",
+        "gpus": gpus,
+        "nodes": nodes,
+    }
+    return Training(**{**given, **more})  # type: ignore[arg-type]
+
+
+# ---- networks ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "elements"),
+    [
+        ("ResNet-50 v1.5", "", 25_557_032),
+        ("VGG-16", "", 138_357_544),
+        ("AlexNet", "", 61_100_840),
+        ("BERT-Base", "", 109_482_240),
+        ("BERT-Base", "sequence length 64", 110_111_042),
+        ("BERT-Large", "sequence length 64", 336_232_258),
+        ("GPT-2 small", "", 124_439_808),
+    ],
+)
+def test_networks_have_the_known_number_of_parameters(
+    model: str, options: str, elements: int
+) -> None:
+    network = networks.find(model, options)
+    assert network.is_known
+    assert network.elements.sum() == elements
+    assert list(network.ready) == sorted(network.ready)
+    assert network.ready[-1] == 1.0
+
+
+def test_transformer_by_its_numbers_has_about_as_many_parameters_as_its_name_says() -> None:
+    network = networks.find("GPT h1536 l16 s2048 v51200 (498M)", "")
+    assert 0.9 < float(network.elements.sum()) / 498e6 < 1.1
+
+
+def test_unknown_network_is_marked_as_a_guess() -> None:
+    assert not networks.find("nobody's", "").is_known
+
+
+# ---- one iteration ----------------------------------------------------------------------------
+
+EVEN = Network("even", True, np.full(10, 1e6), np.arange(1, 11) / 10)
+
+
+def added(kind: str, link: Link, bucket: float = 0.0, overlap: float = 1.0) -> float:
+    scheme = Scheme(kind, bucket)
+    return iteration.added(EVEN, 0.3, scheme, link, itemsize=4.0, overlap=overlap)
+
+
+def test_one_message_after_backward_is_added_in_full_with_its_packing() -> None:
+    assert added("whole", Link(1e-3, 1e-9)) == pytest.approx(1e-3 + 0.04, rel=0.05)
+
+
+def test_of_messages_that_overlap_the_last_one_alone_is_added() -> None:
+    assert added("tensor", Link(0.0, 1e-9)) == pytest.approx(4e-3)
+
+
+def test_of_a_slow_network_what_does_not_fit_into_backward_is_added() -> None:
+    link = Link(0.0, 1e-8)  # 40 ms a gradient, and backward makes one each 20 ms
+    assert added("tensor", link) == pytest.approx(0.4 - 0.18)
+    assert added("tensor", link) < added("whole", link)
+
+
+def test_merging_spares_latency_and_costs_nothing_without_it() -> None:
+    slow = Link(30e-3, 1e-10)
+    assert added("merged", slow) < added("tensor", slow)
+    quick = Link(0.0, 1e-9)
+    assert added("merged", quick) == pytest.approx(added("tensor", quick))
+
+
+def test_one_bucket_for_all_is_one_message() -> None:
+    link = Link(1e-3, 1e-9)
+    assert added("bucket", link, bucket=1e12) == pytest.approx(added("whole", link), rel=0.05)
+    assert added("bucket", link, bucket=1.0) == pytest.approx(added("tensor", link))
+
+
+def test_pieces_by_priority_go_on_during_forward() -> None:
+    slow = Link(0.0, 1e-8)
+    assert added("pieces", slow) < added("tensor", slow)
+    assert added("pieces", Link(0.0, 1e-12)) >= 0
+
+
+def test_links_of_more_gpus_and_nodes_cost_more() -> None:
+    places = [(1, 1), (4, 1), (8, 2), (16, 4), (32, 8)]
+    costs = [links.link(at, links.nominal(at)) for at in (setting(*place) for place in places)]
+    assert [cost.beta for cost in costs] == sorted(cost.beta for cost in costs)
+    assert [cost.alpha for cost in costs] == sorted(cost.alpha for cost in costs)
+    assert costs[0].beta == 0
+    at = setting(8, 2)
+    faster = setting(8, 2, network="PCIe within a node; 100 Gb InfiniBand RDMA")
+    assert links.nominal(faster).between < links.nominal(at).between
+
+
+# ---- a known cluster --------------------------------------------------------------------------
+
+SCHEDULERS = ("BSP", "WFBP", "MG-WFBP")
+NETWORKS = ("PCIe within a node; 10 GbE TCP", "PCIe within a node; 100 Gb InfiniBand RDMA")
+
+
+def truth(at: Training) -> Speed:
+    """By messages that cost half as much again as the network's name says."""
+    one = {"ResNet-50": 0.25, "BERT-Base": 0.3}[at.model]
+    terms = links.nominal(at).scaled(math.log(1.5), math.log(1.5))
+    exposed = 0.0
+    if at.gpus > 1:
+        exposed = iteration.added(
+            networks.find(at.model, at.options),
+            one,
+            links.scheme(at),
+            links.link(at, terms),
+            itemsize=4.0,
+            overlap=0.7,
+        )
+    return Speed(at, at.gpus * at.batch / (one + exposed), None)
+
+
+def cluster(places: tuple[tuple[int, int], ...]) -> list[Speed]:
+    speeds = []
+    for model in ("ResNet-50", "BERT-Base"):
+        given = {"model": model, "network": "none", "scheduler": "none", "framework": "PyTorch"}
+        speeds.append(truth(setting(1, 1, **given)))
+        speeds += [
+            truth(setting(gpus, nodes, model=model, scheduler=scheduler, network=network))
+            for gpus, nodes in places
+            for scheduler in SCHEDULERS
+            for network in NETWORKS
+        ]
+    return speeds
+
+
+def test_known_cluster_is_found_again_at_two_and_four_times_the_gpus() -> None:
+    model = Trainings(cluster(((4, 1), (8, 2))))
+    errors = [
+        abs(math.expm1(model.predict(speed.training).mean - math.log(speed.images_per_s)))
+        for speed in cluster(((16, 4), (32, 8)))
+        if speed.training.gpus > 1
+    ]
+    assert sorted(errors)[len(errors) // 2] < 0.02
+    assert max(errors) < 0.08
+
+
+def test_what_was_measured_is_predicted_as_measured() -> None:
+    fit = cluster(((4, 1), (8, 2)))
+    model = Trainings(fit)
+    for speed in fit:
+        outcome = model.predict(speed.training)
+        assert math.exp(outcome.mean) == pytest.approx(speed.images_per_s, rel=0.02)
+
+
+def test_throughput_does_not_fall_with_more_gpus_on_a_fast_network() -> None:
+    model = Trainings(cluster(((4, 1), (8, 2))))
+    speeds = [model.predict(setting(p, p // 4, network=NETWORKS[1])).mean for p in (8, 16, 32, 64)]
+    assert speeds == sorted(speeds)
+
+
+def test_cross_validation_leaves_out_the_largest_scale_and_bands_hold() -> None:
+    tried = training_validation.attempts(cluster(((4, 1), (8, 2))))
+    assert {attempt.speed.training.gpus for attempt in tried} == {8}
+    known = [attempt.trial for attempt in tried if not attempt.is_whole]
+    assert len(known) == 12
+    assert accuracy.accuracy(known, 1.0).median < 10
+    reach = training_validation.widths(tried)
+    inside = [attempt.trial.deviations <= reach[attempt.step] for attempt in tried]
+    assert sum(inside) / len(inside) >= 0.85
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        setting(7, 3, model="nobody's", framework="nobody's", network=""),
+        setting(16, 4, precision="amp"),
+        setting(16, 4, batch=1),
+        setting(1, 1, batch=1 << 20),
+        setting(4096, 512, scheduler="nobody's"),
+        setting(16, 4, options="parameter server", framework="BytePS"),
+        setting(2, 4),
+    ],
+    ids=lambda at: f"{at.model}-{at.gpus}-{at.batch}",
+)
+def test_every_row_gets_an_answer_and_a_reason(strange: Training) -> None:
+    outcome = Trainings(cluster(((4, 1), (8, 2)))).predict(strange)
+    assert math.isfinite(outcome.mean)
+    assert 0 < outcome.deviation < 2
+    assert outcome.reason
+    assert outcome.step in training_validation.STEPS
+
+
+# ---- the command ------------------------------------------------------------------------------
+
+
+def write(path: Path, speeds: list[Speed], *, measured: bool) -> str:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*COLUMNS, "images_per_s", "std"])
+        for speed in speeds:
+            given = [getattr(speed.training, name) for name in COLUMNS]
+            writer.writerow([*given, speed.images_per_s if measured else "", ""])
+    return str(path)
+
+
+def test_record_has_each_row_in_order_and_the_error_of_the_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fit = write(tmp_path / "fit.csv", cluster(((4, 1), (8, 2))), measured=True)
+    wanted = [truth(setting(p, p // 4, scheduler=s)) for s in ("WFBP", "BSP") for p in (32, 16)]
+    asked = write(tmp_path / "rows.csv", wanted, measured=False)
+    out = tmp_path / "out.json"
+    words = ["simulate", "training", "--calibrate", fit, "--rows", asked, "--json", str(out)]
+    assert cli.main(words) == cli.DONE
+    record = json.loads(out.read_text())
+    assert record["schema"] == "gradred-simulate-training/1"
+    assert [(one["scheduler"], one["gpus"]) for one in record["rows"]] == [
+        (speed.training.scheduler, speed.training.gpus) for speed in wanted
+    ]
+    for one in record["rows"]:
+        assert list(one) == [
+            *COLUMNS,
+            *("predicted_images_per_s", "low_images_per_s", "high_images_per_s", "reason"),
+        ]
+        assert one["low_images_per_s"] <= one["predicted_images_per_s"] <= one["high_images_per_s"]
+        assert one["reason"].startswith("predicted (simulated): ")
+    whole = record["cross_validation"]["all"]["setting_left_out"]
+    assert whole["rows"] == 12
+    assert whole["median_error_percent"] < 10
+    assert "4 throughputs predicted (simulated)" in capsys.readouterr().out
+
+
+def test_table_of_networks_is_part_of_the_package() -> None:
+    root = Path(__file__).resolve().parents[2]
+    folder = root / "src" / "gradred" / "simulate" / "data"
+    assert {path.suffix for path in folder.iterdir()} == {".json"}
+    assert '"gradred.simulate" = ["data/*.json"]' in (root / "pyproject.toml").read_text()
+    assert "src/gradred/simulate/data *.json" in (root / "MANIFEST.in").read_text()
+    table = json.loads((folder / "models.json").read_text())
+    assert table["source"]
+    assert table["licence"]
