@@ -1,4 +1,4 @@
-"""`gradred simulate ... --rows`: predict what was not measured, with the error of the prediction."""
+"""`gradred simulate ... --rows`: predict what was not measured, with the error of it."""
 
 from __future__ import annotations
 
