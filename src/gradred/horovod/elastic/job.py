@@ -6,7 +6,6 @@ import os
 import pickle
 import sys
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
@@ -23,21 +22,22 @@ if TYPE_CHECKING:
 _SHARE = 0.1  # maximum share of the time spent writing states
 
 
-@dataclass(frozen=True)
 class StateFormat:
-    """How states are written to files, and read from them.
+    """How states are written to files, and read from them: here by pickle.
 
-    Attributes:
-        save: writes an object to an open file.
-        load: reads the object from the file at a path.
+    Only this user can write to the folder of the files (state_files.require).
     """
 
-    save: Callable[[Any, IO[bytes]], object]
-    load: Callable[[Path], Any]
+    def save(self, values: Any, file: IO[bytes]) -> None:
+        """Write an object to an open file."""
+        pickle.dump(values, file)
+
+    def load(self, path: Path) -> Any:
+        """Read the object from the file at a path."""
+        return pickle.loads(path.read_bytes())
 
 
-# Only this user can write to the folder of the files (state_files.require).
-PICKLED = StateFormat(pickle.dump, lambda path: pickle.loads(path.read_bytes()))
+PICKLED = StateFormat()
 
 
 @dataclass

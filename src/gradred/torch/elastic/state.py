@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import torch
 
@@ -34,8 +35,18 @@ __all__ = [
     "set_handler_registry",
 ]
 
-# Only this user can write to the folder of the files (state_files.require).
-_FORMAT = StateFormat(torch.save, lambda path: torch.load(path, weights_only=False))
+
+class _TorchFormat(StateFormat):
+    """States are files of `torch.save`."""
+
+    def save(self, values: Any, file: IO[bytes]) -> None:
+        torch.save(values, file)
+
+    def load(self, path: Path) -> Any:
+        return torch.load(path, weights_only=False)
+
+
+_FORMAT = _TorchFormat()
 
 
 class TorchState(ObjectState):
