@@ -84,8 +84,12 @@ class Part:
         them.
         """
         again = [*self.command, "--last-failed"]
-        well = self.job.wait() == 0 or tally.passed_again(
-            self.stem, lambda: subprocess.run(again, check=False).returncode == 0
+        status = self.job.wait()
+        well = status == 0 or (  # 1: tests failed; others: pytest ran no or not all tests
+            status == 1
+            and tally.passed_again(
+                self.stem, lambda: subprocess.run(again, check=False).returncode == 0
+            )
         )
         if not self.results.exists():
             return False, 0, 0

@@ -30,7 +30,7 @@ HEAD = """# The nightly run
 `make nightly` runs what the gate (`make ci`) leaves out, and writes this page. The gate fails while
 one of these stages has failed, and while a test has needed a second try in two records running; it
 says so where stages have not run or were skipped. A row stays until its stage has run again: where
-it is of another commit than the last run, it names that commit.
+it is of another commit than the last run, it names that commit, and the verdict counts the commits.
 """
 
 BLANK: dict[str, Any] = {"commit": "", "uncommitted": [], "verdict": NOT_RUN, "passed": 0}
@@ -79,10 +79,13 @@ def unchecked(record: Mapping[str, Any]) -> list[str]:
 
 
 def verdict(record: Mapping[str, Any]) -> str:
-    """Return the verdict on the record in one word."""
+    """Return the verdict on the record: red, incomplete, green, or green on several commits."""
     if reasons(record):
         return "red"
-    return "incomplete" if unchecked(record) or not record["stages"] else "green"
+    if unchecked(record) or not record["stages"]:
+        return "incomplete"
+    commits = {row["commit"] for row in record["stages"]}
+    return "green" if len(commits) == 1 else f"green, each stage on one of {len(commits)} commits"
 
 
 def commits_behind(commit: str) -> int | None:

@@ -71,9 +71,9 @@ class Beside:
     """A command that runs concurrently with this process; its output is shown at its end."""
 
     ended_core_seconds: ClassVar[float] = 0.0
-    """The core seconds of all such commands that have ended."""
+    """The core seconds of such commands that have ended and are counted apart from their parent."""
 
-    def __init__(self, command: list[str], output: Path) -> None:
+    def __init__(self, command: list[str], output: Path, counts_apart: bool = True) -> None:
         self._output = output
         begin = time.monotonic()
         with output.open("w") as file:
@@ -90,7 +90,8 @@ class Beside:
             self._status = self._process.returncode = os.waitstatus_to_exitcode(status)
             self.seconds = time.monotonic() - begin
             self.core_seconds = used.ru_utime + used.ru_stime
-            Beside.ended_core_seconds += self.core_seconds
+            if counts_apart:
+                Beside.ended_core_seconds += self.core_seconds
 
         self._awaits = threading.Thread(target=await_end, daemon=True)
         self._awaits.start()

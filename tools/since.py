@@ -1,8 +1,8 @@
 """Select the tests that a change concerns, for tools/ci.py --since, by the tables of layers.
 
 A test concerns the layers that it imports, and all layers below them. It also concerns the layers
-imported by helper files of its folder that it names. STARTED lists the layers that tests use
-without importing them.
+imported by helper files that it names. STARTED lists the layers that tests use without importing
+them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from stages import Stage
 # test's file imports.
 STARTED = {
     "tests/core": ["_core"],
-    "tests/faults": ["__main__", "cli", "launch", "csrc/comm"],
-    "tests/hosts": ["launch", "csrc/comm"],
+    "tests/faults": ["__main__", "cli", "launch", "csrc/comm", "calls", "named", "observe"],
+    "tests/hosts": ["launch", "csrc/comm", "calls", "named", "without_mpi"],
+    "tests/hosts/test_commands.py": ["bench", "doctor"],
     "tests/hosts/test_run.py": ["__main__", "cli"],
     "tests/jobs/test_carried_by_mpi.py": ["calls"],
     "tests/jobs/test_device.py": ["calls"],
@@ -67,6 +68,7 @@ class Choice:
     tests: list[str] = field(default_factory=list)
     programs: list[str] = field(default_factory=list)
     docs: bool = False
+    doctests: bool = False
     whole: str = ""
     """The file whose change needs the whole gate."""
 
@@ -84,6 +86,8 @@ class Choice:
             lines.append(f"  {len(all_programs()) - len(self.programs)} programs of csrc/tests")
         if not self.docs:
             lines.append("  the docs build")
+        if not self.doctests:
+            lines.append("  the examples of docstrings")
         lines.append("  Open MPI and the wheel, but for what needs PyTorch")
         return "\n".join(lines)
 
@@ -163,11 +167,10 @@ def concerns(test: str) -> tuple[set[str], set[str]]:
     """Return the layers of the package, and of the core, whose changes a test may detect."""
     path = ROOT / test
     layers = set(imported(path))
-    started = [names for where, names in STARTED.items() if test.startswith(where)]
-    if started:
-        layers.update(*started)
-    else:
-        layers.update(*(imported(helper) for helper in helpers_of(path)))
+    layers.update(*(names for where, names in STARTED.items() if test.startswith(where)))
+    layers.update(*(imported(helper) for helper in helpers_of(path)))
+    # Where the table names layers of the core, it names all that are meant.
+    names_core = any(layer.startswith("csrc/") and layer != "csrc/testing" for layer in layers)
     package: set[str] = set()
     core: set[str] = set()
     for layer in layers:
@@ -176,7 +179,8 @@ def concerns(test: str) -> tuple[set[str], set[str]]:
             continue
         python, cxx = used_by(layer)
         package |= python
-        core |= cxx
+        if not names_core:
+            core |= cxx
     return package, core
 
 
@@ -237,6 +241,9 @@ def choose(files: Sequence[str]) -> Choice:
                 tests.add("tests/unit/test_docs.py")
         if file.startswith(("src/", "csrc/")):
             tests.add("tests/unit/test_layers.py")
+        if file.startswith("src/"):
+            tests.add("tests/unit/test_docs.py")  # pages and README have programs
+            choice.doctests = True
     choice.tests, choice.programs = sorted(tests), sorted(programs)
     return choice
 
@@ -266,6 +273,8 @@ def stages(choice: Choice, gate: Iterable[Stage]) -> list[Stage]:
         found.append(
             Stage("torch", lambda: not checks.has_torch() or checks.ranks(OPENMPI, *words))
         )
+    if choice.doctests:
+        found.append(Stage("doctests", checks.doctests))
     if choice.docs:
         found.append(Stage("docs", checks.docs))
     return found

@@ -201,7 +201,7 @@ def test_wheel_stage_wants_pytorch_unless_a_variable_says_that_there_is_none(
     checks = importlib.import_module("checks")
     monkeypatch.setenv("TESTS_WITHOUT_TORCH", without)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(checks, "Beside", lambda *_: SimpleNamespace(wait=lambda: 0))
+    monkeypatch.setattr(checks, "Beside", lambda *_, **__: SimpleNamespace(wait=lambda: 0))
     monkeypatch.setattr(checks, "build_wheel", lambda _: Path("it.whl"))
     monkeypatch.setattr(checks, "run", lambda *words, **_: checks.TORCH not in words)
     assert checks.wheel() is bool(without)
@@ -245,8 +245,28 @@ def chosen(*files: str) -> set[str]:
 
 
 def test_change_of_a_command_concerns_its_own_tests() -> None:
-    layers = "tests/unit/test_layers.py"
-    assert chosen("src/gradred/doctor/job.py") == {"tests/jobs/test_doctor.py", layers}
+    always = {"tests/unit/test_layers.py", "tests/unit/test_docs.py"}
+    own = {"tests/jobs/test_doctor.py", "tests/hosts/test_commands.py"}
+    assert chosen("src/gradred/doctor/job.py") == own | always
+
+
+def test_change_of_the_package_concerns_its_examples_and_the_pages() -> None:
+    choice = importlib.import_module("since").choose(["src/gradred/ops.py"])
+    assert choice.doctests
+    assert "tests/unit/test_docs.py" in choice.tests
+
+
+@pytest.mark.parametrize(
+    ("file", "test"),
+    [
+        ("observe/hang_report.py", "tests/faults/test_reports.py"),
+        ("named.py", "tests/faults/test_named.py"),
+        ("comm.py", "tests/faults/test_faults.py"),
+        ("bench/options.py", "tests/hosts/test_commands.py"),
+    ],
+)
+def test_change_concerns_the_tests_of_faults_and_hosts_that_use_it(file: str, test: str) -> None:
+    assert test in chosen(f"src/gradred/{file}")
 
 
 def test_change_of_the_devices_concerns_no_test_of_the_launcher() -> None:
@@ -312,7 +332,7 @@ def test_change_of_an_example_concerns_the_tests_that_name_it() -> None:
 def test_what_runs_is_named_and_what_is_left_out_is_told_by_folders() -> None:
     said = str(importlib.import_module("since").choose(["src/gradred/doctor/job.py"]))
     runs, left_out = said.split(" are left out:\n")
-    assert "  tests/jobs/test_doctor.py\n  tests/unit/test_layers.py\n" in runs
+    assert "  tests/jobs/test_doctor.py\n  tests/unit/test_docs.py\n" in runs
     assert "test_doctor" not in left_out
     assert "  tests/mpi\n" in left_out
     assert "tests/jobs/test_bench.py" in left_out
