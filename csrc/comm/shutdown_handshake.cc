@@ -13,6 +13,7 @@
 #include "comm/communicator.h"
 #include "comm/context.h"
 #include "comm/driving.h"
+#include "liveness/failure_board.h"
 #include "liveness/local_peers.h"
 #include "liveness/process.h"
 #include "liveness/status_page.h"
@@ -102,6 +103,8 @@ bool await(const Processes& others) {
     if (now < next_look) continue;
     next_look = now + kEveryNs;
     if (any_failed() || any_leaves_at_once(others)) return false;
+    // Nobody ends ranks that wait in MPI_Finalize for this one.
+    if (launcher_passes_failures_on() && any_rank_failed()) return false;
     there = all_there(others);
     watchdog.check(AboutEnd{others});
     if (now < next_look_at_lives) continue;

@@ -79,17 +79,19 @@ def shown() -> None:
 
 
 def begin_mpi() -> None:
-    """Initialise MPI for any thread, and finalise it at exit unless the program has done so.
-
-    Blocks until all ranks have come; other threads of this process run meanwhile.
-    """
-    _core.release_gil_in_init(sys.modules["mpi4py.MPI"].__file__ or "")
+    """Initialise MPI for any thread; blocks until all ranks have come."""
     MPI.Init_thread(MPI.THREAD_MULTIPLE)
+
+
+def finalize_at_exit() -> None:
+    """Finalise MPI at exit, unless the program does so.
+
+    mpi4py finalises only what it has initialised itself.
+    """
     atexit.register(_end_mpi)
 
 
 def _end_mpi() -> None:
-    """At exit: mpi4py finalises only what it has initialised when it was imported."""
     if os.getpid() != _process:
         return
     if "gradred.named" in sys.modules:  # its operations need MPI

@@ -72,6 +72,7 @@ def _by_mpi(rank: int, size: int, allgather: Callable[[bytes], Sequence[bytes]],
     from gradred.launch import pmi
 
     pmi.begin_mpi(rank, size, allgather, why, _rank.begin_mpi)
+    _rank.finalize_at_exit()
     return Comm(MPI.COMM_WORLD)
 
 

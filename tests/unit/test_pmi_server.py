@@ -176,8 +176,11 @@ def test_an_end_without_a_word_is_a_failure(start: Start) -> None:
     ("hosts", "mapping"),
     [
         (["a", "a"], "(vector,(0,1,2))"),
-        (["a", "a", "b", "b"], "(vector,(0,1,2),(1,1,2))"),
-        (["b", "a", "b"], "(vector,(0,1,1),(1,1,1),(0,1,1))"),
+        (["a", "a", "b", "b"], "(vector,(0,2,2))"),
+        (["a", "a", "b"], "(vector,(0,1,2),(1,1,1))"),
+        (["b", "a", "b"], "(vector,(0,2,1),(0,1,1))"),
+        ([str(host) for host in range(4096)], "(vector,(0,4096,1))"),
+        ([str(rank % 7 * (rank % 3)) for rank in range(4096)], ""),  # longer than a value may be
     ],
 )
 def test_the_mapping_says_which_ranks_share_a_host(hosts: list[str], mapping: str) -> None:

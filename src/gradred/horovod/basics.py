@@ -65,6 +65,7 @@ def _begin(comm: Any) -> None:
     _rank.spare_workers()
     if not MPI.Is_initialized():
         _rank.begin_mpi()
+        _rank.finalize_at_exit()
     world = _communicator(MPI, comm)
     mine = Comm(world).Dup()
     state.comm = mine

@@ -24,6 +24,15 @@ from gradred._util import clock
 CHALLENGE = 32  # bytes
 PROOF = 32
 _PROVE = 5.0  # seconds for whoever answers at an address to prove that it is the job's server
+# A host that does not answer for about 20 s is lost; the kernels find that out, no process wakes.
+_KEEP_ALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000),
+)
 _SERVER, _SUPERVISOR = b"gradred server", b"gradred supervisor"
 
 
@@ -42,6 +51,12 @@ def answer(secret: bytes, challenge: bytes) -> tuple[bytes, bytes]:
 def is_expected(proof: bytes, expected: bytes) -> bool:
     """Return whether two proofs are the same, in a time that does not depend on the answer."""
     return hmac.compare_digest(proof, expected)
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Have the kernel end a connection whose other host is lost; send small messages at once."""
+    for option in _KEEP_ALIVE:
+        connection.setsockopt(*option)
 
 
 def connect(secret: bytes, address: str, deadline: float) -> socket.socket:

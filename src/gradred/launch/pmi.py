@@ -8,14 +8,19 @@ through that connection. MPICH and its family can do so; Open MPI needs its own 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import hashlib
+import itertools
 import json
 import os
 import secrets
 import select
 import socket
+import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,9 +31,17 @@ from gradred.launch import authentication, failure_board, protocol, rank_pipe, r
 
 Allgather = Callable[[bytes], Sequence[bytes]]
 
+job = ""
+"""Which MPI job of ours this process belongs to; empty: none, or one that mpiexec has started."""
+
 _LIMIT = 60.0  # seconds until all ranks have begun, where GRADRED_TIMEOUT is not set
 _CONNECT = 20.0  # seconds to reach the server
+_LONGEST_VALUE = 1000  # bytes
+_SIOCGIFADDR = 0x8915
 _VARIABLES = ("PMI_FD", "PMI_RANK", "PMI_SIZE")
+_NO_SERVER = "!"  # in place of the secret and the addresses, before the reason
+_EACH = 3.0  # seconds for an answer from one address
+_AGAIN = 0.2  # seconds before all addresses are tried again
 _HAVE_PMI_1 = ("MPICH", "Intel MPI", "MVAPICH", "MVAPICH2")
 
 
@@ -50,25 +63,37 @@ def begin_mpi(
         gradred.TimeoutError: a rank has not begun in time.
         gradred.TransportError: this rank cannot reach rank 0's host.
     """
+    global job
     asked = f"connecting {size} ranks"
     offers = [json.loads(offer) for offer in allgather(json.dumps(_offer()).encode())]
     _require_alike(offers, asked, why)
     limit = config.get("timeout") or _LIMIT
     key = ""
     if rank == 0:
-        key = _start_server(size, offers, limit)
-    secret, *addresses = allgather(key.encode())[0].decode().split(" ")
+        try:
+            key = _start_server(size, offers, limit)
+        except OSError as error:
+            key = f"{_NO_SERVER}{error}"
+    key = allgather(key.encode())[0].decode()
+    if key.startswith(_NO_SERVER):
+        found = f"rank 0 cannot start the server by which they find each other ({key[1:]})"
+        raise TransportError(explain(asked, found, "See to its memory and its open files"))
+    secret, *addresses = key.split(" ")
     host = socket.gethostname()
     control = _connect(secret.encode(), addresses, f"control {rank} {host}", asked)
     try:
         pmi = _connect(secret.encode(), addresses, f"pmi {rank}", asked)
-        own = (str(pmi.detach()), str(rank), str(size))  # the MPI keeps it until MPI_Finalize
+        descriptor = pmi.detach()  # the MPI keeps it until MPI_Finalize
+        own = (str(descriptor), str(rank), str(size))
         os.environ.update(zip(_VARIABLES, own, strict=True))
+        here = sum(offer["host"] == offers[rank]["host"] for offer in offers)
+        os.environ["MPI_LOCALNRANKS"] = str(here)  # as mpiexec sets it
         _initialise(control, initialise, limit, asked)
     except BaseException:
         control.close()
         raise
-    _watch(control)
+    job = hashlib.sha256(secret.encode()).hexdigest()[:16]
+    _watch(control, descriptor)
 
 
 def _offer() -> dict[str, Any]:
@@ -77,6 +102,12 @@ def _offer() -> dict[str, Any]:
 
     vendor = MPI.get_vendor()[0]
     offer = {"host": _core.host_id(), "name": socket.gethostname(), "mpi": vendor, "not": None}
+    if not _core.release_gil_in_init(sys.modules["mpi4py.MPI"].__file__ or ""):
+        found = "no way was found to run other threads during MPI_Init of this mpi4py"
+        return offer | {"not": [found, "Start the ranks with gradred run"]}
+    if job:
+        found = "this process is a rank of other ranks that gradred has connected before"
+        return offer | {"not": [found, "Connect other ranks in new processes"]}
     if MPI.Is_initialized():
         found = f"MPI was initialised here before, with {MPI.COMM_WORLD.Get_size()} ranks"
         remedy = (
@@ -112,6 +143,8 @@ def _start_server(size: int, offers: Sequence[dict[str, Any]], limit: float) -> 
     own = offers[0]
     remote = dict.fromkeys(one["name"] for one in offers if one["host"] != own["host"])
     listener, addresses = rendezvous.listen(list(remote), 2 * size)
+    if remote:
+        addresses = _with_more(addresses)
     secret = secrets.token_hex(16)
     package = os.path.dirname(os.path.dirname(protocol.__file__))
     command = [sys.executable, "-I", "-S", "-c", protocol.bootstrap("pmi_server"), package]
@@ -137,37 +170,62 @@ def _start_server(size: int, offers: Sequence[dict[str, Any]], limit: float) -> 
     return " ".join([secret, *addresses])
 
 
+def _with_more(addresses: Sequence[str]) -> list[str]:
+    """Add MASTER_ADDR and the addresses of all interfaces: names of hosts may not resolve."""
+    port = addresses[0].rpartition(":")[2]
+    names = [os.environ.get("MASTER_ADDR", "")]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):  # an interface without such an address
+                request = struct.pack("256s", name.encode()[:15])
+                found = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+                names.append(socket.inet_ntoa(found[20:24]))
+    more = [f"{name}:{port}" for name in names if name and not name.startswith("127.")]
+    return list(dict.fromkeys([*addresses, *more]))
+
+
 def _mapping(hosts: Sequence[str]) -> str:
-    """Which ranks share a host, as PMI_process_mapping says it: (host, hosts, ranks each) in turn.
+    """Return which ranks share a host, as PMI_process_mapping says it.
+
+    Each block is (its first host, the number of hosts, the ranks on each), for ranks in their
+    order; empty if the text is longer than a value may be: MPI then finds out by itself.
 
     Args:
-        hosts: of each rank.
+        hosts: the host of each rank.
     """
     numbers = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
-    runs: list[list[int]] = []
-    for host in hosts:
-        if runs and runs[-1][0] == numbers[host]:
-            runs[-1][1] += 1
+    blocks: list[list[int]] = []
+    for host, ranks in itertools.groupby(hosts):
+        number, count = numbers[host], len(list(ranks))
+        if blocks and blocks[-1][0] + blocks[-1][1] == number and blocks[-1][2] == count:
+            blocks[-1][1] += 1
         else:
-            runs.append([numbers[host], 1])
-    return f"(vector,{','.join(f'({host},1,{ranks})' for host, ranks in runs)})"
+            blocks.append([number, 1, count])
+    text = f"(vector,{','.join(f'({first},{count},{ranks})' for first, count, ranks in blocks)})"
+    return text if len(text) < _LONGEST_VALUE else ""
 
 
 def _connect(secret: bytes, addresses: Sequence[str], line: str, asked: str) -> socket.socket:
-    """A connection to the server for what the line says."""
+    """Connect to the server for what the line says."""
     deadline = clock.now() + _CONNECT
-    reasons = []
-    for address in addresses:
-        try:
-            made = authentication.connect(secret, address, deadline)
-        except (OSError, authentication.AuthenticationError) as error:
-            reasons.append(f"{address}: {error}")
-            continue
-        made.setblocking(True)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        made.sendall(line.encode() + b"\n")
-        return made
-    found = f"{socket.gethostname()} cannot reach rank 0's host ({', '.join(reasons)})"
+    reasons: dict[str, str] = {}
+    while True:
+        for address in addresses:
+            try:
+                until = min(deadline, clock.now() + _EACH)
+                made = authentication.connect(secret, address, until)
+            except (OSError, authentication.AuthenticationError) as error:
+                reasons[address] = str(error)
+                continue
+            made.setblocking(True)
+            authentication.keep_alive(made)
+            made.sendall(line.encode() + b"\n")
+            return made
+        if clock.now() > deadline:
+            break
+        time.sleep(_AGAIN)
+    tried = ", ".join(f"{address}: {reason}" for address, reason in reasons.items())
+    found = f"{socket.gethostname()} cannot reach rank 0's host ({tried})"
     remedy = "See that hosts of the job may connect to any port of each other"
     raise TransportError(explain(asked, found, remedy))
 
@@ -207,54 +265,84 @@ def _initialise(
             os.environ.pop(name, None)
 
 
-def _watch(control: socket.socket) -> None:
-    """Pass on what the server says of other ranks, and to it what this process says of itself.
+class _Watch:
+    """Passes on what the server says of other ranks, and to it what this process says of itself.
 
     As a supervisor of `gradred run` does for its rank: the failure board of this process gets the
     ranks that have failed, and the core writes its reports to a pipe.
+
+    Args:
+        control: the connection to the server.
+        reports: the end of the pipe that is read.
     """
-    board = failure_board.FailureBoard()
-    reports, own_end = os.pipe()
-    _core.use_launcher(f"{own_end} {os.fstat(own_end).st_ino}", board.where)
-    threading.Thread(
-        target=_pass_on, args=(control, reports, board), name="gradred watches ranks", daemon=True
-    ).start()
 
+    def __init__(self, control: socket.socket, reports: int) -> None:
+        self._control, self._reports = control, reports
+        self.board = failure_board.FailureBoard()
+        self._leaves = False  # this rank is in MPI_Finalize
 
-def _pass_on(control: socket.socket, reports: int, board: failure_board.FailureBoard) -> None:
-    received = {control.fileno(): b"", reports: b""}
-    while True:
-        for descriptor in select.select(list(received), [], [])[0]:
-            data = os.read(descriptor, 4096)
-            *lines, received[descriptor] = (received[descriptor] + data).split(b"\n")
-            for line in lines:
-                if descriptor == reports:
-                    _report(control, line)
-                else:
-                    _note_failed(board, line.decode(errors="replace"))
-            if not data:
-                return  # the server has ended, and with it rank 0's host
+    def run(self) -> None:
+        """Pass everything on until the server ends."""
+        received = {self._control.fileno(): b"", self._reports: b""}
+        while True:
+            for descriptor in select.select(list(received), [], [])[0]:
+                try:
+                    data = os.read(descriptor, 4096)
+                except OSError:
+                    data = b""
+                *lines, received[descriptor] = (received[descriptor] + data).split(b"\n")
+                for line in lines:
+                    if descriptor == self._reports:
+                        self._pass_report_on(line)
+                    else:
+                        self._note_failed(line.decode(errors="replace"))
+                if not data:
+                    if not self._leaves:
+                        self.board.add(0, "has ended, or its host cannot be reached", "")
+                    return
 
+    def _pass_report_on(self, line: bytes) -> None:
+        news = ""
+        if rank_pipe.finalize_word(line) == b"enters":
+            self._leaves, news = True, "leaving"
+        elif (left := rank_pipe.leaving(line)) and left[2]:
+            news = f"report {left[2]}"
+        if news:
+            with contextlib.suppress(OSError):
+                self._control.sendall(news.encode() + b"\n")
 
-def _report(control: socket.socket, line: bytes) -> None:
-    """Tell the server what the core has written."""
-    news = ""
-    if rank_pipe.finalize_word(line) == b"enters":
-        news = "leaving"
-    elif (left := rank_pipe.leaving(line)) and left[2]:
-        news = f"report {left[2]}"
-    if news:
-        with contextlib.suppress(OSError):
-            control.sendall(news.encode() + b"\n")
-
-
-def _note_failed(board: failure_board.FailureBoard, line: str) -> None:
-    word, *rest = line.split(" ", 3)
-    if word == "failed" and len(rest) == 3:
+    def _note_failed(self, line: str) -> None:
+        word, *rest = line.split(" ", 3)
+        if word != "failed" or len(rest) < 3:
+            return
         rank, host, report = rest
-        board.add(
-            int(rank), f"on {host} has ended" if not report else f"on {host} has failed", report
-        )
+        self.board.add(int(rank), f"on {host} has {'failed' if report else 'ended'}", report)
+        if self._leaves:  # MPI_Finalize waits for that rank, and nothing else can end it
+            found = f"rank {rank} on {host} has ended without MPI_Finalize"
+            print(f"gradred: {found}: this rank does not wait for it", file=sys.stderr, flush=True)
+            os._exit(1)
+
+
+def _watch(control: socket.socket, descriptor: int) -> None:
+    """Start to watch the other ranks, in a thread of its own.
+
+    Args:
+        control: the connection to the server.
+        descriptor: of the MPI's connection.
+    """
+    reports, own_end = os.pipe()
+    watch = _Watch(control, reports)
+
+    def close_in_child() -> None:
+        """A forked child keeps no connection open: the server would not see this rank end."""
+        control.close()
+        for one in (descriptor, reports, own_end):
+            with contextlib.suppress(OSError):
+                os.close(one)
+
+    os.register_at_fork(after_in_child=close_in_child)
+    _core.use_launcher(f"{own_end} {os.fstat(own_end).st_ino}", watch.board.where)
+    threading.Thread(target=watch.run, name="gradred watches ranks", daemon=True).start()
 
 
 def _wait_for(news: socket.socket | None, control: socket.socket, limit: float, asked: str) -> None:
@@ -278,8 +366,8 @@ def _wait_for(news: socket.socket | None, control: socket.socket, limit: float, 
                 found = f"not come within {limit:g} s: rank {ranks.replace(',', ', ')}"
                 remedy = "See what these ranks do, or set GRADRED_TIMEOUT to more seconds"
                 raise TimeoutError(explain(asked, found, remedy))
-            found = f"rank {ranks} has ended before all ranks had begun"
-            if word != "lost":
+            found = f"rank {ranks.partition(' ')[0]} has ended before all ranks had begun"
+            if word not in ("lost", "failed"):
                 found = "rank 0 has ended, or its host cannot be reached"
             raise PeerLost(explain(asked, found, "See what it has printed"))
         if clock.now() > until:

@@ -34,9 +34,11 @@ import contextlib
 import functools
 import json
 import os
+import resource
 import selectors
 import socket
 import sys
+import time
 
 from gradred._util import clock
 from gradred.launch import authentication
@@ -46,11 +48,11 @@ if TYPE_CHECKING:  # see protocol
     from collections.abc import Callable, Mapping
 
 _TO_PROVE = 5.0  # seconds for a caller to prove that it is a rank of this job
+_NAP = 0.05  # seconds until the next caller is accepted after one could not be
 _TO_COME = 5.0  # seconds for ranks to come after a failure: they learn of it
-_TO_LEAVE = 60.0  # seconds for ranks to end then: without MPI's connection they crash
 _LONGEST_LINE = 8192  # bytes
-_MOST_STRANGERS = 64  # callers that have not proved anything; one more, and the first has to go
-_MAXES = "kvsname_max=256 keylen_max=64 vallen_max=4096"
+_MORE_CALLERS = 64  # than there are connections of ranks; one more, and the first has to go
+_MAXES = "kvsname_max=256 keylen_max=64 vallen_max=1024"
 
 
 class _Connection:
@@ -98,6 +100,7 @@ class Server:
         self._selector = selectors.DefaultSelector()
         self._connections: dict[_Connection, None] = {}  # in the order in which they came
         self._in_barrier: list[_Connection] = []
+        self._known: set[int] = set()  # ranks that have connected
         self._came: set[int] = set()  # ranks that are in MPI_Init, or have been
         self._begun: set[int] = set()
         self._told: set[int] = set()  # ranks that are leaving, or whose failure the others know
@@ -115,14 +118,16 @@ class Server:
 
     def _is_quiet(self) -> bool:
         """Whether no time limit is running."""
-        return len(self._begun) == self._size and all(one.is_proved for one in self._connections)
+        begun = len(self._begun) == self._size and not self._failure
+        return begun and all(one.is_proved for one in self._connections)
 
     def _is_done(self) -> bool:
         any_here = any(one.is_proved for one in self._connections)
         if not self._failure:
             return len(self._begun) == self._size and not any_here
-        since = clock.now() - self._failed_at
-        return since > _TO_LEAVE or (not any_here and since > _TO_COME)
+        # Without MPI's connection a rank in MPI_Init crashes, so the server outlives all of them.
+        all_know = len(self._known) == self._size
+        return not any_here and (all_know or clock.now() - self._failed_at > _TO_COME)
 
     def _look_at_clock(self) -> None:
         now = clock.now()
@@ -136,6 +141,7 @@ class Server:
 
     def _fail(self, line: str) -> None:
         self._failure, self._failed_at = line, clock.now()
+        _leave_stderr()
         for one in self._of_kind("control"):
             one.send(line)
 
@@ -147,21 +153,26 @@ class Server:
     def _accept(self) -> None:
         try:
             made = self._listener.accept()[0]
-        except OSError:
+        except BlockingIOError:
+            return
+        except OSError:  # most often: no descriptor is left
+            time.sleep(_NAP)
             return
         made.setblocking(False)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        authentication.keep_alive(made)
         one = _Connection(made, clock.now() + _TO_PROVE)
         self._connections[one] = None
         self._selector.register(one, selectors.EVENT_READ, functools.partial(self._read, one))
         strangers = [other for other in self._connections if not other.is_proved]
-        if len(strangers) > _MOST_STRANGERS:
+        if len(strangers) > 2 * self._size + _MORE_CALLERS:
             self._drop(strangers[0])
 
     def _drop(self, one: _Connection) -> None:
         if one not in self._connections:
             return
         del self._connections[one]
+        if one in self._in_barrier:
+            self._in_barrier.remove(one)
         self._selector.unregister(one)
         one.socket.close()
         if not one.kind or self._failure:
@@ -225,6 +236,8 @@ class Server:
             if kind not in ("control", "pmi") or not rank.isdecimal() or int(rank) >= self._size:
                 return False
             one.kind, one.rank, one.host = kind, int(rank), host
+            if kind == "control":
+                self._known.add(one.rank)
             if self._failure and kind == "control":
                 one.send(self._failure)
         elif one.kind == "pmi":
@@ -235,10 +248,11 @@ class Server:
 
     def _take_news(self, one: _Connection, line: str) -> None:
         word, _, text = line.partition(" ")
-        if word == "begun":
+        if word == "begun" and not self._failure:
             self._begun.add(one.rank)
             if len(self._begun) == self._size:
                 self._stop_listening()
+                _leave_stderr()
                 for control in self._of_kind("control"):
                     control.send("all")
         elif word == "report":
@@ -258,7 +272,7 @@ class Server:
         command, fields = _parsed(line)
         if command == "barrier_in":
             self._in_barrier.append(one)
-            if len(self._in_barrier) == self._size:
+            if len(self._in_barrier) == self._size and not self._failure:
                 for each in self._in_barrier:
                     each.send("cmd=barrier_out rc=0")
                 self._in_barrier.clear()
@@ -290,6 +304,12 @@ class Server:
         return f"cmd=get_result rc=0 msg=success value={value}"
 
 
+def _leave_stderr() -> None:
+    """Close rank 0's standard error, which others may read to its end."""
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), 2)
+
+
 def _parsed(line: str) -> tuple[str, dict[str, str]]:
     """The command of a line, and its fields; the value of a put may contain `=`."""
     fields = dict(part.split("=", 1) for part in line.split(" ") if "=" in part)
@@ -315,6 +335,8 @@ def main() -> None:
     """
     asked = json.loads(sys.stdin.readline())
     sys.stdin.close()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     Server(
         socket.socket(fileno=asked["descriptor"]),
         asked["secret"].encode(),

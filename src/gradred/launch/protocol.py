@@ -10,6 +10,8 @@ import json
 import socket
 import struct
 
+from gradred.launch import authentication
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing `typing` takes as much time as all other imports together
     from collections.abc import Iterable, Mapping
@@ -49,16 +51,6 @@ _HEADER = struct.Struct("!cI")
 LARGEST = 1 << 24  # bytes of the largest message: an environment may have a few MiB
 _READ = 1 << 18
 
-# A host that does not answer for about 20 s is lost. The kernels detect it; no process polls.
-_KEEP_ALIVE = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000),
-)
-
 
 def bootstrap(module: str) -> str:
     """A program for `python -I -S -c` that calls main() of a module of this package.
@@ -91,8 +83,7 @@ class ControlChannel:
         self._mute = False  # nothing can be sent; earlier messages can still be received
         self._why: OSError | None = None  # why nothing can be sent, unless the peer just closed
         connection.setblocking(False)
-        for option in _KEEP_ALIVE:
-            connection.setsockopt(*option)
+        authentication.keep_alive(connection)
 
     def fileno(self) -> int:
         """Return the descriptor, for `select`."""

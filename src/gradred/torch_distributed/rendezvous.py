@@ -1,7 +1,8 @@
 """Creation of a process group: how the ranks of a group of torch.distributed find each other.
 
 All members are ranks of one MPI job, in any order, or processes that torchrun,
-torch.multiprocessing or the like has started. The latter share memory, and MPI is not initialized.
+torch.multiprocessing or the like has started. The latter share memory, and MPI is not initialized;
+on several hosts they initialize MPI themselves, without mpiexec.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from mpi4py import MPI
 
 from gradred import _rank
 from gradred.comm import Comm
+from gradred.launch import pmi
 from gradred.named import NamedOperations
 from gradred.torch_distributed.callbacks import serve_futures
 from gradred.torch_distributed.meeting import meet
@@ -53,21 +55,21 @@ def create(options: Any, _backend_options: Any = None) -> ProcessGroupGradred:
     return ProcessGroupGradred(engine, messages, store, options.timeout)
 
 
-def _own_place() -> list[int] | None:
-    """This process's rank and the size of its MPI job. None: the job has no other process."""
+def _own_place() -> list[Any] | None:
+    """This process's rank, its MPI job's size, and which job. None: it has no other process."""
     if not MPI.Is_initialized() or MPI.Is_finalized() or MPI.COMM_WORLD.Get_size() == 1:
         return None
-    return [MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()]
+    return [MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size(), pmi.job]
 
 
-def _ranks_in_one_mpi(places: Sequence[list[int] | None]) -> list[int]:
+def _ranks_in_one_mpi(places: Sequence[list[Any] | None]) -> list[int]:
     """The members' ranks in MPI, by rank in the group. Empty: they are not in one MPI job.
 
     torch may number the ranks differently from MPI.
     """
     known = [place for place in places if place is not None]
-    ranks = [rank for rank, _ in known]
-    same = len({size for _, size in known}) == 1
+    ranks = [rank for rank, *_ in known]
+    same = len({tuple(of) for _, *of in known}) == 1
     return ranks if len(set(ranks)) == len(places) and same else []
 
 
