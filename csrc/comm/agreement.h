@@ -18,9 +18,9 @@ class Agreement {
  public:
   explicit Agreement(Communicator& comm) : comm_(comm) {}
 
-  // Blocking: all ranks compare `signature`.
+  // Blocks until all ranks have compared `signature`.
   void agree(const Signature& signature, WaitHook& hook);
-  // Blocking: all ranks compare a persistent call when it is made.
+  // Blocks until all ranks have compared a persistent call, when it is made.
   void agree_on_init(const Call& call, WaitHook& hook);
   // Blocking: the ranks agree to leave this call to the MPI. `detail`: hash of what else they
   // compare.

@@ -44,7 +44,7 @@ Workspace* DeviceWorkspace::find(const Call& call, const Plan& plan) {
   return serves ? workspace_.get() : nullptr;
 }
 
-// nullptr: it is wanted.
+// Returns nullptr if the call wants a workspace, else the reason why it wants none.
 const char* DeviceWorkspace::why_not_wanted(const Call& call, const Plan& plan) const {
   if (bytes_ == 0) return "GRADRED_IPC_BYTES is none";
   if (size_ == 1) return "one rank has no peers";

@@ -90,7 +90,7 @@ class MpiOperation final : public StartedOperation {
  public:
   enum class Agreed : bool { kNotYet, kBefore };
 
-  // Who adds: the MPI, in whatever order it likes, or this rank, in the order of ranks.
+  // Whether the MPI adds, in an order of its own, or this rank adds in the order of ranks.
   enum class Sums : bool { kByMpi, kInOrder };
 
   MpiOperation(std::shared_ptr<Communicator> comm, const Call& call, Agreed agreed, Sums sums)

@@ -14,7 +14,7 @@ namespace gradred {
 
 // One operation of a NamedWork, or a chunk of it.
 struct NamedPart {
-  // Nullptr: this rank has joined, and contributes zeros.
+  // nullptr if this rank has joined: it then contributes zeros.
   std::shared_ptr<NamedOperation> operation;
   std::shared_ptr<const Submission> others_have;  // set in that case
   std::uint32_t chunk = 0;

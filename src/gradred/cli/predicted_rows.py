@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from gradred._util import files
+from gradred.bench import options
 from gradred.errors import UsageError, explain
 
 
@@ -38,7 +37,7 @@ def predict(kind: str, arguments: argparse.Namespace) -> int:
         missing = "--calibrate FIT.csv" if arguments.calibrate is None else "--rows ROWS.csv"
         found = f"{missing} is missing"
         raise UsageError(explain(f"simulate {kind}", found, "Name both files"))
-    _require_writable(arguments.json)
+    options.require_writable(options.Options(json=arguments.json))
     record, text = KINDS[kind](arguments.calibrate, arguments.rows)
     if arguments.json is not None:
         _write(arguments.json, json.dumps(record, indent=1) + "\n")
@@ -65,24 +64,6 @@ KINDS: dict[str, Callable[[str, str], tuple[dict[str, object], str]]] = {
     "training": _training,
 }
 """Of what can be predicted: a function of the names of both files."""
-
-
-def _require_writable(name: str | None) -> None:
-    """Before the work begins; makes the folder."""
-    if name is None or name == "-":
-        return
-    path = Path(name)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        is_new = not path.exists()
-        if not path.is_fifo():  # who reads a pipe takes its closing for the end
-            os.close(files.create(path, append=True))
-        if is_new:
-            path.unlink(missing_ok=True)
-    except OSError as error:
-        found = f"it cannot be written ({error.strerror})"
-        remedy = "Name a file in a folder that exists or can be made"
-        raise UsageError(explain(f"--json {name}", found, remedy)) from None
 
 
 def _write(name: str, text: str) -> None:
