@@ -23,6 +23,9 @@ struct SlowDriverCall {
   std::int64_t thread = 0;                 // thread number of the kernel
 };
 
+// The number of a function that is the compiler's, not in the driver's table.
+inline constexpr std::size_t kCompilerCall = 127;
+
 // Whether this process measures driver calls. The value is read when the driver is loaded.
 inline std::atomic<bool> measure_driver_calls{false};
 

@@ -8,6 +8,8 @@
 #include <mutex>
 #include <set>
 
+#include "base/clock.h"
+#include "base/driver_calls.h"
 #include "base/errors.h"
 
 namespace gradred::device {
@@ -134,12 +136,17 @@ std::string Compiler::compile(const File& source, const std::vector<File>& heade
     ~Destroys() { compiler.destroy_(&program); }
   } const destroys{*this, program};
   std::size_t bytes = 0;
-  if (const int code = compile_(program, static_cast<int>(words.size()), words.data())) {
+  const std::uint64_t begin = now_ns();
+  const int failure = compile_(program, static_cast<int>(words.size()), words.data());
+  if (measure_driver_calls) {
+    note_driver_call(kCompilerCall, "nvrtcCompileProgram", begin, now_ns());
+  }
+  if (failure != 0) {
     check(log_bytes_(program, &bytes), "nvrtcGetProgramLogSize");
     std::string log(bytes, '\0');
     check(log_(program, log.data()), "nvrtcGetProgramLog");
-    throw DeviceError("NVRTC: " + std::string(error_string_(code)) + " of " + source.name + ": " +
-                      log.c_str());
+    throw DeviceError("NVRTC: " + std::string(error_string_(failure)) + " of " + source.name +
+                      ": " + log.c_str());
   }
   check((exact ? cubin_bytes_ : ptx_bytes_)(program, &bytes), "the size of NVRTC's code");
   std::string code(bytes, '\0');

@@ -164,7 +164,8 @@ CudaModule Kernels::load_code(const std::string& code, const Key& key,
 }
 
 // If the driver or the linker refuses code from the cache, because it is damaged or of another
-// version, it is compiled again.
+// version, it is compiled again. Other errors of the driver, such as too little memory, say nothing
+// about the code.
 CudaModule Kernels::load_by(const Compiler& compiler, const Key& key, bool is_first) const {
   const int capability = 10 * attribute(kCapabilityMajor) + attribute(kCapabilityMinor);
   const auto compiled = codes_.find(key);
@@ -174,7 +175,9 @@ CudaModule Kernels::load_by(const Compiler& compiler, const Key& key, bool is_fi
                   : code_for(compiler, key.dtype, capability, options_.folder, key.source);
   try {
     return load_code(code, key, compiler);
-  } catch (const DeviceError&) {
+  } catch (const DeviceError& error) {
+    const auto* const of_driver = dynamic_cast<const DriverError*>(&error);
+    if (of_driver != nullptr && !is_of_code(of_driver->code())) throw;
     const std::string made = code_for(compiler, key.dtype, capability, "", key.source);
     if (made == code) throw;
     return load_code(made, key, compiler);
@@ -253,7 +256,8 @@ void Kernels::compile(Op op, DType dtype) {
 }
 
 // Remembers refusals: compiling and linking take seconds while peers wait, so they are not repeated
-// in each call.
+// in each call. Other errors of the driver may be over in the next call, for which compile() has
+// kept the code.
 CudaModule Kernels::load_once(const Key& key) {
   try {
     return load(key);
@@ -268,7 +272,7 @@ CudaModule Kernels::load_once(const Key& key) {
 
 void Kernels::note_refusal(const Key& key, const DeviceError& error) {
   const std::lock_guard lock(mutex_);
-  if (is_users(key.source)) refused_.emplace(key, error.what());
+  refused_.emplace(key, error.what());
 }
 
 FunctionHandle Kernels::function(const Key& key, const std::string& name) const {

@@ -126,7 +126,7 @@ class Kernels {
   std::map<Key, std::string> codes_;
   mutable std::mutex mutex_;  // protects the members below
   std::map<Key, Loaded> loaded_;
-  // For is_users(): errors of the driver or its linker, which it would report again.
+  // Errors of the compiler, the driver or its linker about the code, which they would report again.
   std::map<Key, std::string> refused_;
   unsigned most_blocks_ = 0;  // of a launch
 };

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/errors.h"
+#include "base/tell_once.h"
 #include "device/nccl.h"
 #include "device/shots.h"
 #include "device/workspace.h"
@@ -341,14 +342,20 @@ std::byte* CudaMemory::pin_host(std::size_t bytes) {
 bool CudaMemory::prepare_kernels(Op op, DType dtype) {
   if (kernels_.has(op, dtype)) return true;
   kernels_.compile(op, dtype);
-  return orders_.while_none_is_open([&] { kernels_.prepare(op, dtype); });
+  return orders_.while_none_is_open([&] {
+    const ScopedContext scope = this->scope();  // gradred's own threads have no context
+    kernels_.prepare(op, dtype);
+  });
 }
 
 bool CudaMemory::copies_by_kernel() {
   if (kernels_.has_copies()) return true;
   if (!kernels_.compile_copies()) return false;
   bool loaded = false;
-  orders_.while_none_is_open([&] { loaded = kernels_.load_copies(); });
+  orders_.while_none_is_open([&] {
+    const ScopedContext scope = this->scope();
+    loaded = kernels_.load_copies();
+  });
   return loaded;
 }
 
@@ -435,6 +442,7 @@ std::unique_ptr<Workspace> CudaMemory::make_workspace(std::size_t rank, std::siz
     });
   } catch (const DriverError& error) {
     why = error.what();
+    tell_once("calls on arrays of " + name() + " go through host memory, which is slow: " + why);
   }
   return made;
 }

@@ -7,6 +7,8 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/errors.h"
+#include "base/tell_once.h"
 
 namespace gradred::device {
 
@@ -128,6 +130,9 @@ bool CudaWorkspace::reduces(Op op, DType dtype, std::string& why) {
     why = "their kernels are loaded when no stream waits for peers any longer";
   } catch (const DeviceError& error) {
     why = error.what();
+    tell_once("calls with the operation " + std::string(name_of(op)) + " on " +
+              std::string(name_of(dtype)) + " arrays of " + memory_.name() +
+              " go through host memory, which is slow: " + why);
   }
   return false;
 }

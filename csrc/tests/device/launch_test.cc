@@ -244,22 +244,33 @@ void compiled_once_and_kept(BoardBootstrap&) {
   expect(folder.compilations() == 3, "and serves");
 }
 
-// If the driver refuses stored code, it gets new code. If it refuses that, it is an error.
+// If the driver refuses stored code, it gets new code. If it refuses that, the error stays. Other
+// errors may be over in the next call, which does not compile again.
 void code_that_the_driver_refuses(BoardBootstrap&) {
   const Folder folder;
   const User user;
   user.make_current();
   Kernels kernels(driver(), 0, folder.options());
-  user.fail("cuModuleLoadData", 200);
-  std::string said;
-  try {
-    kernels.prepare(Op::kSum, DType::kFloat32);
-  } catch (const DeviceError& error) {
-    said = error.what();
-  }
-  expect(said.find("CUDA_ERROR_INVALID_IMAGE") != std::string::npos, "refused: " + said);
-  user.fail("cuModuleLoadData", 0);
+  const auto said_of = [&](DType dtype, int code) {
+    user.fail("cuModuleLoadData", code);
+    kernels.compile(Op::kSum, dtype);
+    const std::string said = message_of<DeviceError>([&] { kernels.prepare(Op::kSum, dtype); });
+    user.fail("cuModuleLoadData", 0);
+    return said;
+  };
+  std::string said = said_of(DType::kFloat32, 2);
+  expect(said.find("CUDA_ERROR_OUT_OF_MEMORY") != std::string::npos, "not now: " + said);
   kernels.prepare(Op::kSum, DType::kFloat32);
+  expect(folder.compilations() == 1, "compiled once");
+  said = said_of(DType::kInt64, 200);
+  expect(said.find("CUDA_ERROR_INVALID_IMAGE") != std::string::npos, "refused: " + said);
+  const std::size_t compiled = folder.compilations();
+  for (int turn = 0; turn < 2; ++turn) {
+    const std::string again =
+        message_of<DeviceError>([&] { kernels.prepare(Op::kSum, DType::kInt64); });
+    expect(again == said, "refused again: " + again);
+  }
+  expect(folder.compilations() == compiled, "and not compiled again");
 }
 
 // Other work of the device waits for a word that the host writes later, as calls in stream order

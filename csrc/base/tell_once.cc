@@ -1,0 +1,25 @@
+#include "base/tell_once.h"
+
+#include <unistd.h>
+
+#include <exception>
+#include <mutex>
+#include <set>
+
+namespace gradred {
+
+void tell_once(const std::string& text) noexcept try {
+  constexpr std::size_t kMost = 20;
+  static std::mutex mutex;
+  static auto& told =
+      *new std::set<std::string>;  // never freed: threads may outlive static objects
+  {
+    const std::lock_guard lock(mutex);
+    if (told.size() >= kMost || !told.insert(text).second) return;
+  }
+  const std::string line = "gradred: " + text + "\n";
+  [[maybe_unused]] const auto written = write(STDERR_FILENO, line.data(), line.size());
+} catch (const std::exception&) {  // there is no memory for the text
+}
+
+}  // namespace gradred
