@@ -33,6 +33,9 @@ struct CallOrder {
   std::shared_ptr<StreamOrder> stream{};  // of a stream of the program; nullptr: the host waits
   // For plans that take data in pieces (Family::flows); nullptr: none.
   std::shared_ptr<Flow> flow{};
+  // Set once the device has been given all work of the call, where that is possible before the
+  // peers' work is done; nullptr: nobody asks for that.
+  std::shared_ptr<GivenEnd> given{};
 
   // For a call that the host waits for. Returns nullptr if the arrays are in host memory.
   static std::shared_ptr<const CallOrder> after(const After& work) {

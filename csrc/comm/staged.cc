@@ -120,6 +120,7 @@ Staging::Staging(const Call& call, int rank, int size, bool flows, Workspace* wo
   device_->op = call.op;
   device_->dtype = call.dtype;
   device_->factor = call.factor;
+  device_->given = call.order->given.get();
   find_places(*device_, Lengths(call, rank, size), call);
 }
 
@@ -214,7 +215,7 @@ Staging::~Staging() {
 
 bool Staging::is_quiet() noexcept {
   try {
-    return input_is_there() && result_is_there();
+    return (has_rest() || input_is_there()) && result_is_there();
   } catch (const std::exception&) {
     return false;
   }
@@ -225,6 +226,10 @@ void Staging::keep_host_memory() noexcept {
   room_.keep_for_ever();
 }
 
+void Staging::give_up(const std::exception_ptr& reason) noexcept {
+  if (has_rest()) device_->rest->give_up(reason);
+}
+
 bool Staging::abandon(bool host_memory_is_free) noexcept {
   if (StreamOrder* const stream = call_.stream_order()) {  // no thread waits for it
     stream->release();
@@ -232,7 +237,8 @@ bool Staging::abandon(bool host_memory_is_free) noexcept {
     if (!quiet || !host_memory_is_free) keep_host_memory();
     return quiet;
   }
-  if (device_ && device_->begun && !device_->done) {
+  if (device_ && device_->begun && (!device_->done || has_rest())) {
+    device_->rest.reset();  // lets the device go on
     return device_->workspace->abandon() && !device_->is_open;
   }
   const bool quiet = input_stream().settle() && result_stream().settle();
@@ -286,6 +292,7 @@ bool StagedOperation::step() {
 
 void StagedOperation::give_up(const std::exception_ptr& reason) noexcept {
   inner_->abandon(reason);
+  staging_->give_up(reason);
   withdraw();
 }
 

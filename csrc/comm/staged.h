@@ -46,7 +46,13 @@ class Staging final : public Flow {
   DeviceCall* device() override { return device_ ? &*device_ : nullptr; }
   void to_host(const void*& send, void*& recv) override;
   void copy_result();  // begins to copy what has not been copied
-  bool result_is_there() { return result_stream().ready(); }
+  bool result_is_there() { return has_rest() ? device_->rest->is_over() : result_stream().ready(); }
+  // Whether the device was given all work of the call, for which streams can wait.
+  bool is_given() const {
+    const GivenEnd* const given = call_.order != nullptr ? call_.order->given.get() : nullptr;
+    return given != nullptr && given->is_set();
+  }
+  void give_up(const std::exception_ptr& reason) noexcept;  // called before abandon()
   // Gives up. `host_memory_is_free`: no plan reads or writes the host memory any more. Returns
   // false if the device may still use the caller's memory. Memory that may still be used stays
   // allocated.
@@ -57,6 +63,7 @@ class Staging final : public Flow {
   Staging(const Call& call, int rank, int size);
   HostAllocation host_memory(DeviceMemory& device, std::size_t bytes) const;
   bool has_scaled_input();
+  bool has_rest() const { return device_ && device_->rest != nullptr; }
   bool is_quiet() noexcept;
   void keep_host_memory() noexcept;
   Stream& input_stream() { return *before_; }
@@ -97,7 +104,7 @@ class StagedOperation final : public StartedOperation {
   bool needs_no_mpi() const override { return inner_->needs_no_mpi(); }
   std::size_t bytes() const override { return inner_->bytes(); }
   bool spins() const override { return inner_->spins(); }
-  bool is_left() const override { return is_left_; }
+  bool is_left() const override { return is_left_ || staging_->is_given(); }
   Went went() const override { return inner_->went(); }
   bool is_copied_to_host() const override { return staging_->device() == nullptr; }
   bool holds_memory() const override { return holds_memory_; }

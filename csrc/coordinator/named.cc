@@ -135,6 +135,12 @@ bool NamedOperation::step() {
   return true;
 }
 
+void NamedOperation::precede(std::uint64_t stream) const {
+  DeviceMemory* device = nullptr;
+  for (const NamedArray& array : arrays_) device = device != nullptr ? device : array.device();
+  for (const auto& one : given_) device->precede(one->moment(), stream);
+}
+
 void NamedOperation::give_up(const std::exception_ptr& reason) noexcept {
   all_->forget(*this, reason);
 }

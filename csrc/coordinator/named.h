@@ -97,6 +97,10 @@ class NamedOperation final : public StartedOperation {
   std::size_t bytes() const override { return submission_.bytes; }
   // After the operation has failed: a device may still use the arrays.
   bool holds_memory() const override { return holds_memory_; }
+  // Also whether its work has been given to the device, so that streams can wait for it.
+  bool is_given() const override { return is_given_.load(std::memory_order_acquire) || ended(); }
+  // Makes later work of a stream of the program wait for the results. Only if is_given().
+  void precede(std::uint64_t stream) const;
 
  protected:
   bool step() override;
@@ -117,7 +121,9 @@ class NamedOperation final : public StartedOperation {
   std::optional<Board::Place> place_;
   NamedTimes times_;  // set while a timeline is written
   std::exception_ptr failed_with_;
-  bool holds_memory_ = false;          // like failed_with_, set before finished_
+  bool holds_memory_ = false;                     // like failed_with_, set before finished_
+  std::vector<std::shared_ptr<GivenEnd>> given_;  // set before is_given_
+  std::atomic<bool> is_given_{false};
   std::atomic<bool> finished_{false};  // it has a result, or failed_with_ is set
 };
 
@@ -139,6 +145,9 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   // submitted.
   void be_called(std::string title) { title_ = std::move(title); }
   const std::string& title() const { return title_; }
+  // From now on devices are given the work of an operation at once where that is possible, and
+  // streams of the program may wait for it.
+  void let_streams_wait() { streams_wait_ = true; }
 
   int rank() const { return comm_->rank(); }
   int size() const { return comm_->size(); }
@@ -191,6 +200,8 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   void add_work(NamedPart part, bool joins);
   void end_what_is_left_over();
   void run_works();
+  void tell_given();
+  void advance_behind_given();
   void start_works();
   Progress where(bool waits);
   void log_results(NamedOperation& operation) const;
@@ -209,6 +220,7 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   const std::shared_ptr<Communicator> comm_;
   ResultLog* const result_log_;  // nullptr: results are not logged
   std::string title_;
+  std::atomic<bool> streams_wait_{false};
   const std::shared_ptr<Segment> segment_;  // nullptr: no other rank shares memory with this one
   const std::unique_ptr<Line[]> alone_;     // memory of the board in that case
   mutable std::mutex intake_;               // protects the members up to driving_; held for moments

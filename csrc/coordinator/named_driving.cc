@@ -32,6 +32,7 @@ Progress NamedOperations::drive(Operation::Caller caller, const Operation* excep
   } catch (...) {
     fail(std::current_exception());
   }
+  tell_given();
   const Progress stopped = where(except != nullptr);
   lock.unlock();
   const bool all_told = advance_finished(except);
@@ -160,6 +161,7 @@ void NamedOperations::add_work(NamedPart part, bool joins) {
   under_way_ += part.bytes();
   if (joins) return works_.back()->add(std::move(part));
   works_.push_back(NamedWork::of(std::move(part), kept_vectors_));
+  if (streams_wait_.load(std::memory_order_relaxed)) works_.back()->give_at_once();
 }
 
 // Ends every operation that is not in the log, after a rank has left.
@@ -182,6 +184,33 @@ void NamedOperations::end_what_is_left_over() {
   }
 }
 
+// Lets streams of the program wait for operations whose work has been given to the device. They no
+// longer keep others from being taken.
+void NamedOperations::tell_given() {
+  if (!streams_wait_.load(std::memory_order_relaxed)) return;
+  for (const auto& work : works_) {
+    if (work->is_told_given() || !work->is_given()) continue;
+    work->tell_given();
+    under_way_ -= work->bytes();
+    for (const NamedPart& part : work->parts()) {
+      if (part.operation == nullptr) continue;
+      part.operation->given_ = work->given();
+      part.operation->is_given_.store(true, std::memory_order_release);
+    }
+  }
+}
+
+// Called if the first work has not ended. What devices have been given ends by itself, so the works
+// behind it can go on.
+void NamedOperations::advance_behind_given() {
+  for (auto work = works_.begin(); (*work)->is_given();) {
+    if (++work == works_.end()) return;
+    if ((*work)->advance(stopped_)) continue;
+    if (!(*work)->start(*comm_)) return;
+    (*work)->advance(stopped_);
+  }
+}
+
 void NamedOperations::run_works() {
   stopped_ = {Progress::State::kPolls, {}};
   start_works();
@@ -189,13 +218,13 @@ void NamedOperations::run_works() {
     NamedWork& first = *works_.front();
     stopped_ = {Progress::State::kPolls, {}};  // for copies, unless a call reports something else
     if (!first.advance(stopped_)) {
-      if (!first.start(*comm_)) return;  // the next phase, if the one before has ended
-      if (!first.advance(stopped_)) return;
+      // The next phase, if the one before has ended.
+      if (!first.start(*comm_) || !first.advance(stopped_)) return advance_behind_given();
     }
     stopped_ = {Progress::State::kPolls, {}};
     if (!first.finish(*comm_)) return;
     const std::unique_ptr<NamedWork> done = std::move(works_.front());
-    under_way_ -= done->bytes();
+    if (!done->is_told_given()) under_way_ -= done->bytes();
     works_.pop_front();
     for (const NamedPart& part : done->parts()) {
       if (part.operation == nullptr) continue;

@@ -308,8 +308,29 @@ std::uint64_t NamedWork::bytes() const {
       [](std::uint64_t sum, const NamedPart& part) { return sum + part.bytes(); });
 }
 
+bool NamedWork::prepares_later() const {
+  constexpr std::size_t kLeast = std::size_t{64} << 10;  // shorter ones go through host memory
+  if (!gives_) return false;
+  for (const NamedPart& part : parts_) {
+    if (part.operation == nullptr) continue;
+    const Submission& what = part.submission();
+    const bool reduces =
+        what.kind == NamedKind::kAllreduce || what.kind == NamedKind::kReduceScatter;
+    for (const NamedArray& array : part.operation->arrays()) {
+      DeviceMemory* const device = array.in.memory.device();
+      if (device == nullptr || array.bytes() < kLeast) continue;
+      const Reduction reduction{what.op, array.dtype};
+      if (device->prepares_later(array.in.data, array.bytes(), reduces ? &reduction : nullptr)) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 bool NamedWork::start(Communicator& comm) {
   if (started_) return true;
+  if (prepares_later()) return false;
   const auto ended = [](const auto& call) { return call->ended(); };
   if (!std::ranges::all_of(calls_, ended)) return false;
   for (const auto& call : calls_) call->rethrow();
@@ -347,9 +368,20 @@ bool NamedWork::settle() noexcept {
 }
 
 NamedWork::Order NamedWork::order_after(const After& after) {
-  Order made = CallOrder::after(after);
-  if (made != nullptr) orders_.push_back(made);
-  return made;
+  std::shared_ptr<Stream> before = after.open_stream();
+  if (before == nullptr) return nullptr;
+  std::shared_ptr<GivenEnd> given;
+  if (gives_) given_.push_back(given = std::make_shared<GivenEnd>());
+  orders_.push_back(std::make_shared<const CallOrder>(
+      CallOrder{.before = std::move(before), .given = std::move(given)}));
+  return orders_.back();
+}
+
+bool NamedWork::is_given() const {
+  const auto is_set = [](const auto& one) { return one->is_set(); };
+  const auto is_whole = [](const NamedPart& one) { return one.submission().chunks() == 1; };
+  return started_ && !calls_.empty() && given_.size() == calls_.size() &&
+         std::ranges::all_of(parts_, is_whole) && std::ranges::all_of(given_, is_set);
 }
 
 bool NamedWork::abandon(const std::exception_ptr& reason) noexcept {

@@ -44,6 +44,13 @@ class NamedWork {
   const std::vector<NamedPart>& parts() const { return parts_; }  // at least one
   std::uint64_t bytes() const;
   void note_start() { notes_start_ = true; }
+  // Gives devices all work of a call at once where that is possible. Before the first start().
+  void give_at_once() { gives_ = true; }
+  // Whether devices have been given all work of all calls. given(): the moments behind it.
+  bool is_given() const;
+  const std::vector<std::shared_ptr<GivenEnd>>& given() const { return given_; }
+  void tell_given() { told_given_ = true; }
+  bool is_told_given() const { return told_given_; }
   std::uint64_t started_ns() const { return started_ns_; }  // 0 unless note_start() was called
 
   // Starts the calls that can be started. Returns whether all have been, so that the next work may
@@ -88,9 +95,14 @@ class NamedWork {
   NamedOperation& operation() const { return *parts_.front().operation; }
 
  private:
+  bool prepares_later() const;
+
   std::vector<NamedPart> parts_;
   std::vector<std::shared_ptr<StartedOperation>> calls_;
   std::vector<Order> orders_;
+  // Of the calls on device arrays, which each have their own order.
+  std::vector<std::shared_ptr<GivenEnd>> given_;
+  bool gives_ = false, told_given_ = false;
   int phase_ = 0;
   bool started_ = false;
   bool concluded_ = false;

@@ -121,6 +121,10 @@ class Copies final : public DeviceStream {
     const ScopedContext scope = memory_.scope();
     queue_->stream.wait_for(CudaMoment::event_of(moment));
   }
+  std::shared_ptr<const DeviceMoment> moment() override {
+    if (!later_.empty()) return nullptr;
+    return memory_.moment_of(reinterpret_cast<std::uint64_t>(queue_->stream.get()));
+  }
 
  private:
   struct Later {
@@ -392,6 +396,23 @@ std::shared_ptr<const DeviceMoment> CudaMemory::moment_of(std::uint64_t stream) 
   CudaEvent event = take_moment();
   event.record(reinterpret_cast<StreamHandle>(stream));
   return std::make_shared<CudaMoment>(*this, std::move(event));
+}
+
+bool CudaMemory::prepares_later(const void* input, std::size_t bytes, const Reduction* reduction) {
+  if (!orders_.has_given_work()) return false;
+  if (reduction != nullptr && Kernels::why_not(reduction->op, reduction->dtype).empty() &&
+      !kernels_.has(reduction->op, reduction->dtype)) {
+    return true;
+  }
+  return !exported_.find(input, bytes) && programs_.is_new({input, bytes});
+}
+
+void CudaMemory::precede(const DeviceMoment& moment, std::uint64_t stream) {
+  const ScopedContext scope = this->scope();
+  require_live(stream);
+  driver_.check(driver_.call.StreamWaitEvent(reinterpret_cast<StreamHandle>(stream),
+                                             CudaMoment::event_of(moment), 0),
+                "cuStreamWaitEvent");
 }
 
 CudaEvent CudaMemory::take_moment() {

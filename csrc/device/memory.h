@@ -60,6 +60,8 @@ class CudaMemory final : public DeviceMemory {
 
   // Throws UsageError if the stream is being captured.
   std::shared_ptr<const DeviceMoment> moment_of(std::uint64_t stream) override;
+  bool prepares_later(const void* input, std::size_t bytes, const Reduction* reduction) override;
+  void precede(const DeviceMoment& moment, std::uint64_t stream) override;
 
   const Driver& driver() const { return driver_; }
   // Whether the stream's work is only recorded in a CUDA graph. This context must be current, as

@@ -18,6 +18,20 @@ bool has_come(std::uint32_t count, std::uint32_t wanted) {
 
 StreamHandle handle_of(std::uint64_t stream) { return reinterpret_cast<StreamHandle>(stream); }
 
+// Later work of the stream waits until the word has reached the count.
+void await(const Driver& driver, const CudaStream& stream, const std::atomic<std::uint32_t>& word,
+           std::uint32_t count) {
+  driver.check(driver.call.StreamWaitValue32(stream.get(), address_of(&word), count, kNotBefore),
+               "cuStreamWaitValue32");
+}
+
+// The stream stores the count in the word after all earlier work.
+void tell(const Driver& driver, const CudaStream& stream, const std::atomic<std::uint32_t>& word,
+          std::uint32_t count) {
+  driver.check(driver.call.StreamWriteValue32(stream.get(), address_of(&word), count, 0),
+               "cuStreamWriteValue32");
+}
+
 }  // namespace
 
 // The order of one call.
@@ -157,15 +171,10 @@ class CudaOrder final : public StreamOrder, public std::enable_shared_from_this<
     if (pieces == slot_->to_release) open_.reset();
   }
   void await(const std::atomic<std::uint32_t>& word, std::uint32_t count) {
-    const Driver& driver = memory().driver();
-    driver.check(
-        driver.call.StreamWaitValue32(lane_.result.get(), address_of(&word), count, kNotBefore),
-        "cuStreamWaitValue32");
+    device::await(memory().driver(), lane_.result, word, count);
   }
   void tell(const CudaStream& stream, const std::atomic<std::uint32_t>& word, std::uint32_t count) {
-    const Driver& driver = memory().driver();
-    driver.check(driver.call.StreamWriteValue32(stream.get(), address_of(&word), count, 0),
-                 "cuStreamWriteValue32");
+    device::tell(memory().driver(), stream, word, count);
   }
 
   Orders& orders_;
@@ -173,6 +182,49 @@ class CudaOrder final : public StreamOrder, public std::enable_shared_from_this<
   Orders::Lane& lane_;
   std::unique_ptr<Orders::Slot> slot_;
 };
+
+Orders::Given::Given(Orders& orders, std::unique_ptr<Slot> slot)
+    : orders_(orders), slot_(std::move(slot)), open_(orders) {
+  ++orders_.given_;
+}
+
+Orders::Given::~Given() {
+  end();
+  orders_.give_back(std::move(slot_));
+}
+
+// The counts grow before what waits for them is enqueued, so that end() releases that even if an
+// exception comes in between.
+void Orders::Given::enqueue(const CudaStream& stream, const std::function<void()>& work) {
+  const Driver& driver = orders_.memory_.driver();
+  Words& words = *slot_->words;
+  tell(driver, stream, words.read, slot_->to_read + 1);
+  ++slot_->to_read;
+  await(driver, stream, words.released, ++slot_->to_release);
+  work();
+  tell(driver, stream, words.written, slot_->to_write + 1);
+  ++slot_->to_write;
+  await(driver, stream, words.released, ++slot_->to_release);
+}
+
+bool Orders::Given::input_is_there() {
+  return has_come(slot_->words->read.load(std::memory_order_acquire), slot_->to_read);
+}
+
+void Orders::Given::begin() noexcept {
+  slot_->words->released.store(slot_->to_release - 1, std::memory_order_release);
+}
+
+bool Orders::Given::is_done() {
+  return has_come(slot_->words->written.load(std::memory_order_acquire), slot_->to_write);
+}
+
+void Orders::Given::end() noexcept {
+  slot_->words->released.store(slot_->to_release, std::memory_order_release);
+  if (!open_) return;
+  open_.reset();
+  --orders_.given_;
+}
 
 Orders::Open::Open(Orders& orders) : orders_(orders) {
   const std::lock_guard lock(orders.opening_);
@@ -233,7 +285,7 @@ std::string Orders::why_none() const {
   return why_not_.value_or("");
 }
 
-std::unique_ptr<Orders::Mark> Orders::open_mark() {
+std::unique_ptr<Orders::Slot> Orders::take_probed_slot() {
   const std::lock_guard lock(mutex_);
   if (!why_none().empty()) return nullptr;
   std::unique_ptr<Slot> slot = take_slot();
@@ -248,7 +300,17 @@ std::unique_ptr<Orders::Mark> Orders::open_mark() {
       return nullptr;
     }
   }
-  return std::make_unique<Mark>(*this, std::move(slot));
+  return slot;
+}
+
+std::unique_ptr<Orders::Mark> Orders::open_mark() {
+  std::unique_ptr<Slot> slot = take_probed_slot();
+  return slot == nullptr ? nullptr : std::make_unique<Mark>(*this, std::move(slot));
+}
+
+std::unique_ptr<Orders::Given> Orders::give() {
+  std::unique_ptr<Slot> slot = take_probed_slot();
+  return slot == nullptr ? nullptr : std::make_unique<Given>(*this, std::move(slot));
 }
 
 void Orders::Mark::set(StreamHandle stream) {

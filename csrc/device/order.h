@@ -15,6 +15,7 @@
 
 #include "device/owners.h"
 #include "memory/order.h"
+#include "memory/workspace.h"
 
 namespace gradred::device {
 
@@ -32,6 +33,10 @@ class Orders {
   // if no slot is available now.
   class Mark;
   std::unique_ptr<Mark> open_mark();
+  // For Workspace::give(). Returns nullptr in the same cases.
+  class Given;
+  std::unique_ptr<Given> give();
+  bool has_given_work() const { return given_.load(std::memory_order_relaxed) > 0; }
   // While an object lives, the device may be waiting for peers.
   class Open {
    public:
@@ -82,13 +87,14 @@ class Orders {
   Lane* lane_of(std::uint64_t stream);
   std::unique_ptr<Slot> take_slot();  // nullptr: none available now
   std::unique_ptr<Slot> free_slot();
+  std::unique_ptr<Slot> take_probed_slot();  // nullptr also if the device writes no words
   void give_back(std::unique_ptr<Slot> slot) noexcept;
   std::string why_none() const;
   void probe(const CudaStream& stream, Words& words);
 
   CudaMemory& memory_;
   std::mutex opening_;  // held while the driver may wait
-  std::atomic<int> open_{0};
+  std::atomic<int> open_{0}, given_{0};
   // Never held during a call of the driver, because the progress thread gives slots back.
   std::mutex slots_mutex_;
   // Slots that no call uses; some still have copies to do.
@@ -116,6 +122,27 @@ class Orders::Mark {
  private:
   Orders& orders_;
   std::unique_ptr<Slot> slot_;
+};
+
+// The memory's context must be current until enqueue() has returned.
+class Orders::Given final : public GivenWork {
+ public:
+  Given(Orders& orders, std::unique_ptr<Slot> slot);
+  ~Given() override;
+  Given(const Given&) = delete;
+  Given& operator=(const Given&) = delete;
+
+  // Enqueues the work and what it waits for; called once.
+  void enqueue(const CudaStream& stream, const std::function<void()>& work);
+  bool input_is_there() override;
+  void begin() noexcept override;
+  bool is_done() override;
+  void end() noexcept override;
+
+ private:
+  Orders& orders_;
+  std::unique_ptr<Slot> slot_;
+  std::optional<Open> open_;  // until end()
 };
 
 }  // namespace gradred::device

@@ -39,6 +39,12 @@ Workspace::Places ProgramsMemory::find(Workspace::Array input, Workspace::Array 
   return {place(of_input, input, turn), place(of_result, result, turn)};
 }
 
+bool ProgramsMemory::is_new(Workspace::Array array) {
+  const Range range = ask(array);
+  const std::lock_guard lock(mutex_);
+  return range.bytes != 0 && known(range) == nullptr;
+}
+
 SharedPlace ProgramsMemory::place(const Range& range, Workspace::Array array, std::uint64_t turn) {
   if (range.bytes == 0) return {};
   const std::uint64_t offset = address_of(array.at) - range.begin;

@@ -31,6 +31,8 @@ class ProgramsMemory {
   // The places of one call's arrays, which the program keeps allocated until the call has ended. A
   // place is empty if its array cannot be exported, or has not been yet.
   Workspace::Places find(Workspace::Array input, Workspace::Array result);
+  // Whether the array lies in an allocation that can be exported and has not been.
+  bool is_new(Workspace::Array array);
   // No value if the allocation has been freed meanwhile.
   std::optional<ExportedBlock> block_of(std::uint64_t allocation) const;
   bool has(std::uint64_t allocation) const;

@@ -256,6 +256,19 @@ bool CudaWorkspace::ready() {
   return stream_.ready();
 }
 
+std::unique_ptr<GivenWork> CudaWorkspace::give(Stream& before, const std::function<void()>& work,
+                                               GivenEnd& end) {
+  const ScopedContext scope = memory_.scope();
+  const auto moment = before.moment();
+  if (moment == nullptr) return nullptr;
+  std::unique_ptr<Orders::Given> given = memory_.orders().give();
+  if (given == nullptr) return nullptr;
+  stream_.wait_for(CudaMoment::event_of(*moment));
+  given->enqueue(stream_, work);
+  end.set(memory_.moment_of(reinterpret_cast<std::uint64_t>(stream_.get())));
+  return given;
+}
+
 bool CudaWorkspace::abandon() noexcept {
   own_.keep_for_ever();
   PeersMemory& all = memory_.of_peers();

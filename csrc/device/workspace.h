@@ -47,6 +47,9 @@ class CudaWorkspace final : public Workspace {
   void reduce(Op op, DType dtype, std::span<void* const> targets,
               std::span<const void* const> inputs, std::size_t count) override;
   bool ready() override;
+  std::unique_ptr<GivenWork> give(Stream& before, const std::function<void()>& work,
+                                  GivenEnd& end) override;
+  bool has_given_work() override { return memory_.orders().has_given_work(); }
   bool abandon() noexcept override;
   void let_go_of_programs() noexcept override;
 

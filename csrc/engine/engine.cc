@@ -1,8 +1,10 @@
 #include "engine/engine.h"
 
+#include <sys/prctl.h>
 #include <time.h>
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -45,6 +47,10 @@ constexpr std::size_t kWorthWaking = std::size_t{1} << 20;
 // The longest sleep on words of peers in shared memory. Then the thread looks whether the peers
 // live.
 constexpr std::uint64_t kLongestSleep = 100 * kMillisecond;
+// Naps of the thread that advances the operations for which a stream waits. The device waits
+// meanwhile, so they stay short where each rank has a core.
+constexpr std::chrono::nanoseconds kNapOfLeft = std::chrono::microseconds(20),
+                                   kNapOfLeftOnSharedCore = std::chrono::microseconds(200);
 
 thread_local bool is_engines = false;
 
@@ -143,10 +149,7 @@ void Engine::run() {
 // stream may wait for one of these operations. Other threads destroy the operations that have
 // ended, because that may need the driver as well.
 void Engine::drive_left(std::unique_lock<std::mutex>& lock) {
-  std::vector<std::shared_ptr<Operation>> left;
-  for (const Kept& kept : operations_) {
-    if (is_left(kept)) left.push_back(kept.operation);
-  }
+  std::vector<std::shared_ptr<Operation>> left = this->left();
   lock.unlock();
   for (const auto& operation : left) operation->advance(Operation::Caller::kBusy);
   lock.lock();
@@ -154,6 +157,51 @@ void Engine::drive_left(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   left.clear();  // these may be the last references
   lock.lock();
+}
+
+std::vector<std::shared_ptr<Operation>> Engine::left() const {
+  std::vector<std::shared_ptr<Operation>> found;
+  for (const Kept& kept : operations_) {
+    if (is_left(kept)) found.push_back(kept.operation);
+  }
+  return found;
+}
+
+void Engine::leave() {
+  const std::lock_guard lock(mutex_);
+  if (!left_thread_.joinable() && !stopping_) {
+    try {
+      left_thread_ = std::thread([this] { run_left(); });
+    } catch (const std::system_error&) {  // the progress thread advances all operations
+    }
+  }
+  leaving_.notify_one();
+  unattended_ = true;
+  added_ns_ = 0;
+  nap_ns_ = kShortestNap;
+  if (idles_) wake();
+}
+
+void Engine::run_left() {
+  is_engines = true;
+  prctl(PR_SET_TIMERSLACK, 1000);  // the kernel's default would make the naps four times as long
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    auto left = this->left();
+    if (left.empty()) {
+      leaving_.wait(lock);
+      continue;
+    }
+    lock.unlock();
+    bool any_ended = false;
+    for (const auto& operation : left) any_ended |= static_cast<bool>(operation->advance());
+    const bool has_core =
+        std::ranges::all_of(left, [](const auto& operation) { return operation->spins(); });
+    lock.lock();
+    std::ranges::move(left, std::back_inserter(let_go_));
+    if (any_ended) wake();
+    leaving_.wait_for(lock, has_core ? kNapOfLeft : kNapOfLeftOnSharedCore);
+  }
 }
 
 bool Engine::is_just_added() const {
@@ -312,14 +360,17 @@ void Engine::settle(std::chrono::nanoseconds limit) noexcept {
 }
 
 void Engine::stop(std::string_view why) noexcept {
-  std::thread thread;
+  std::thread thread, left_thread;
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
     thread.swap(thread_);
+    left_thread.swap(left_thread_);
     wake();
+    leaving_.notify_one();
   }
   if (thread.joinable()) thread.join();
+  if (left_thread.joinable()) left_thread.join();
   for (const Kept& kept : snapshot()) {
     kept.operation->abandon(
         std::make_exception_ptr(PeerLost(std::string(why) + ", with the operation in flight")));
@@ -348,11 +399,13 @@ void Engine::drop_ended(std::unique_lock<std::mutex>& lock) {
   const auto middle = std::stable_partition(operations_.begin(), operations_.end(),
                                             [](auto& kept) { return !kept.operation->ended(); });
   ended.assign(std::make_move_iterator(middle), std::make_move_iterator(operations_.end()));
+  std::vector<std::shared_ptr<Operation>> let_go = std::exchange(let_go_, {});
   operations_.erase(middle, operations_.end());
   kept_.store(operations_.size(), std::memory_order_relaxed);
-  if (ended.empty()) return;
+  if (ended.empty() && let_go.empty()) return;
   lock.unlock();  // they are destroyed without the lock
   ended.clear();
+  let_go.clear();
   lock.lock();
 }
 

@@ -64,6 +64,10 @@ std::shared_ptr<const DeviceMoment> DeviceMemory::moment_of(std::uint64_t) {
   throw DeviceError(name() + " has no streams of a program's");
 }
 
+void DeviceMemory::precede(const DeviceMoment&, std::uint64_t) {
+  throw DeviceError(name() + " has no streams of a program's");
+}
+
 std::shared_ptr<Stream> After::open_stream() const {
   if (device == nullptr) return nullptr;
   auto made = std::make_shared<Stream>(Memory(*device));

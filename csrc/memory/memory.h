@@ -8,6 +8,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -45,6 +46,22 @@ class DeviceMoment {
   virtual ~DeviceMoment() = default;
 };
 
+// The moment behind all work of a call, once the device has been given all of it. One thread sets
+// it, any thread may read it.
+class GivenEnd {
+ public:
+  void set(std::shared_ptr<const DeviceMoment> moment) {
+    moment_ = std::move(moment);
+    is_set_.store(true, std::memory_order_release);
+  }
+  bool is_set() const { return is_set_.load(std::memory_order_acquire); }
+  const DeviceMoment& moment() const { return *moment_; }  // only if is_set()
+
+ private:
+  std::shared_ptr<const DeviceMoment> moment_;
+  std::atomic<bool> is_set_{false};
+};
+
 // One of many copies. None of them reads or writes what another one writes.
 struct CopyPart {
   void* target;
@@ -77,6 +94,8 @@ class DeviceStream {
   // were created.
   virtual std::uint64_t mark() = 0;
   virtual bool has_passed(std::uint64_t mark) = 0;  // throws as ready()
+  // Marks all work enqueued so far. Returns nullptr if the device has not been given all of it yet.
+  virtual std::shared_ptr<const DeviceMoment> moment() { return nullptr; }
   // A hint that no more work follows for now.
   virtual void rest() noexcept {}
 };
@@ -93,6 +112,14 @@ class DeviceMemory {
   virtual std::unique_ptr<DeviceStream> open_stream() = 0;
   // For a stream of the program.
   virtual std::shared_ptr<const DeviceMoment> moment_of(std::uint64_t stream);
+  // Whether a call on this input, with this reduction if there is one, should begin later: it needs
+  // something that the device cannot prepare while work that it was given (GivenWork) waits.
+  virtual bool prepares_later(const void* /*input*/, std::size_t /*bytes*/,
+                              const Reduction* /*reduction*/) {
+    return false;
+  }
+  // Makes later work of a stream of the program wait for a moment.
+  virtual void precede(const DeviceMoment& moment, std::uint64_t stream);
   // Whether its streams can reduce and scale. If not, they only copy.
   virtual bool reduces() const { return true; }
   // Allocates host memory for its streams' copies, pinned so that copies are asynchronous. While
@@ -241,6 +268,7 @@ class Stream {
   bool ready() { return !device_ || device_->ready(); }
   std::uint64_t mark() { return device_ ? device_->mark() : 0; }
   bool has_passed(std::uint64_t mark) { return !device_ || device_->has_passed(mark); }
+  std::shared_ptr<const DeviceMoment> moment() { return device_ ? device_->moment() : nullptr; }
   // Waits until ready(). Returns false if the device has failed and may still write.
   bool finish() noexcept;
   // The same for a caller that gives up: waits at most half a second, since earlier work may never

@@ -6,7 +6,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -37,6 +39,31 @@ class SharedPlace {
  private:
   static constexpr int kOffsetBits = 40;  // more bytes than any device has
   std::uint64_t word_ = 0;
+};
+
+// The work of one call that a device has been given at once. On the device it waits for the host at
+// two places. The host lets it go on by storing a word, so the thread that does so calls no driver,
+// which the program may keep busy until this very work is done. Destroying the object lets all of
+// it go on.
+class GivenWork {
+ public:
+  virtual ~GivenWork() = default;
+  virtual bool input_is_there() = 0;  // all work that had to come before is done
+  virtual void begin() noexcept = 0;  // the peers' inputs are there
+  virtual bool is_done() = 0;         // this rank's device has done its share
+  virtual void end() noexcept = 0;    // the peers' devices have done theirs
+};
+
+// The rest of a call whose work this rank's device has been given. Destroying it lets the device go
+// on, whatever the peers have done.
+class GivenRest {
+ public:
+  virtual ~GivenRest() = default;
+  // Whether the devices of all ranks are done. Tells the peers how far this rank is, and lets its
+  // device go on as far as theirs are; some thread has to call it again and again. Calls no driver.
+  // Throws if a peer has failed.
+  virtual bool is_over() = 0;
+  virtual void give_up(const std::exception_ptr& reason) noexcept = 0;  // the peers get an error
 };
 
 // This rank's part, and the work of its device on all parts and on other memory that peers export.
@@ -132,6 +159,15 @@ class Workspace {
   virtual void reduce(Op op, DType dtype, std::span<void* const> targets,
                       std::span<const void* const> inputs, std::size_t count) = 0;
   virtual bool ready() = 0;  // whether all work is done; throws if the device has failed
+  // Gives the device what `work` enqueues, behind all work of `before` and GivenWork::begin(), and
+  // sets `end`, which comes after GivenWork::end(). Returns nullptr, without calling `work`, if the
+  // device cannot wait for the host, or not now.
+  virtual std::unique_ptr<GivenWork> give(Stream& /*before*/, const std::function<void()>& /*work*/,
+                                          GivenEnd& /*end*/) {
+    return nullptr;
+  }
+  // Whether work of give() may still wait for peers, for any call of this process on this device.
+  virtual bool has_given_work() { return false; }
   // Called when a call was cut off. Peers' devices may read this rank's part at any later time.
   // Returns false if this rank's device may still write to the arrays of the call.
   virtual bool abandon() noexcept = 0;
@@ -159,10 +195,13 @@ struct DeviceCall {
   SharedPlace input_place{}, result_place{};  // of the two arrays, if peers can reach them
   Op op = Op::kSum;
   DType dtype = DType::kUInt8;
-  double factor = 1.0;   // for Op::kPremul
-  bool begun = false;    // the arrays are being read and written
-  bool is_open = false;  // also by peers' devices
-  bool done = false;     // the result is complete
+  double factor = 1.0;  // for Op::kPremul
+  // Set once all work has been given to the device; nullptr: nobody asks for that.
+  GivenEnd* given = nullptr;
+  std::unique_ptr<GivenRest> rest{};  // after that
+  bool begun = false;                 // the arrays are being read and written
+  bool is_open = false;               // also by peers' devices
+  bool done = false;                  // the result is complete
 };
 
 }  // namespace gradred

@@ -194,6 +194,26 @@ class NodeGroup final : private Guard {
   // `steps`: number of steps that this operation took.
   void steps_end(std::uint64_t steps) { steps_ += steps; }
 
+  // For calls from device to device, which may go on after the operation has ended. They are
+  // counted from 1 on, alike on all ranks. This rank tells its peers that its arrays may be read
+  // and written, and that its device has done its share; any thread may do so.
+  void tell_arrays_there(std::uint64_t call) {
+    RankState& mine = part_.state(rank_);
+    waiter_.publish(mine.arrays_there, call, mine.bell);
+  }
+  void tell_share_done(std::uint64_t call) {
+    RankState& mine = part_.state(rank_);
+    waiter_.publish(mine.shares_done, call, mine.bell);
+  }
+  Awaited arrays_there(std::size_t rank, std::uint64_t call) const {
+    RankState& theirs = part_.state(rank);
+    return {&theirs.arrays_there, call, &theirs.bell, waiter_.expected()};
+  }
+  Awaited share_done(std::size_t rank, std::uint64_t call) const {
+    RankState& theirs = part_.state(rank);
+    return {&theirs.shares_done, call, &theirs.bell, waiter_.expected()};
+  }
+
   // Called while an operation waits; does not block. Throws if a peer has failed. Cheap.
   void glance() override;
   // Throws if the process of a peer whose contribution is missing has ended. Checks at most every

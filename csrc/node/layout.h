@@ -91,6 +91,9 @@ struct alignas(kApart) RankState {
   alignas(kApart) Bell bell;
   std::atomic<std::uint64_t> finished;  // the last operation that this rank has left
   std::atomic<std::uint64_t> leading;   // the last one that it has arrived at as leader
+  // Calls from device to device (on_devices.h) for which this rank's arrays may be read and
+  // written, and those for which its device has done its share.
+  std::atomic<std::uint64_t> arrays_there, shares_done;
   alignas(kApart) Particulars particulars[2];
   std::atomic<std::uint32_t> departed;  // this rank has destroyed its group
 };

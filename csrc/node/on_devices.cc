@@ -5,6 +5,8 @@
 #include <cstring>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/failure.h"
 #include "memory/workspace.h"
 
 namespace gradred {
@@ -137,6 +139,72 @@ SharedPlace result_of(const ReadOffer& offer) {
 }
 
 }  // namespace
+
+// Passes counts on between this rank's device and its peers. Other operations of the group may go
+// on meanwhile.
+class OnDevices::Rest final : public GivenRest {
+ public:
+  Rest(NodeGroup& group, std::unique_ptr<GivenWork> work, std::uint64_t call)
+      : group_(group), work_(std::move(work)), call_(call) {}
+
+  bool is_over() override {
+    if (stage_ == Stage::kOver) return true;
+    try {
+      go_on();
+    } catch (...) {
+      group_.poison(report_of(std::current_exception()));
+      throw;
+    }
+    return stage_ == Stage::kOver;
+  }
+  void give_up(const std::exception_ptr& reason) noexcept override {
+    if (stage_ != Stage::kOver) group_.poison(report_of(reason));
+  }
+
+ private:
+  enum class Stage : std::uint8_t { kInput, kArrays, kShare, kShares, kOver };
+
+  void go_on() {
+    if (stage_ == Stage::kInput && work_->input_is_there()) {
+      group_.tell_arrays_there(call_);
+      stage_ = Stage::kArrays;
+    }
+    if (stage_ == Stage::kArrays &&
+        all([&](int rank) { return group_.arrays_there(rank, call_); })) {
+      work_->begin();
+      stage_ = Stage::kShare;
+    }
+    if (stage_ == Stage::kShare && work_->is_done()) {
+      group_.tell_share_done(call_);
+      stage_ = Stage::kShares;
+    }
+    if (stage_ == Stage::kShares && all([&](int rank) { return group_.share_done(rank, call_); })) {
+      work_->end();
+      stage_ = Stage::kOver;
+      return;
+    }
+    constexpr std::uint64_t kLookEveryNs = 20'000'000;
+    group_.throw_if_poisoned();
+    const std::uint64_t now = now_ns();
+    if (looked_ns_ == 0) looked_ns_ = now;
+    if (now - looked_ns_ < kLookEveryNs) return;
+    looked_ns_ = now;
+    group_.check_peers();
+  }
+  template <class Word>
+  bool all(Word word) const {
+    for (int rank = 0; rank < group_.size(); ++rank) {
+      if (rank != group_.rank() && !word(rank).reached()) return false;
+    }
+    return true;
+  }
+
+  NodeGroup& group_;
+  const std::unique_ptr<GivenWork> work_;
+  const std::uint64_t call_;
+  Stage stage_ = Stage::kInput;
+  std::uint64_t looked_ns_ = 0;
+};
 
 // What a rank asks its peers to open; it travels in a chunk.
 struct OnDevices::Told {
@@ -275,6 +343,16 @@ OnDevices::Opened OnDevices::opened(Workspace& workspace) const {
   return found;
 }
 
+// Gives the device this rank's share at once, if the caller asks for that and it is possible.
+bool OnDevices::give(const NodeCall& call) {
+  DeviceCall& device = *call.device;
+  if (device.given == nullptr) return false;
+  auto work = device.workspace->give(*device.before, [&] { work_on_arrays(call); }, *device.given);
+  if (work == nullptr) return false;
+  device.rest = std::make_unique<Rest>(group_, std::move(work), calls_);
+  return true;
+}
+
 // Computes this rank's share in one piece, from the arrays of all ranks into those of all ranks.
 void OnDevices::work_on_arrays(const NodeCall& call) {
   const DeviceCall& device = *call.device;
@@ -320,8 +398,14 @@ Steps OnDevices::steps(NodeCall call) {
   Workspace& workspace = *device.workspace;
   std::size_t before = 0;  // steps done before the data move
   bool all_known = true;   // all exported arrays are open, so devices can access them directly
-  while (!device.before->ready()) co_await Steps::LookAgain{StoodFor::kStream};
-  if (!workspace.in_use() || any_says(ReadOffer::kUnknown)) {
+  const bool tells = !workspace.in_use() || any_says(ReadOffer::kUnknown);
+  const bool gives = !tells && device.given != nullptr;  // nothing need be ready for that
+  while (!gives && !device.before->ready()) co_await Steps::LookAgain{StoodFor::kStream};
+  // Given work ends by itself. While there is any, peers' memory cannot be opened. Processes that
+  // take turns on a device give it one call at a time: more took longer on an H200.
+  const bool waits = tells || (workspace.is_of_one_device() && workspace.is_used_by_turns());
+  while (waits && workspace.has_given_work()) co_await Steps::LookAgain{StoodFor::kDevice};
+  if (tells) {
     const Told told = told_by(device);
     std::memcpy(chunk(rank_, 0), &told, sizeof told);
     step_done(1);
@@ -368,20 +452,25 @@ Steps OnDevices::steps(NodeCall call) {
     workspace.take_arrays(device.input_place.is_programs() || device.result_place.is_programs());
     device.is_open = device.begun = true;
     group_.goes(Went::kDevices);
-    step_done(before + 1);  // the input is complete, and the result may be overwritten
-    for (std::size_t distance = 1; distance < size_; ++distance) {
-      co_await step_of(peer_at(distance), before + 1);
+    ++calls_;
+    if (!give(call)) {
+      while (!device.before->ready()) co_await Steps::LookAgain{StoodFor::kStream};
+      group_.tell_arrays_there(calls_);  // the input is complete, and the result may be overwritten
+      for (std::size_t distance = 1; distance < size_; ++distance) {
+        co_await group_.arrays_there(peer_at(distance), calls_);
+      }
+      work_on_arrays(call);
+      while (!workspace.ready()) co_await Steps::LookAgain{StoodFor::kDevice};
+      group_.tell_share_done(calls_);
+      for (std::size_t distance = 1; distance < size_; ++distance) {
+        co_await group_.share_done(peer_at(distance), calls_);
+      }
     }
-    work_on_arrays(call);
-    while (!workspace.ready()) co_await Steps::LookAgain{StoodFor::kDevice};
-    step_done(before + 2);
-    for (std::size_t distance = 1; distance < size_; ++distance) {
-      co_await step_of(peer_at(distance), before + 2);
-    }
-    steps_end(before + 2);
+    steps_end(before);
     device.done = true;
     co_return;
   }
+  while (!device.before->ready()) co_await Steps::LookAgain{StoodFor::kStream};
   DevicePieces pieces(call, rank_, size_);
   const std::size_t count = pieces.count(), lag = pieces.lag();
   device.begun = true;

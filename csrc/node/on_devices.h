@@ -32,6 +32,7 @@ class OnDevices final : public NodeWay {
   Steps steps(NodeCall call);
 
  private:
+  class Rest;
   struct Told;
   struct Opened;
 
@@ -42,7 +43,10 @@ class OnDevices final : public NodeWay {
   static Told told_by(const DeviceCall& device);
   void open(Workspace& workspace, std::size_t peer, const Told& told, Opened& found) const;
   Opened opened(Workspace& workspace) const;
+  bool give(const NodeCall& call);
   void work_on_arrays(const NodeCall& call);
+
+  std::uint64_t calls_ = 0;  // on arrays where they lie; the same on all ranks
 };
 
 }  // namespace gradred

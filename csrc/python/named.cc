@@ -17,6 +17,7 @@
 #include "base/pool.h"
 #include "base/signature.h"
 #include "comm/communicator.h"
+#include "comm/fork_guard.h"
 #include "python/call.h"
 #include "python/device_arrays.h"
 #include "python/errors.h"
@@ -251,6 +252,19 @@ py::object PyNamedRequest::wait_for_held() {
   return held_;
 }
 
+bool PyNamedRequest::wait_in_stream(std::uint64_t stream, std::optional<double> timeout) {
+  require_rank();
+  if (!named_->ended() && !wait_until_given(timeout)) throw_late(*timeout);
+  if (named_->ended()) {
+    wait(std::nullopt);  // calls callbacks, and throws its error
+    return false;
+  }
+  const WithoutGil released;
+  named_->precede(stream);
+  engine().leave();
+  return true;
+}
+
 std::string_view text_of(PyObject* object) {
   Py_ssize_t length = 0;
   const char* const text = PyUnicode_AsUTF8AndSize(object, &length);
@@ -318,6 +332,8 @@ void bind_named(py::module_& m) {
   py::class_<PyNamedRequest, std::shared_ptr<PyNamedRequest>> request(m, "NamedRequest");
   add_method(request, wait_for_held_def);
   request.def("wait", &PyNamedRequest::wait_at_most, py::arg("timeout") = std::nullopt)
+      .def("wait_in_stream", &PyNamedRequest::wait_in_stream, py::arg("stream"),
+           py::arg("timeout") = std::nullopt)
       .def("done", &PyNamedRequest::test)
       .def(
           "add_done_callback",
@@ -349,6 +365,7 @@ void bind_named(py::module_& m) {
       .def("join", [](NamedOperations& self) { return make_request(self.join(), py::none()); })
       .def("write_to", &NamedOperations::write_to, py::arg("timeline"), py::arg("prefix") = "")
       .def("look_for_lost", &NamedOperations::look_for_lost, py::arg("where"))
+      .def("let_streams_wait", &NamedOperations::let_streams_wait)
       .def("leave", &NamedOperations::close);
 }
 

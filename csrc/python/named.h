@@ -25,6 +25,10 @@ class PyNamedRequest final : public PyOperation {
   const NamedOperation& named() const { return *named_; }
   // Waits for the end, and returns `held`.
   pybind11::object wait_for_held();
+  // Makes later work of a stream of the program wait for the results. Blocks until the device has
+  // been given all work of the operation, which needs the peers to have submitted it. Returns false
+  // if that is not possible: then the operation has ended. Throws its error, or WaitTimeout.
+  bool wait_in_stream(std::uint64_t stream, std::optional<double> timeout);
 
  private:
   std::shared_ptr<NamedOperation> named_;

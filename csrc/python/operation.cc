@@ -118,21 +118,28 @@ bool PyOperation::wait(std::optional<double> seconds) {
 }
 
 void PyOperation::wait_at_most(std::optional<double> timeout) {
-  if (wait(timeout)) return;
-  std::string seconds = std::to_string(*timeout);
+  if (!wait(timeout)) throw_late(*timeout);
+}
+
+void PyOperation::throw_late(double timeout) const {
+  std::string seconds = std::to_string(timeout);
   seconds.erase(seconds.find_last_not_of('0') + 1);
   if (seconds.back() == '.') seconds.pop_back();
   throw WaitTimeout("wait of " + seconds + " s for " + operation_->waits_for() +
                     ": it goes on. See what that rank does, and wait again or for longer");
 }
 
-void PyOperation::wait_until_given() {
+void PyOperation::wait_until_given() { wait_until_given(std::nullopt); }
+
+bool PyOperation::wait_until_given(std::optional<double> seconds) {
+  const std::uint64_t deadline = deadline_in(seconds);
   const InCall in_call(operation_->ended() ? nullptr : operation_->observation());
   RequestHook with_gil;
   OrderHook hook(with_gil, order_.get());
   Giving giving(*operation_);
-  wait_until(giving, hook, UINT64_MAX);
+  if (!wait_until(giving, hook, deadline)) return false;
   if (operation_->ended()) operation_->rethrow();
+  return true;
 }
 
 void PyOperation::add_done_callback(const py::object& function, const py::object& argument) {

@@ -114,6 +114,11 @@ def placement_of(tensor: torch.Tensor, out: torch.Tensor | None, asked: str) -> 
     return tensors.placement_of(_TENSORS, tensor, out, asked)
 
 
+def stream_of(tensor: torch.Tensor) -> int:
+    """Return the handle of the current stream on the tensor's GPU."""
+    return _TENSORS.current_stream(tensor)
+
+
 def tensor_of(output: Any, like: torch.Tensor, rows: int) -> torch.Tensor:
     """Make a tensor of memory that the engine allocated for a result.
 

@@ -6,7 +6,11 @@ them, and values that are written to them arrive late.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import ctypes
+import datetime
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -398,3 +402,107 @@ def test_streams_are_given_back(device: Driver, stream: int) -> None:
     most = 30  # at a time; the first run may have had fewer
     assert device.count("streams") <= streams + most
     assert device.count("events") <= events + most
+
+
+# ---- waiting in a stream ------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def held_back(device: Driver, stream: int) -> Iterator[Callable[[], None]]:
+    """Keep the stream from going on until the function is called."""
+    word = ctypes.c_void_p()
+    device.must("cuMemHostAlloc", ctypes.byref(word), ctypes.c_size_t(4), 0)
+    count = ctypes.c_uint32.from_address(word.value or 0)
+    count.value = 0
+    device.must("cuStreamWaitValue32_v2", ctypes.c_void_p(stream), word, ctypes.c_uint32(1), 0)
+
+    def go_on() -> None:
+        count.value = 1
+
+    try:
+        yield go_on
+    finally:
+        go_on()
+        device.must("cuStreamSynchronize", ctypes.c_void_p(stream))
+        device.must("cuMemFreeHost", word)
+
+
+def collective(kind: str, length: int, stream: int) -> tuple[Callable[[], Any], Any, Any]:
+    """An asynchronous operation on tensors of its own, its result and the values expected."""
+    if kind == "all_reduce":
+        x = on_gpu(ours(length), stream)
+        return lambda: dist.all_reduce(x, async_op=True), x, summed(length)
+    if kind == "all_gather":
+        whole, x = on_gpu(torch.zeros(SIZE * length), stream), on_gpu(ours(length), stream)
+        every = torch.cat([ours(length, rank=rank) for rank in range(SIZE)])
+        return lambda: dist.all_gather_into_tensor(whole, x, async_op=True), whole, every
+    mine, x = on_gpu(torch.zeros(length), stream), on_gpu(ours(SIZE * length), stream)
+    expected = summed(SIZE * length)[RANK * length :][:length]
+    return lambda: dist.reduce_scatter_tensor(mine, x, async_op=True), mine, expected
+
+
+def make_known(start: Callable[[], Any]) -> None:
+    """Start the operation three times: gradred exports allocations that it has seen twice, if no
+    stream waits for peers."""
+    for _ in range(3):
+        assert start().wait(datetime.timedelta(seconds=30))
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank has no peers")
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_wait_makes_the_current_stream_wait(kind: str, device: Driver, stream: int) -> None:
+    start, result, expected = collective(kind, 300_000, stream)
+    make_known(start)
+    copy = on_gpu(torch.zeros(result.numel()))
+    with held_back(device, stream) as go_on:
+        work = start()
+        assert work.wait()
+        assert not work.is_completed()
+        device.copy(copy.memory.address, result.memory.address, result.memory.nbytes, stream)
+        go_on()
+    assert work.wait(datetime.timedelta(seconds=30))
+    assert work.is_completed()
+    if kind == "all_reduce":  # it was reduced each time
+        return expect(copy, expected * SIZE**3)
+    return expect(copy, expected)
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank has no peers")
+def test_streams_wait_for_several_operations(device: Driver, stream: int) -> None:
+    kinds = ["all_gather", "reduce_scatter", "all_gather", "all_reduce", "reduce_scatter"]
+    made = [collective(kind, 300_000 + 1000 * i, stream) for i, kind in enumerate(kinds)]
+    for start, _, _ in made:
+        make_known(start)
+    small = on_gpu(ours(5), stream)
+    with held_back(device, stream) as go_on:
+        works = [start() for start, _, _ in made]
+        assert all(work.wait() for work in works)
+        assert not any(work.is_completed() for work in works)
+        last = dist.all_reduce(small, async_op=True)  # through host memory, behind the others
+        go_on()
+        assert last.wait()
+    expect(small, summed(5))
+    for (_, result, expected), kind in zip(made, kinds, strict=True):
+        expect(result, expected * (SIZE**3 if kind == "all_reduce" else 1))
+    assert all(work.is_completed() for work in works)
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank has no peers")
+def test_memory_is_freed_while_streams_wait(device: Driver, stream: int) -> None:
+    """As by an allocator that gives memory back: the driver waits for the device, all others wait
+    for the driver."""
+    made = [collective("all_reduce", 300_000 + 1000 * i, stream) for i in range(3)]
+    for start, _, _ in made:
+        make_known(start)
+    other = on_gpu(ours(1000))
+    with held_back(device, stream) as go_on:
+        works = [start() for start, _, _ in made]
+        for work in works:
+            work.wait()
+        threading.Timer(0.05, go_on).start()
+        device.set("synchronises", 1)
+        other.memory.free()
+        device.set("synchronises", 0)
+    for work, (_, result, expected) in zip(works, made, strict=True):
+        assert work.wait(datetime.timedelta(seconds=30))
+        expect(result, expected * SIZE**3)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gc
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -221,25 +220,3 @@ def test_arrays_of_another_device_than_the_communicators_go_through_host_memory(
         finally:
             device.use_in_this_thread(0)
         check(comm)
-
-
-def test_a_thread_without_a_context_loads_kernels(device: Driver) -> None:
-    """Like gradred's own thread, which makes the first call if nobody waits for it, as in DDP."""
-    device.use_in_this_thread(3)
-    try:
-        with new_comm() as comm:
-            for _ in range(2):  # the first call opens the workspaces
-                x = on_device(values(COUNT, "float64"))
-                before = device.count("launches")
-                run_in_thread(lambda x=x: comm.Allreduce(MPI.IN_PLACE, x))
-                np.testing.assert_array_equal(x.get(), total(COUNT, "float64"))
-            assert device.count("launches") - before == (1 if RANK == 0 else 0)
-            assert comm.device_path == "devices: all ranks' arrays are on one"
-    finally:
-        device.use_in_this_thread(0)
-
-
-def run_in_thread(function: Callable[[], None]) -> None:
-    thread = threading.Thread(target=function)
-    thread.start()
-    thread.join()

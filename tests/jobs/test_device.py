@@ -76,6 +76,39 @@ def expect_lost(done: subprocess.CompletedProcess[str], seconds: float = LOSS) -
     assert max(waited) < within(seconds), done.stdout
 
 
+IN_A_THREAD = """
+    import threading
+
+    def reduced():
+        comm.Allreduce(MPI.IN_PLACE, x)
+
+    for _ in range(2):  # the first call opens the workspaces
+        thread = threading.Thread(target=reduced)
+        thread.start()
+        thread.join()
+    print(device.count("launches") > 0, comm.device_path)
+"""
+
+
+def test_a_thread_without_a_context_loads_kernels(tmp_path: pathlib.Path) -> None:
+    """Like gradred's own thread, which makes the first call if nobody waits for it, as in DDP."""
+    done = job(tmp_path, IN_A_THREAD, 2, IMPORTS, SIMULATED_CUDA_MPS="1")
+    lines = sorted(done.stdout.splitlines())
+    assert [line[:35] for line in lines] == [
+        "False devices: all ranks' arrays ar",
+        "True devices: all ranks' arrays are",
+    ], (done.stdout, done.stderr)
+    assert done.stderr == ""
+
+
+def test_what_makes_calls_slow_is_told_once(tmp_path: pathlib.Path) -> None:
+    knobs = {"GRADRED_LIBNVRTC": "/nowhere/libnvrtc.so", "SIMULATED_CUDA_MPS": "1"}
+    done = job(tmp_path, IN_A_THREAD, 2, IMPORTS, **knobs)
+    told = [line for line in done.stderr.splitlines() if "go through host memory" in line]
+    assert len(told) == 2, (done.stdout, done.stderr)  # by each rank
+    assert all("there is no NVRTC to compile kernels" in line for line in told)
+
+
 @pytest.mark.parametrize("shm", ["1", "0"])
 @pytest.mark.parametrize(
     "call", ["comm.Allreduce(MPI.IN_PLACE, x)", "comm.Iallreduce(x, y).Wait()"]
@@ -613,3 +646,44 @@ def test_script_for_a_real_gpu_leaves_out_what_no_longer_fits_its_time(
     assert done.returncode == 0, (done.stdout, done.stderr)
     assert "in part" in done.stdout
     assert "were left" in record["sections"]["host"]["jobs"]["2 ranks"]["skipped"]
+
+
+WAITS_IN_STREAM = """
+    import contextlib, ctypes, datetime
+    import torch
+    import torch.distributed as dist
+    import gradred.torch
+    from gpu.tensors import in_stream, on_gpu
+    from gpu.test_torch_tensors import held_back
+
+    dist.init_process_group("gradred", init_method=f"file://{os.getcwd()}/store",
+                            rank=comm.rank, world_size=comm.size)
+    stream = device.stream()
+    with in_stream(device, stream):
+        x = on_gpu(torch.ones(300_000))
+        for _ in range(3):
+            dist.all_reduce(x)
+        device.must("cuStreamSynchronize", ctypes.c_void_p(stream))
+        with contextlib.ExitStack() as held:
+            if comm.rank == 1:  # its input is never there
+                held.enter_context(held_back(device, stream))
+            work = dist.all_reduce(x, async_op=True)
+            work.wait()
+            assert not work.is_completed()
+            come()
+            if comm.rank == 1:
+                die()
+            try:
+                work.wait(datetime.timedelta(seconds=30))
+            except gradred.PeerLost as error:
+                assert "rank 1" in str(error), error
+                lost()
+            device.must("cuStreamSynchronize", ctypes.c_void_p(stream))  # it goes on
+    os._exit(3)
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+def test_rank_that_is_killed_while_streams_wait(tmp_path: pathlib.Path) -> None:
+    done = job(tmp_path, WAITS_IN_STREAM, 3, IMPORTS, SIMULATED_CUDA_MPS="1")
+    expect_lost(done)

@@ -344,6 +344,101 @@ void a_device_that_fails_is_found_by_who_waits(BoardBootstrap&) {
   expect(!message_of<DeviceError>([&] { call.order().check(); }).empty(), "it has failed");
 }
 
+// Work that copies the array to `other`, in a stream of gradred's, behind what the program's stream
+// has been given. The program's stream waits for its end.
+class GivenCopy {
+ public:
+  GivenCopy(CudaMemory& memory, Program& program, Address other)
+      : stream_(memory.driver()), given_(memory.orders().give()) {
+    gradred::check(given_ != nullptr, "work can be given");
+    const auto before = memory.moment_of(address_of(program.stream));
+    stream_.wait_for(device::CudaMoment::event_of(*before));
+    given_->enqueue(stream_, [&] { stream_.copy(other, program.array, kBytes); });
+    memory.precede(*memory.moment_of(address_of(stream_.get())), address_of(program.stream));
+  }
+  device::Orders::Given& work() { return *given_; }
+  void drop() { given_.reset(); }
+
+ private:
+  device::CudaStream stream_;
+  std::unique_ptr<device::Orders::Given> given_;
+};
+
+void given_work_waits_for_the_host_at_two_places(BoardBootstrap&) {
+  Program program;
+  const Address other = program.user.allocate(kBytes);
+  CudaMemory& memory = memory_at(program.array);
+  for (int turn = 0; turn < 3; ++turn) {
+    program.user.set("least_delay", 20'000'000);
+    program.user.must("cuMemcpyAsync", program.array, address_of(program.given.data()), kBytes,
+                      program.stream);
+    program.user.set("least_delay", 0);
+    GivenCopy copy(memory, program, other);
+    expect(memory.orders().has_given_work(), "it may wait for peers");
+    expect(!memory.orders().while_none_is_open([] {}), "so nothing that waits for it is done");
+    while (!copy.work().input_is_there()) usleep(100);
+    usleep(2'000);
+    expect(!copy.work().is_done(), "it has not begun");
+    copy.work().begin();
+    while (!copy.work().is_done()) usleep(100);
+    usleep(2'000);
+    expect(!program.is_done(), "the program's stream waits");
+    copy.work().end();
+    expect(!memory.orders().has_given_work(), "it ends by itself now");
+    program.user.must("cuMemcpyAsync", address_of(program.found.data()), other, kBytes,
+                      program.stream);
+    program.finish();
+    expect(program.found == program.given, "what was there before was copied");
+    std::ranges::for_each(program.given, [](int& one) { ++one; });
+  }
+}
+
+void given_work_that_is_dropped_goes_on(BoardBootstrap&) {
+  Program program;
+  CudaMemory& memory = memory_at(program.array);
+  GivenCopy copy(memory, program, program.user.allocate(kBytes));
+  usleep(2'000);
+  expect(!program.is_done(), "the program's stream waits");
+  copy.drop();
+  program.finish();
+  expect(memory.orders().while_none_is_open([] {}), "nothing waits any more");
+}
+
+void work_that_cannot_be_given_holds_nobody_back(BoardBootstrap&) {
+  Program program;
+  CudaMemory& memory = memory_at(program.array);
+  const device::CudaStream stream(memory.driver());
+  {
+    const auto given = memory.orders().give();
+    const std::string said = message_of<DeviceError>(
+        [&] { given->enqueue(stream, [] { throw DeviceError("no such kernel"); }); });
+    expect(said == "no such kernel", said);
+  }
+  while (!stream.ready()) usleep(100);
+  expect(memory.orders().while_none_is_open([] {}), "nothing waits any more");
+}
+
+// The driver waits for the device, and no other thread can call it. Passing on the counts needs no
+// call.
+void the_driver_may_wait_for_given_work(BoardBootstrap&) {
+  Program program;
+  const Address spare = program.user.allocate(64);
+  CudaMemory& memory = memory_at(program.array);
+  GivenCopy copy(memory, program, program.user.allocate(kBytes));
+  program.user.set("synchronises", 1);
+  std::thread engine([&] {
+    usleep(20'000);
+    while (!copy.work().input_is_there()) usleep(100);
+    copy.work().begin();
+    while (!copy.work().is_done()) usleep(100);
+    copy.work().end();
+  });
+  program.user.free(spare);
+  engine.join();
+  program.user.set("synchronises", 0);
+  program.finish();
+}
+
 int run_all(const std::string& part) {
   Report report(part);
   const auto on = on_ranks(report, Ranks::kProcesses);
@@ -373,6 +468,10 @@ int run_all(const std::string& part) {
   });
   alone("a_stream_that_is_captured_is_refused", a_stream_that_is_captured_is_refused);
   alone("a_device_that_fails_is_found_by_who_waits", a_device_that_fails_is_found_by_who_waits);
+  alone("given_work_waits_for_the_host_at_two_places", given_work_waits_for_the_host_at_two_places);
+  alone("given_work_that_is_dropped_goes_on", given_work_that_is_dropped_goes_on);
+  alone("work_that_cannot_be_given_holds_nobody_back", work_that_cannot_be_given_holds_nobody_back);
+  alone("the_driver_may_wait_for_given_work", the_driver_may_wait_for_given_work);
   return report.finish();
 }
 

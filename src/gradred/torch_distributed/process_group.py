@@ -228,9 +228,13 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         )
 
     def _work(
-        self, requests: Sequence[Any], finish: Callable[[], None] | None, result: list[Tensor]
+        self,
+        requests: Sequence[Any],
+        finish: Callable[[], None] | None,
+        result: list[Tensor],
+        placed: bool = False,
     ) -> GradredWork:
-        return GradredWork(requests, finish, result, self._limit)
+        return GradredWork(requests, finish, result, self._limit, placed)
 
     def _reduction(self, op: Any, tensor: Tensor) -> dict[str, Any]:
         for known, ours in _REDUCTIONS:
@@ -317,7 +321,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
             elif made := request.outputs:
                 put_whole(torch.from_numpy(made[0]).view(flat.dtype))
 
-        return self._work([request], finish, out)
+        return self._work([request], finish, out, placed=target is not None)
 
     @shown("all_gather", inputs=1)
     @_told
@@ -400,7 +404,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
             if each and (made := request.outputs):
                 put(torch.from_numpy(made[0]).view(view.dtype), target)
 
-        return self._work([request], finish, [output])
+        return self._work([request], finish, [output], placed=True)
 
     def _reduce_scatter_base(
         self, output: Tensor, tensor: Tensor, opts: Any = None, timeout: Any = None

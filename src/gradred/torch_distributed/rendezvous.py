@@ -51,6 +51,7 @@ def create(options: Any, _backend_options: Any = None) -> ProcessGroupGradred:
     else:
         comm = connect(rank, size, _allgather_by(store, rank, size))
     engine = NamedOperations(comm, ranks=members)
+    engine.let_streams_wait()
     messages = messages_of(comm, members, engine.look_for_lost)
     return ProcessGroupGradred(engine, messages, store, options.timeout)
 

@@ -11,11 +11,13 @@ from typing import Any, TypeAlias
 import torch
 import torch.distributed as dist
 
+from gradred import _core
 from gradred._util import clock
 from gradred.errors import TimeoutError, explain  # noqa: A004
 from gradred.torch_distributed.callbacks import count_callbacks
 from gradred.torch_distributed.compiling import left_alone
 from gradred.torch_distributed.profiling import Shown, waiting
+from gradred.torch_tensors import stream_of
 
 Tensor: TypeAlias = torch.Tensor
 
@@ -30,6 +32,8 @@ class GradredWork(dist.Work):
             the results are already in place.
         result: value of the future: tensors, or lists of tensors.
         limit: time limit in seconds of the future, and of `wait` without a timeout.
+        placed: the results go to their tensors without `finish`, which only copies results for
+            which the engine had to allocate host memory.
     """
 
     def __init__(
@@ -38,8 +42,10 @@ class GradredWork(dist.Work):
         finish: Callable[[], None] | None,
         result: list[Any],
         limit: float | None,
+        placed: bool = False,
     ) -> None:
         super().__init__()
+        self._placed = placed or finish is None
         self._requests, self._result, self._limit = list(requests), result, limit
         self._finish = finish
         self._shown: Shown | None = None  # its record in a profile
@@ -55,19 +61,45 @@ class GradredWork(dist.Work):
             _thin_out()
 
     def wait(self, timeout: datetime.timedelta | None = None) -> bool:
-        """Block until the end. Raises the operation's error, or gradred.TimeoutError."""
+        """Wait for the operation. Raises its error, or gradred.TimeoutError.
+
+        For tensors on a GPU the current stream waits for the results. The call blocks until all
+        ranks have submitted the operation and this rank's device has all its work. It blocks until
+        the end if `timeout` is given, or if the data go through host memory.
+        """
         if not self._concluded:
-            seconds = self._limit
+            seconds, in_stream = self._limit, True
             if timeout is not None and timeout.total_seconds() > 0:
-                seconds = timeout.total_seconds()
+                seconds, in_stream = timeout.total_seconds(), False
             with waiting(self._shown):
-                self._conclude(self._first_failure(seconds))
+                if not (in_stream and self._precedes_current_stream(seconds)):
+                    self._conclude(self._first_failure(seconds))
         self._waited = True
         if _FORGETS_PYTHON:
             _let_go(self)
         if self._failure is not None:
             raise self._failure
         return True
+
+    def _precedes_current_stream(self, seconds: float | None) -> bool:
+        """Make the current stream wait for the results. False: the host has to wait."""
+        if not self._placed or len(self._requests) != 1:
+            return False
+        if not isinstance(self._requests[0], _core.NamedRequest):  # a message
+            return False
+        tensor = self._result[0] if self._result else None
+        if not isinstance(tensor, torch.Tensor) or not tensor.is_cuda:
+            return False
+        try:
+            return bool(self._requests[0].wait_in_stream(stream_of(tensor), seconds))
+        except TimeoutError as error:
+            if seconds is None or self._requests[0].done():
+                self._conclude(error)
+                return True
+            raise self._is_late(self._requests[0], seconds) from None
+        except Exception as error:
+            self._conclude(error)
+            return True
 
     def synchronize(self) -> None:
         """Same as `wait`."""
@@ -108,7 +140,7 @@ class GradredWork(dist.Work):
             if self._concluded:
                 return
             finish, self._finish = self._finish, None
-            if failure is None and finish is not None:
+            if failure is None and finish is not None and self._has_to_finish():
                 try:
                     finish()
                     for gpu in _gpus_of(self._result):  # other streams read it
@@ -118,6 +150,9 @@ class GradredWork(dist.Work):
             self._failure, self._concluded = failure, True
         if self._shown is not None:
             self._shown.end()
+
+    def _has_to_finish(self) -> bool:
+        return not self._placed or any(request.outputs for request in self._requests)
 
     def show(self, operation: Shown) -> None:
         """Attach a record in a profile, which ends with the operation."""
