@@ -237,8 +237,12 @@ bool Staging::abandon(bool host_memory_is_free) noexcept {
     if (!quiet || !host_memory_is_free) keep_host_memory();
     return quiet;
   }
-  if (device_ && device_->begun && (!device_->done || has_rest())) {
+  if (has_rest()) {  // peers' devices may use the arrays at any later time
+    device_->workspace->keep_all();
     device_->rest.reset();  // lets the device go on
+    return false;
+  }
+  if (device_ && device_->begun && !device_->done) {
     return device_->workspace->abandon() && !device_->is_open;
   }
   const bool quiet = input_stream().settle() && result_stream().settle();

@@ -100,7 +100,7 @@ class StagedOperation final : public StartedOperation {
   std::string waits_for() const override;
   WaitRecord wait_record() const override { return inner_->wait_record(); }
   bool is_first_to_wait() const override { return inner_->is_first_to_wait(); }
-  bool must_end() const override { return inner_->must_end(); }
+  bool must_end() const override { return inner_->must_end() || staging_->is_given(); }
   bool needs_no_mpi() const override { return inner_->needs_no_mpi(); }
   std::size_t bytes() const override { return inner_->bytes(); }
   bool spins() const override { return inner_->spins(); }

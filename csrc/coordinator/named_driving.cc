@@ -61,6 +61,7 @@ void NamedOperations::go_on(bool waits) {
     comm_->liveness().throw_if_failed();
     // A rank that has left may have done so because it failed.
     if (waits_for_ranks()) look_after_peers();
+    look_at_deadlines(now);
   }
   if (left) end_what_is_left_over();
 }
@@ -161,7 +162,10 @@ void NamedOperations::add_work(NamedPart part, bool joins) {
   under_way_ += part.bytes();
   if (joins) return works_.back()->add(std::move(part));
   works_.push_back(NamedWork::of(std::move(part), kept_vectors_));
-  if (streams_wait_.load(std::memory_order_relaxed)) works_.back()->give_at_once();
+  // Without a progress thread nobody passes counts on while the program does something else.
+  if (streams_wait_.load(std::memory_order_relaxed) && settings().progress_thread) {
+    works_.back()->give_at_once();
+  }
 }
 
 // Ends every operation that is not in the log, after a rank has left.
@@ -200,14 +204,30 @@ void NamedOperations::tell_given() {
   }
 }
 
+void NamedOperations::look_at_deadlines(std::uint64_t now) const {
+  for (const auto& work : works_) {
+    if (!work->is_told_given()) continue;
+    for (const NamedPart& part : work->parts()) {
+      const std::uint64_t deadline =
+          part.operation != nullptr ? part.operation->deadline_ns_.load() : 0;
+      if (deadline == 0 || now < deadline) continue;
+      throw WaitTimeout(part.operation->quoted() +
+                        ": a stream waits for it, and it has not ended on the devices of all ranks "
+                        "within the time limit of the group. See what the program's work before it "
+                        "waits for, on each rank, or pass a longer timeout to the group");
+    }
+  }
+}
+
 // Called if the first work has not ended. What devices have been given ends by itself, so the works
 // behind it can go on.
 void NamedOperations::advance_behind_given() {
   for (auto work = works_.begin(); (*work)->is_given();) {
     if (++work == works_.end()) return;
-    if ((*work)->advance(stopped_)) continue;
+    Progress stopped{};  // the first one has to be looked at again anyway
+    if ((*work)->advance(stopped)) continue;
     if (!(*work)->start(*comm_)) return;
-    (*work)->advance(stopped_);
+    (*work)->advance(stopped);
   }
 }
 

@@ -371,7 +371,10 @@ NamedWork::Order NamedWork::order_after(const After& after) {
   std::shared_ptr<Stream> before = after.open_stream();
   if (before == nullptr) return nullptr;
   std::shared_ptr<GivenEnd> given;
-  if (gives_) given_.push_back(given = std::make_shared<GivenEnd>());
+  if (gives_) {
+    engine().advance_left();
+    given_.push_back(given = std::make_shared<GivenEnd>());
+  }
   orders_.push_back(std::make_shared<const CallOrder>(
       CallOrder{.before = std::move(before), .given = std::move(given)}));
   return orders_.back();
@@ -390,7 +393,7 @@ bool NamedWork::abandon(const std::exception_ptr& reason) noexcept {
     call->abandon(reason);
     free &= !call->holds_memory();
   }
-  return settle() && free;
+  return free && settle();  // what holds memory anyway may wait for long
 }
 
 void NamedWork::broadcast(Communicator& comm, OutBuffer data, std::size_t bytes, int root,

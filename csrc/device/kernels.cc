@@ -236,6 +236,11 @@ bool Kernels::has(const Key& key) const {
 
 bool Kernels::has(Op op, DType dtype) const { return has(key_of(op, dtype, false)); }
 
+bool Kernels::has_refused(Op op, DType dtype) const {
+  const std::lock_guard lock(mutex_);
+  return refused_.contains(key_of(op, dtype, false));
+}
+
 std::string Kernels::first_code(const Key& key) const {
   const Compiler& compiler = Compiler::load(options_.compilers, driver_.version, 0);
   const int capability = 10 * attribute(kCapabilityMajor) + attribute(kCapabilityMinor);

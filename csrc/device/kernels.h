@@ -68,6 +68,7 @@ class Kernels {
   // has(): whether prepare() has been done. compile(): does as much of it as possible without
   // stopping a device.
   bool has(Op op, DType dtype) const;
+  bool has_refused(Op op, DType dtype) const;  // prepare() throws without trying again
   void compile(Op op, DType dtype);
   // prepare() must have been called for its type.
   void launch(StreamHandle stream, const KernelCall& call);

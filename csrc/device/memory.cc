@@ -400,9 +400,10 @@ std::shared_ptr<const DeviceMoment> CudaMemory::moment_of(std::uint64_t stream) 
 
 bool CudaMemory::prepares_later(const void* input, std::size_t bytes, const Reduction* reduction) {
   if (!orders_.has_given_work()) return false;
-  if (reduction != nullptr && Kernels::why_not(reduction->op, reduction->dtype).empty() &&
-      !kernels_.has(reduction->op, reduction->dtype)) {
-    return true;
+  if (reduction != nullptr) {
+    const auto [op, dtype, on_host] = *reduction;
+    const bool has_kernels = Kernels::why_not(op, dtype).empty();
+    if (has_kernels && !kernels_.has(op, dtype) && !kernels_.has_refused(op, dtype)) return true;
   }
   return !exported_.find(input, bytes) && programs_.is_new({input, bytes});
 }

@@ -42,7 +42,7 @@ Workspace::Places ProgramsMemory::find(Workspace::Array input, Workspace::Array 
 bool ProgramsMemory::is_new(Workspace::Array array) {
   const Range range = ask(array);
   const std::lock_guard lock(mutex_);
-  return range.bytes != 0 && known(range) == nullptr;
+  return range.bytes != 0 && known(range) == nullptr && allocations_.size() < kMost;
 }
 
 SharedPlace ProgramsMemory::place(const Range& range, Workspace::Array array, std::uint64_t turn) {

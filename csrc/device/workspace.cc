@@ -269,15 +269,25 @@ std::unique_ptr<GivenWork> CudaWorkspace::give(Stream& before, const std::functi
   return given;
 }
 
-bool CudaWorkspace::abandon() noexcept {
+void CudaWorkspace::keep_all() noexcept {
   own_.keep_for_ever();
   PeersMemory& all = memory_.of_peers();
   for (const Opened& one : parts_) all.keep_for_ever(one.key);
   for (const auto& opened : arrays_) {
     for (const auto& [number, one] : opened) all.keep_for_ever(one.key);
   }
+}
+
+// The stream may hold work of other calls that waits until they are given up, too.
+bool CudaWorkspace::abandon() noexcept {
+  constexpr std::uint64_t kMomentNs = 500'000'000;
+  keep_all();
   try {
-    while (!ready()) std::this_thread::yield();
+    const std::uint64_t begin = now_ns();
+    while (!ready()) {
+      if (now_ns() - begin > kMomentNs) return false;
+      std::this_thread::yield();
+    }
   } catch (const DeviceError&) {
     return false;
   }

@@ -51,6 +51,7 @@ class CudaWorkspace final : public Workspace {
                                   GivenEnd& end) override;
   bool has_given_work() override { return memory_.orders().has_given_work(); }
   bool abandon() noexcept override;
+  void keep_all() noexcept override;
   void let_go_of_programs() noexcept override;
 
  private:

@@ -50,7 +50,8 @@ constexpr std::uint64_t kLongestSleep = 100 * kMillisecond;
 // Naps of the thread that advances the operations for which a stream waits. The device waits
 // meanwhile, so they stay short where each rank has a core.
 constexpr std::chrono::nanoseconds kNapOfLeft = std::chrono::microseconds(20),
-                                   kNapOfLeftOnSharedCore = std::chrono::microseconds(200);
+                                   kNapOfLeftOnSharedCore = std::chrono::microseconds(200),
+                                   kLookForLeft = std::chrono::milliseconds(1);
 
 thread_local bool is_engines = false;
 
@@ -77,6 +78,7 @@ void Engine::add(std::shared_ptr<Operation> operation, Driven driven) {
                     (unattended_ && operation->bytes() >= kWorthWaking);
   operations_.push_back({std::move(operation), driven});
   kept_.store(operations_.size());  // see hand_back()
+  if (advances_left_.load(std::memory_order_relaxed)) leaving_.notify_one();
   ++added_;
   if (left) {
     nap_ns_ = kShortestNap;
@@ -167,14 +169,18 @@ std::vector<std::shared_ptr<Operation>> Engine::left() const {
   return found;
 }
 
+void Engine::advance_left() {
+  if (advances_left_.exchange(true)) return;
+  const std::lock_guard lock(mutex_);
+  if (left_thread_.joinable()) return;
+  try {
+    left_thread_ = std::thread([this] { run_left(); });
+  } catch (const std::system_error&) {  // the progress thread advances all operations
+  }
+}
+
 void Engine::leave() {
   const std::lock_guard lock(mutex_);
-  if (!left_thread_.joinable() && !stopping_) {
-    try {
-      left_thread_ = std::thread([this] { run_left(); });
-    } catch (const std::system_error&) {  // the progress thread advances all operations
-    }
-  }
   leaving_.notify_one();
   unattended_ = true;
   added_ns_ = 0;
@@ -182,6 +188,7 @@ void Engine::leave() {
   if (idles_) wake();
 }
 
+// With operations in flight it looks every millisecond whether one is left now.
 void Engine::run_left() {
   is_engines = true;
   prctl(PR_SET_TIMERSLACK, 1000);  // the kernel's default would make the naps four times as long
@@ -189,16 +196,25 @@ void Engine::run_left() {
   while (!stopping_) {
     auto left = this->left();
     if (left.empty()) {
-      leaving_.wait(lock);
+      if (operations_.empty()) {
+        leaving_.wait(lock);
+      } else {
+        leaving_.wait_for(lock, kLookForLeft);
+      }
       continue;
     }
     lock.unlock();
-    bool any_ended = false;
-    for (const auto& operation : left) any_ended |= static_cast<bool>(operation->advance());
+    for (const auto& operation : left) operation->advance();
     const bool has_core =
         std::ranges::all_of(left, [](const auto& operation) { return operation->spins(); });
     lock.lock();
-    std::ranges::move(left, std::back_inserter(let_go_));
+    bool any_ended = false;
+    for (auto& operation : left) {
+      if (!operation->ended()) continue;  // operations_ still holds it
+      any_ended = true;
+      let_go_.push_back(std::move(operation));
+    }
+    left.clear();
     if (any_ended) wake();
     leaving_.wait_for(lock, has_core ? kNapOfLeft : kNapOfLeftOnSharedCore);
   }
@@ -366,6 +382,7 @@ void Engine::stop(std::string_view why) noexcept {
     stopping_ = true;
     thread.swap(thread_);
     left_thread.swap(left_thread_);
+    advances_left_ = false;
     wake();
     leaving_.notify_one();
   }

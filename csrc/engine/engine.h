@@ -54,10 +54,13 @@ class Engine {
    private:
     Engine& engine_;
   };
+  // Before the first operation that a stream of the program may wait for: starts a second thread,
+  // which advances those that are left (Operation::is_left()). This needs no call of the device's
+  // driver. So they end even if the progress thread waits in the driver for a thread of the program
+  // that waits there for their end.
+  void advance_left();
   // The program has left an operation that it waited for, and a stream of its waits for it now. The
-  // progress thread goes on at once. A second thread advances the operations that are left
-  // (Operation::is_left()), which needs no call of the device's driver. So these end even if the
-  // progress thread waits in the driver for a thread of the program that waits there for their end.
+  // progress thread goes on at once.
   void leave();
   // Advances the operations that a program must complete before it ends (Operation::must_end()),
   // for at most `limit`.
@@ -116,6 +119,7 @@ class Engine {
   std::atomic<std::size_t> kept_{0};  // operations_.size()
   std::thread thread_, left_thread_;
   std::condition_variable leaving_;  // left_thread_ waits there
+  std::atomic<bool> advances_left_{false};
   // References that left_thread_ no longer needs. Other threads release them, because destroying an
   // operation may need the driver.
   std::vector<std::shared_ptr<Operation>> let_go_;

@@ -169,8 +169,11 @@ class Workspace {
   // Whether work of give() may still wait for peers, for any call of this process on this device.
   virtual bool has_given_work() { return false; }
   // Called when a call was cut off. Peers' devices may read this rank's part at any later time.
-  // Returns false if this rank's device may still write to the arrays of the call.
+  // Waits half a second for this rank's device. Returns false if it may still write to the arrays
+  // of the call.
   virtual bool abandon() noexcept = 0;
+  // The part of abandon() that does not wait: no peer's memory, and none of this rank's, is freed.
+  virtual void keep_all() noexcept {}
   // Closes peers' allocations that their programs made and that no call uses any more.
   virtual void let_go_of_programs() noexcept {}
 

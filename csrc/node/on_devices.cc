@@ -1,6 +1,7 @@
 #include "node/on_devices.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstring>
 #include <vector>
@@ -144,18 +145,28 @@ SharedPlace result_of(const ReadOffer& offer) {
 // on meanwhile.
 class OnDevices::Rest final : public GivenRest {
  public:
-  Rest(NodeGroup& group, std::unique_ptr<GivenWork> work, std::uint64_t call)
-      : group_(group), work_(std::move(work)), call_(call) {}
+  Rest(NodeGroup& group, std::unique_ptr<GivenWork> work, std::uint64_t call,
+       std::shared_ptr<std::atomic<int>> rests)
+      : group_(group), work_(std::move(work)), call_(call), rests_(std::move(rests)) {
+    ++*rests_;
+  }
+  ~Rest() override {
+    if (stage_ != Stage::kOver) --*rests_;
+  }
+  Rest(const Rest&) = delete;
+  Rest& operator=(const Rest&) = delete;
 
   bool is_over() override {
-    if (stage_ == Stage::kOver) return true;
+    if (stage_ == Stage::kOver || pass_on()) return stage_ == Stage::kOver;
     try {
-      go_on();
+      look_after_peers();
     } catch (...) {
+      // A peer may have left right after it did its part.
+      if (pass_on()) return stage_ == Stage::kOver;
       group_.poison(report_of(std::current_exception()));
       throw;
     }
-    return stage_ == Stage::kOver;
+    return false;
   }
   void give_up(const std::exception_ptr& reason) noexcept override {
     if (stage_ != Stage::kOver) group_.poison(report_of(reason));
@@ -164,7 +175,9 @@ class OnDevices::Rest final : public GivenRest {
  private:
   enum class Stage : std::uint8_t { kInput, kArrays, kShare, kShares, kOver };
 
-  void go_on() {
+  // Returns whether anything was to be passed on.
+  bool pass_on() {
+    const Stage before = stage_;
     if (stage_ == Stage::kInput && work_->input_is_there()) {
       group_.tell_arrays_there(call_);
       stage_ = Stage::kArrays;
@@ -181,8 +194,11 @@ class OnDevices::Rest final : public GivenRest {
     if (stage_ == Stage::kShares && all([&](int rank) { return group_.share_done(rank, call_); })) {
       work_->end();
       stage_ = Stage::kOver;
-      return;
+      --*rests_;
     }
+    return stage_ != before;
+  }
+  void look_after_peers() {
     constexpr std::uint64_t kLookEveryNs = 20'000'000;
     group_.throw_if_poisoned();
     const std::uint64_t now = now_ns();
@@ -202,6 +218,8 @@ class OnDevices::Rest final : public GivenRest {
   NodeGroup& group_;
   const std::unique_ptr<GivenWork> work_;
   const std::uint64_t call_;
+  // The calls of the group that have such a rest; it may outlive the group.
+  const std::shared_ptr<std::atomic<int>> rests_;
   Stage stage_ = Stage::kInput;
   std::uint64_t looked_ns_ = 0;
 };
@@ -349,7 +367,7 @@ bool OnDevices::give(const NodeCall& call) {
   if (device.given == nullptr) return false;
   auto work = device.workspace->give(*device.before, [&] { work_on_arrays(call); }, *device.given);
   if (work == nullptr) return false;
-  device.rest = std::make_unique<Rest>(group_, std::move(work), calls_);
+  device.rest = std::make_unique<Rest>(group_, std::move(work), calls_, rests_);
   return true;
 }
 
@@ -401,10 +419,11 @@ Steps OnDevices::steps(NodeCall call) {
   const bool tells = !workspace.in_use() || any_says(ReadOffer::kUnknown);
   const bool gives = !tells && device.given != nullptr;  // nothing need be ready for that
   while (!gives && !device.before->ready()) co_await Steps::LookAgain{StoodFor::kStream};
-  // Given work ends by itself. While there is any, peers' memory cannot be opened. Processes that
-  // take turns on a device give it one call at a time: more took longer on an H200.
-  const bool waits = tells || (workspace.is_of_one_device() && workspace.is_used_by_turns());
-  while (waits && workspace.has_given_work()) co_await Steps::LookAgain{StoodFor::kDevice};
+  // Given work ends by itself. While there is any, peers' memory cannot be opened.
+  while (tells && workspace.has_given_work()) co_await Steps::LookAgain{StoodFor::kDevice};
+  // Processes that take turns on a device give it one call at a time: more took longer on an H200.
+  const bool one_by_one = workspace.is_of_one_device() && workspace.is_used_by_turns();
+  while (one_by_one && *rests_ > 0) co_await Steps::LookAgain{StoodFor::kDevice};
   if (tells) {
     const Told told = told_by(device);
     std::memcpy(chunk(rank_, 0), &told, sizeof told);
@@ -455,6 +474,7 @@ Steps OnDevices::steps(NodeCall call) {
     ++calls_;
     if (!give(call)) {
       while (!device.before->ready()) co_await Steps::LookAgain{StoodFor::kStream};
+      while (*rests_ > 0) co_await Steps::LookAgain{StoodFor::kDevice};  // counts only grow
       group_.tell_arrays_there(calls_);  // the input is complete, and the result may be overwritten
       for (std::size_t distance = 1; distance < size_; ++distance) {
         co_await group_.arrays_there(peer_at(distance), calls_);

@@ -8,7 +8,9 @@
 // overwrites piece t - 3, which all ranks had copied out at time t - 1.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <memory>
 
 #include "node/read_offer.h"
 #include "node/steps.h"
@@ -47,6 +49,7 @@ class OnDevices final : public NodeWay {
   void work_on_arrays(const NodeCall& call);
 
   std::uint64_t calls_ = 0;  // on arrays where they lie; the same on all ranks
+  const std::shared_ptr<std::atomic<int>> rests_ = std::make_shared<std::atomic<int>>(0);
 };
 
 }  // namespace gradred

@@ -254,6 +254,7 @@ py::object PyNamedRequest::wait_for_held() {
 
 bool PyNamedRequest::wait_in_stream(std::uint64_t stream, std::optional<double> timeout) {
   require_rank();
+  const std::uint64_t begin = now_ns();
   if (!named_->ended() && !wait_until_given(timeout)) throw_late(*timeout);
   if (named_->ended()) {
     wait(std::nullopt);  // calls callbacks, and throws its error
@@ -261,6 +262,7 @@ bool PyNamedRequest::wait_in_stream(std::uint64_t stream, std::optional<double> 
   }
   const WithoutGil released;
   named_->precede(stream);
+  if (timeout) named_->end_at(begin + static_cast<std::uint64_t>(1e9 * std::min(*timeout, 3e7)));
   engine().leave();
   return true;
 }

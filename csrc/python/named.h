@@ -27,7 +27,8 @@ class PyNamedRequest final : public PyOperation {
   pybind11::object wait_for_held();
   // Makes later work of a stream of the program wait for the results. Blocks until the device has
   // been given all work of the operation, which needs the peers to have submitted it. Returns false
-  // if that is not possible: then the operation has ended. Throws its error, or WaitTimeout.
+  // if that is not possible: then the operation has ended. Throws its error, or WaitTimeout. If the
+  // time is over later, all operations of the communicator end with TimeoutError, on all ranks.
   bool wait_in_stream(std::uint64_t stream, std::optional<double> timeout);
 
  private:

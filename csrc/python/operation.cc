@@ -129,7 +129,10 @@ void PyOperation::throw_late(double timeout) const {
                     ": it goes on. See what that rank does, and wait again or for longer");
 }
 
-void PyOperation::wait_until_given() { wait_until_given(std::nullopt); }
+void PyOperation::wait_until_given() {
+  wait_until_given(std::nullopt);
+  if (operation_->ended()) operation_->rethrow();
+}
 
 bool PyOperation::wait_until_given(std::optional<double> seconds) {
   const std::uint64_t deadline = deadline_in(seconds);
@@ -137,9 +140,7 @@ bool PyOperation::wait_until_given(std::optional<double> seconds) {
   RequestHook with_gil;
   OrderHook hook(with_gil, order_.get());
   Giving giving(*operation_);
-  if (!wait_until(giving, hook, deadline)) return false;
-  if (operation_->ended()) operation_->rethrow();
-  return true;
+  return wait_until(giving, hook, deadline);
 }
 
 void PyOperation::add_done_callback(const py::object& function, const py::object& argument) {

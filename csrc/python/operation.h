@@ -34,7 +34,8 @@ class PyOperation {
   // Blocks until the work is enqueued in the program's stream. For an operation done in a stream.
   // Throws the error of an operation that has failed before.
   void wait_until_given();
-  // The same with a time limit. Returns false if the time is over before.
+  // The same with a time limit, but throws no error of the operation. Returns false if the time is
+  // over before.
   bool wait_until_given(std::optional<double> seconds);
   [[noreturn]] void throw_late(double seconds) const;
   void add_done_callback(const pybind11::object& function, const pybind11::object& argument);

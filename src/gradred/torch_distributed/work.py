@@ -85,21 +85,24 @@ class GradredWork(dist.Work):
         """Make the current stream wait for the results. False: the host has to wait."""
         if not self._placed or len(self._requests) != 1:
             return False
-        if not isinstance(self._requests[0], _core.NamedRequest):  # a message
+        request = self._requests[0]
+        if not isinstance(request, _core.NamedRequest):  # a message
             return False
         tensor = self._result[0] if self._result else None
         if not isinstance(tensor, torch.Tensor) or not tensor.is_cuda:
             return False
         try:
-            return bool(self._requests[0].wait_in_stream(stream_of(tensor), seconds))
-        except TimeoutError as error:
-            if seconds is None or self._requests[0].done():
-                self._conclude(error)
-                return True
-            raise self._is_late(self._requests[0], seconds) from None
-        except Exception as error:
-            self._conclude(error)
-            return True
+            return bool(request.wait_in_stream(stream_of(tensor), seconds))
+        except TimeoutError:
+            if request.done():
+                return False
+            if seconds is None:
+                raise
+            raise self._is_late(request, seconds) from None
+        except (
+            Exception
+        ):  # of the operation, which the host's wait raises; or the stream cannot wait
+            return False
 
     def synchronize(self) -> None:
         """Same as `wait`."""
