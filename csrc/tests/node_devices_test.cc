@@ -99,11 +99,20 @@ class LateWorkspace final : public Workspace {
     });
   }
   bool ready() override {
-    if (!work_.empty() && draw_() % 3 == 0) {
-      work_.front()();
-      work_.pop_front();
-    }
+    if (!work_.empty() && draw_() % 3 == 0 && work_.front()()) work_.pop_front();
     return work_.empty();
+  }
+  std::unique_ptr<GivenWork> give(Stream&, const std::function<void()>& work,
+                                  GivenEnd& end) override {
+    auto words = std::make_shared<LateGiven::Words>();
+    work_.push_back([words] { return words->input = true; });
+    work_.push_back([words] { return words->begins; });
+    work();
+    work_.push_back([words] { return words->done = true; });
+    work_.push_back([words] { return words->ends; });
+    end.set(std::make_shared<const DeviceMoment>());
+    ++given;
+    return std::make_unique<LateGiven>(*this, words);
   }
   bool abandon() noexcept override { return true; }
 
@@ -111,15 +120,37 @@ class LateWorkspace final : public Workspace {
   static constexpr std::size_t kAllocations = 2;
   std::span<std::byte> shared(std::size_t allocation) { return shared_[allocation]; }
 
-  std::size_t reductions = 0;
+  std::size_t reductions = 0, given = 0;
 
  private:
+  class LateGiven final : public GivenWork {
+   public:
+    struct Words {
+      bool input = false, begins = false, done = false, ends = false;
+    };
+    LateGiven(LateWorkspace& workspace, std::shared_ptr<Words> words)
+        : workspace_(workspace), words_(std::move(words)) {}
+    ~LateGiven() override { words_->begins = words_->ends = true; }
+    LateGiven(const LateGiven&) = delete;
+    LateGiven& operator=(const LateGiven&) = delete;
+    bool input_is_there() override { return goes_on(), words_->input; }
+    void begin() noexcept override { words_->begins = true; }
+    bool is_done() override { return goes_on(), words_->done; }
+    void end() noexcept override { words_->ends = true; }
+
+   private:
+    void goes_on() { workspace_.ready(); }
+    LateWorkspace& workspace_;
+    const std::shared_ptr<Words> words_;
+  };
   struct Told {
     std::byte* part;
     std::size_t bytes;
     int device;
   };
-  void give(std::function<void()> work) { work_.push_back(std::move(work)); }
+  void give(const std::function<void()>& work) {
+    work_.push_back([work] { return work(), true; });
+  }
 
   const Kind kind_;
   const std::uint64_t first_ = kind_.programs ? SharedPlace::kFirstOfPrograms : 1;
@@ -130,7 +161,7 @@ class LateWorkspace final : public Workspace {
   std::set<std::uint64_t> known_;
   std::size_t least_ = 0;
   bool one_device_ = true;
-  std::deque<std::function<void()>> work_;
+  std::deque<std::function<bool()>> work_;  // each returns whether it is done
   std::mt19937 draw_;
 };
 
@@ -138,10 +169,11 @@ class LateWorkspace final : public Workspace {
 class OnDevice final : public Flow {
  public:
   OnDevice(LateWorkspace& workspace, const Call& call, const std::byte* send, std::byte* recv,
-           int rank)
+           int rank, GivenEnd* given = nullptr)
       : send_(call.in_place ? kInPlace : send), recv_(recv) {
     const bool from_recv = call.in_place || call.kind == Kind::kBcast;
     device_.workspace = &workspace;
+    device_.given = given;
     device_.before = &before_;
     device_.input = from_recv ? recv : send;
     if (from_recv && call.kind == Kind::kAllgather) {
@@ -302,6 +334,87 @@ void sums_where_the_arrays_lie_take_one_kernel(BoardBootstrap& bootstrap) {
          "kernels: " + std::to_string(workspace.reductions));
 }
 
+// A call of which the rest may be left to the devices. Its arrays lie in a place of their own.
+class LeftCall {
+ public:
+  static constexpr std::size_t kPlaces = 6;
+
+  LeftCall(NodeGroup& group, LateWorkspace& workspace, const Call& call, unsigned seed, bool gives)
+      : call_(call),
+        case_(make_case(call, group.rank(), group.size(), seed)),
+        result_(workspace.shared(0).subspan(seed % kPlaces * kRoom, case_.recv.size())) {
+    std::ranges::copy(case_.recv, result_.begin());
+    const std::span<std::byte> input = workspace.shared(1).subspan(seed % kPlaces * kRoom, kRoom);
+    std::ranges::copy(case_.send, input.begin());
+    flow_.emplace(workspace, call, input.data(), result_.data(), group.rank(),
+                  gives ? &end_ : nullptr);
+    made_ = node_call(call, kInPlace, nullptr);
+    if (!call.in_place) made_.send = input.data();
+    made_.recv = result_.data();
+    made_.flow = &*flow_;
+    made_.device = flow_->device();
+  }
+  const NodeCall& made() const { return made_; }
+  bool is_over() {
+    DeviceCall* const device = flow_->device();
+    return device == nullptr || device->rest == nullptr || device->rest->is_over();
+  }
+  void check_result(int size) const {
+    expect(std::equal(case_.expected.begin(), case_.expected.end(), result_.begin()),
+           "wrong result: " + text_of(call_, size));
+  }
+
+ private:
+  static constexpr std::size_t kRoom = 33'000;
+  const Call call_;
+  const Case case_;
+  const std::span<std::byte> result_;
+  GivenEnd end_;
+  std::optional<OnDevice> flow_;
+  NodeCall made_;
+};
+
+// Each rank decides for itself which calls it gives its device at once, and how many of these are
+// under way before it looks at them.
+void work_that_is_given_at_once(BoardBootstrap& bootstrap, int device) {
+  const auto group = make_group(bootstrap, small_paths());
+  const auto self = static_cast<std::size_t>(group->rank());
+  LateWorkspace workspace({.device = device}, self, static_cast<std::size_t>(group->size()));
+  std::mt19937 agreed(7), own(unsigned(self) + 11);
+  std::deque<std::unique_ptr<LeftCall>> left;
+  const auto finish_first = [&] {
+    while (!left.front()->is_over()) {
+      for (const auto& one : left) one->is_over();
+      sched_yield();
+    }
+    left.front()->check_result(group->size());
+    left.pop_front();
+  };
+  for (unsigned i = 0; i < 300; ++i) {
+    Call call = drawn(agreed, group->size());
+    call.count = 300 + call.count % 500;
+    if (left.size() == LeftCall::kPlaces - 1) finish_first();
+    auto next = std::make_unique<LeftCall>(*group, workspace, call, i, own() % 3 != 0);
+    NodeExecution execution(*group);
+    execution.start(next->made());
+    while (!execution.advance()) {
+      for (const auto& one : left) one->is_over();
+      sched_yield();
+    }
+    left.push_back(std::move(next));
+    while (!left.empty() && own() % 2 == 0) finish_first();
+  }
+  while (!left.empty()) finish_first();
+  expect(workspace.given > 30, "many are given at once: " + std::to_string(workspace.given));
+  run_call(*group, {.count = 10}, 0);  // nobody leaves before the others are through
+}
+void work_that_is_given_to_one_device(BoardBootstrap& bootstrap) {
+  work_that_is_given_at_once(bootstrap, 0);
+}
+void work_that_is_given_to_a_device_each(BoardBootstrap& bootstrap) {
+  work_that_is_given_at_once(bootstrap, bootstrap.rank());
+}
+
 int run_all(const std::string& part) {
   Report report(part);
   for (const int size : {2, 3, 5}) {
@@ -314,6 +427,8 @@ int run_all(const std::string& part) {
        arrays_of_the_programs_that_cannot_be_opened);
     on(size, "sums_where_the_arrays_lie_take_one_kernel",
        sums_where_the_arrays_lie_take_one_kernel);
+    on(size, "work_that_is_given_to_one_device", work_that_is_given_to_one_device);
+    on(size, "work_that_is_given_to_a_device_each", work_that_is_given_to_a_device_each);
   }
   return report.finish();
 }
