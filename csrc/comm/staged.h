@@ -104,7 +104,7 @@ class StagedOperation final : public StartedOperation {
   bool needs_no_mpi() const override { return inner_->needs_no_mpi(); }
   std::size_t bytes() const override { return inner_->bytes(); }
   bool spins() const override { return inner_->spins(); }
-  bool is_left() const override { return is_left_ || staging_->is_given(); }
+  bool is_left() const override { return is_left_; }
   Went went() const override { return inner_->went(); }
   bool is_copied_to_host() const override { return staging_->device() == nullptr; }
   bool holds_memory() const override { return holds_memory_; }

@@ -103,7 +103,9 @@ class NamedOperation final : public StartedOperation {
   void precede(std::uint64_t stream) const;
   // For an operation for which only streams wait: if it has not ended by then (now_ns()), all
   // operations of the communicator end with TimeoutError.
-  void end_at(std::uint64_t deadline_ns) { deadline_ns_.store(deadline_ns); }
+  void end_at(std::uint64_t deadline_ns) {
+    for (const auto& one : given_) one->set_deadline(deadline_ns);
+  }
 
  protected:
   bool step() override;
@@ -127,8 +129,7 @@ class NamedOperation final : public StartedOperation {
   bool holds_memory_ = false;                     // like failed_with_, set before finished_
   std::vector<std::shared_ptr<GivenEnd>> given_;  // set before is_given_
   std::atomic<bool> is_given_{false};
-  std::atomic<std::uint64_t> deadline_ns_{0};  // 0: none
-  std::atomic<bool> finished_{false};          // it has a result, or failed_with_ is set
+  std::atomic<bool> finished_{false};  // it has a result, or failed_with_ is set
 };
 
 // The named operations of one communicator, which is used for nothing else. Any thread may submit
@@ -206,7 +207,6 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   void run_works();
   void tell_given();
   void advance_behind_given();
-  void look_at_deadlines(std::uint64_t now) const;
   void start_works();
   Progress where(bool waits);
   void log_results(NamedOperation& operation) const;

@@ -61,7 +61,6 @@ void NamedOperations::go_on(bool waits) {
     comm_->liveness().throw_if_failed();
     // A rank that has left may have done so because it failed.
     if (waits_for_ranks()) look_after_peers();
-    look_at_deadlines(now);
   }
   if (left) end_what_is_left_over();
 }
@@ -200,21 +199,6 @@ void NamedOperations::tell_given() {
       if (part.operation == nullptr) continue;
       part.operation->given_ = work->given();
       part.operation->is_given_.store(true, std::memory_order_release);
-    }
-  }
-}
-
-void NamedOperations::look_at_deadlines(std::uint64_t now) const {
-  for (const auto& work : works_) {
-    if (!work->is_told_given()) continue;
-    for (const NamedPart& part : work->parts()) {
-      const std::uint64_t deadline =
-          part.operation != nullptr ? part.operation->deadline_ns_.load() : 0;
-      if (deadline == 0 || now < deadline) continue;
-      throw WaitTimeout(part.operation->quoted() +
-                        ": a stream waits for it, and it has not ended on the devices of all ranks "
-                        "within the time limit of the group. See what the program's work before it "
-                        "waits for, on each rank, or pass a longer timeout to the group");
     }
   }
 }

@@ -83,8 +83,10 @@ class Allgather final : public NamedWork {
       before += bytes_of(static_cast<std::size_t>(rank));
     OutBuffer to = operation().make_output(index, total, before);
     auto* at = static_cast<std::byte*>(to.data);
-    const Order order = order_after(array.after);
-    if (std::ranges::count(rows, rows.front()) == static_cast<std::ptrdiff_t>(size)) {
+    const bool is_even =
+        std::ranges::count(rows, rows.front()) == static_cast<std::ptrdiff_t>(size);
+    const Order order = order_after(array.after, is_even);  // else several calls share it
+    if (is_even) {
       allgather(comm, array.in.data == at + before ? InBuffer() : array.in, to, bytes_of(0), order);
     } else {
       for (std::size_t rank = 0; rank < size; at += bytes_of(rank), ++rank) {
@@ -367,14 +369,11 @@ bool NamedWork::settle() noexcept {
   return std::ranges::all_of(orders_, [](const Order& one) { return one->before->settle(); });
 }
 
-NamedWork::Order NamedWork::order_after(const After& after) {
+NamedWork::Order NamedWork::order_after(const After& after, bool may_give) {
   std::shared_ptr<Stream> before = after.open_stream();
   if (before == nullptr) return nullptr;
   std::shared_ptr<GivenEnd> given;
-  if (gives_) {
-    engine().advance_left();
-    given_.push_back(given = std::make_shared<GivenEnd>());
-  }
+  if (gives_ && may_give) given_.push_back(given = std::make_shared<GivenEnd>());
   orders_.push_back(std::make_shared<const CallOrder>(
       CallOrder{.before = std::move(before), .given = std::move(given)}));
   return orders_.back();

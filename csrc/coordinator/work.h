@@ -87,7 +87,8 @@ class NamedWork {
   // The order of calls on device arrays and of the copies before them. nullptr: the arrays are in
   // host memory.
   using Order = std::shared_ptr<const CallOrder>;
-  Order order_after(const After& after);
+  // `may_give`: one call alone has this order, so that its work may be given to the device at once.
+  Order order_after(const After& after, bool may_give = true);
   // Both move bytes, whatever the array's type.
   void broadcast(Communicator& comm, OutBuffer data, std::size_t bytes, int root, Order order = {});
   void allgather(Communicator& comm, InBuffer mine, OutBuffer all, std::size_t bytes,

@@ -4,6 +4,7 @@
 // reach it.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -85,18 +86,19 @@ class ExportedRange {
   ExportedRange(ExportedMemory& memory, std::size_t bytes, Export needed = Export::kMust)
       : memory_(memory), address_(memory.allocate(bytes, needed)) {}
   ~ExportedRange() {
-    if (address_ != nullptr) memory_.release(address_);
+    if (address_ != nullptr && !is_kept_) memory_.release(address_);
   }
   ExportedRange(const ExportedRange&) = delete;
   ExportedRange& operator=(const ExportedRange&) = delete;
 
   std::byte* get() const { return address_; }
   // Never releases the range, because something may still use it.
-  void keep_for_ever() noexcept { address_ = nullptr; }
+  void keep_for_ever() noexcept { is_kept_ = true; }
 
  private:
   ExportedMemory& memory_;
-  std::byte* address_;
+  std::byte* const address_;
+  std::atomic<bool> is_kept_{false};
 };
 
 // An array of bytes in that memory, on `device` or on the device of this thread's current context.

@@ -183,31 +183,36 @@ class CudaOrder final : public StreamOrder, public std::enable_shared_from_this<
   std::unique_ptr<Orders::Slot> slot_;
 };
 
+// The counts do not change any more while other threads read them.
 Orders::Given::Given(Orders& orders, std::unique_ptr<Slot> slot)
     : orders_(orders), slot_(std::move(slot)), open_(orders) {
+  ++slot_->to_read;
+  ++slot_->to_write;
+  slot_->to_release += 2;
   ++orders_.given_;
 }
 
 Orders::Given::~Given() {
   end();
-  orders_.give_back(std::move(slot_));
+  if (enqueued_) {
+    orders_.give_back(std::move(slot_));
+  } else {
+    static_cast<void>(slot_.release());  // nobody knows what the device still writes there
+  }
 }
 
-// The counts grow before what waits for them is enqueued, so that end() releases that even if an
-// exception comes in between.
 void Orders::Given::enqueue(const CudaStream& stream, const std::function<void()>& work) {
   const Driver& driver = orders_.memory_.driver();
   Words& words = *slot_->words;
-  tell(driver, stream, words.read, slot_->to_read + 1);
-  ++slot_->to_read;
-  await(driver, stream, words.released, ++slot_->to_release);
+  tell(driver, stream, words.read, slot_->to_read);
+  await(driver, stream, words.released, slot_->to_release - 1);
   work();
-  tell(driver, stream, words.written, slot_->to_write + 1);
-  ++slot_->to_write;
-  await(driver, stream, words.released, ++slot_->to_release);
+  tell(driver, stream, words.written, slot_->to_write);
+  await(driver, stream, words.released, slot_->to_release);
+  enqueued_ = true;
 }
 
-bool Orders::Given::input_is_there() {
+bool Orders::Given::input_is_there() const {
   return has_come(slot_->words->read.load(std::memory_order_acquire), slot_->to_read);
 }
 
@@ -215,7 +220,7 @@ void Orders::Given::begin() noexcept {
   slot_->words->released.store(slot_->to_release - 1, std::memory_order_release);
 }
 
-bool Orders::Given::is_done() {
+bool Orders::Given::is_done() const {
   return has_come(slot_->words->written.load(std::memory_order_acquire), slot_->to_write);
 }
 

@@ -124,25 +124,27 @@ class Orders::Mark {
   std::unique_ptr<Slot> slot_;
 };
 
-// The memory's context must be current until enqueue() has returned.
-class Orders::Given final : public GivenWork {
+// What a GivenWork waits for and tells. While one thread enqueues it, others may call the functions
+// that follow.
+class Orders::Given {
  public:
   Given(Orders& orders, std::unique_ptr<Slot> slot);
-  ~Given() override;
+  ~Given();
   Given(const Given&) = delete;
   Given& operator=(const Given&) = delete;
 
-  // Enqueues the work and what it waits for; called once.
+  // Called once; the memory's context must be current.
   void enqueue(const CudaStream& stream, const std::function<void()>& work);
-  bool input_is_there() override;
-  void begin() noexcept override;
-  bool is_done() override;
-  void end() noexcept override;
+  bool input_is_there() const;
+  void begin() noexcept;
+  bool is_done() const;
+  void end() noexcept;
 
  private:
   Orders& orders_;
   std::unique_ptr<Slot> slot_;
   std::optional<Open> open_;  // until end()
+  bool enqueued_ = false;
 };
 
 }  // namespace gradred::device

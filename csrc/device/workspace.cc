@@ -256,17 +256,36 @@ bool CudaWorkspace::ready() {
   return stream_.ready();
 }
 
-std::unique_ptr<GivenWork> CudaWorkspace::give(Stream& before, const std::function<void()>& work,
-                                               GivenEnd& end) {
+class CudaWorkspace::Work final : public GivenWork {
+ public:
+  Work(CudaWorkspace& workspace, std::shared_ptr<const DeviceMoment> before,
+       std::unique_ptr<Orders::Given> given)
+      : workspace_(workspace), before_(std::move(before)), given_(std::move(given)) {}
+  void enqueue(const std::function<void()>& work, GivenEnd& end) override {
+    CudaStream& stream = workspace_.stream_;
+    const ScopedContext scope = workspace_.memory_.scope();
+    stream.wait_for(CudaMoment::event_of(*before_));
+    given_->enqueue(stream, work);
+    end.set(workspace_.memory_.moment_of(reinterpret_cast<std::uint64_t>(stream.get())));
+  }
+  bool input_is_there() override { return given_->input_is_there(); }
+  void begin() noexcept override { given_->begin(); }
+  bool is_done() override { return given_->is_done(); }
+  void end() noexcept override { given_->end(); }
+
+ private:
+  CudaWorkspace& workspace_;
+  const std::shared_ptr<const DeviceMoment> before_;
+  const std::unique_ptr<Orders::Given> given_;
+};
+
+std::unique_ptr<GivenWork> CudaWorkspace::give(Stream& before) {
   const ScopedContext scope = memory_.scope();
-  const auto moment = before.moment();
+  auto moment = before.moment();
   if (moment == nullptr) return nullptr;
   std::unique_ptr<Orders::Given> given = memory_.orders().give();
   if (given == nullptr) return nullptr;
-  stream_.wait_for(CudaMoment::event_of(*moment));
-  given->enqueue(stream_, work);
-  end.set(memory_.moment_of(reinterpret_cast<std::uint64_t>(stream_.get())));
-  return given;
+  return std::make_unique<Work>(*this, std::move(moment), std::move(given));
 }
 
 void CudaWorkspace::keep_all() noexcept {

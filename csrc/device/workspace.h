@@ -47,8 +47,7 @@ class CudaWorkspace final : public Workspace {
   void reduce(Op op, DType dtype, std::span<void* const> targets,
               std::span<const void* const> inputs, std::size_t count) override;
   bool ready() override;
-  std::unique_ptr<GivenWork> give(Stream& before, const std::function<void()>& work,
-                                  GivenEnd& end) override;
+  std::unique_ptr<GivenWork> give(Stream& before) override;
   bool has_given_work() override { return memory_.orders().has_given_work(); }
   bool abandon() noexcept override;
   void keep_all() noexcept override;
@@ -59,6 +58,7 @@ class CudaWorkspace final : public Workspace {
     std::uint64_t words[8];
   };
   using Sample = std::array<std::byte, 32>;  // the first bytes of an array of at least this length
+  class Work;
   struct Block;
   struct Described;
   struct DescribedArray;

@@ -1,10 +1,8 @@
 #include "engine/engine.h"
 
-#include <sys/prctl.h>
 #include <time.h>
 
 #include <algorithm>
-#include <iterator>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -47,11 +45,6 @@ constexpr std::size_t kWorthWaking = std::size_t{1} << 20;
 // The longest sleep on words of peers in shared memory. Then the thread looks whether the peers
 // live.
 constexpr std::uint64_t kLongestSleep = 100 * kMillisecond;
-// Naps of the thread that advances the operations for which a stream waits. The device waits
-// meanwhile, so they stay short where each rank has a core.
-constexpr std::chrono::nanoseconds kNapOfLeft = std::chrono::microseconds(20),
-                                   kNapOfLeftOnSharedCore = std::chrono::microseconds(200),
-                                   kLookForLeft = std::chrono::milliseconds(1);
 
 thread_local bool is_engines = false;
 
@@ -78,7 +71,6 @@ void Engine::add(std::shared_ptr<Operation> operation, Driven driven) {
                     (unattended_ && operation->bytes() >= kWorthWaking);
   operations_.push_back({std::move(operation), driven});
   kept_.store(operations_.size());  // see hand_back()
-  if (advances_left_.load(std::memory_order_relaxed)) leaving_.notify_one();
   ++added_;
   if (left) {
     nap_ns_ = kShortestNap;
@@ -151,7 +143,10 @@ void Engine::run() {
 // stream may wait for one of these operations. Other threads destroy the operations that have
 // ended, because that may need the driver as well.
 void Engine::drive_left(std::unique_lock<std::mutex>& lock) {
-  std::vector<std::shared_ptr<Operation>> left = this->left();
+  std::vector<std::shared_ptr<Operation>> left;
+  for (const Kept& kept : operations_) {
+    if (is_left(kept)) left.push_back(kept.operation);
+  }
   lock.unlock();
   for (const auto& operation : left) operation->advance(Operation::Caller::kBusy);
   lock.lock();
@@ -161,63 +156,12 @@ void Engine::drive_left(std::unique_lock<std::mutex>& lock) {
   lock.lock();
 }
 
-std::vector<std::shared_ptr<Operation>> Engine::left() const {
-  std::vector<std::shared_ptr<Operation>> found;
-  for (const Kept& kept : operations_) {
-    if (is_left(kept)) found.push_back(kept.operation);
-  }
-  return found;
-}
-
-void Engine::advance_left() {
-  if (advances_left_.exchange(true)) return;
-  const std::lock_guard lock(mutex_);
-  if (left_thread_.joinable()) return;
-  try {
-    left_thread_ = std::thread([this] { run_left(); });
-  } catch (const std::system_error&) {  // the progress thread advances all operations
-  }
-}
-
 void Engine::leave() {
   const std::lock_guard lock(mutex_);
-  leaving_.notify_one();
   unattended_ = true;
   added_ns_ = 0;
   nap_ns_ = kShortestNap;
   if (idles_) wake();
-}
-
-// With operations in flight it looks every millisecond whether one is left now.
-void Engine::run_left() {
-  is_engines = true;
-  prctl(PR_SET_TIMERSLACK, 1000);  // the kernel's default would make the naps four times as long
-  std::unique_lock lock(mutex_);
-  while (!stopping_) {
-    auto left = this->left();
-    if (left.empty()) {
-      if (operations_.empty()) {
-        leaving_.wait(lock);
-      } else {
-        leaving_.wait_for(lock, kLookForLeft);
-      }
-      continue;
-    }
-    lock.unlock();
-    for (const auto& operation : left) operation->advance();
-    const bool has_core =
-        std::ranges::all_of(left, [](const auto& operation) { return operation->spins(); });
-    lock.lock();
-    bool any_ended = false;
-    for (auto& operation : left) {
-      if (!operation->ended()) continue;  // operations_ still holds it
-      any_ended = true;
-      let_go_.push_back(std::move(operation));
-    }
-    left.clear();
-    if (any_ended) wake();
-    leaving_.wait_for(lock, has_core ? kNapOfLeft : kNapOfLeftOnSharedCore);
-  }
 }
 
 bool Engine::is_just_added() const {
@@ -376,18 +320,14 @@ void Engine::settle(std::chrono::nanoseconds limit) noexcept {
 }
 
 void Engine::stop(std::string_view why) noexcept {
-  std::thread thread, left_thread;
+  std::thread thread;
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
     thread.swap(thread_);
-    left_thread.swap(left_thread_);
-    advances_left_ = false;
     wake();
-    leaving_.notify_one();
   }
   if (thread.joinable()) thread.join();
-  if (left_thread.joinable()) left_thread.join();
   for (const Kept& kept : snapshot()) {
     kept.operation->abandon(
         std::make_exception_ptr(PeerLost(std::string(why) + ", with the operation in flight")));
@@ -416,13 +356,11 @@ void Engine::drop_ended(std::unique_lock<std::mutex>& lock) {
   const auto middle = std::stable_partition(operations_.begin(), operations_.end(),
                                             [](auto& kept) { return !kept.operation->ended(); });
   ended.assign(std::make_move_iterator(middle), std::make_move_iterator(operations_.end()));
-  std::vector<std::shared_ptr<Operation>> let_go = std::exchange(let_go_, {});
   operations_.erase(middle, operations_.end());
   kept_.store(operations_.size(), std::memory_order_relaxed);
-  if (ended.empty() && let_go.empty()) return;
+  if (ended.empty()) return;
   lock.unlock();  // they are destroyed without the lock
   ended.clear();
-  let_go.clear();
   lock.lock();
 }
 

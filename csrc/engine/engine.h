@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -54,11 +53,6 @@ class Engine {
    private:
     Engine& engine_;
   };
-  // Before the first operation that a stream of the program may wait for: starts a second thread,
-  // which advances those that are left (Operation::is_left()). This needs no call of the device's
-  // driver. So they end even if the progress thread waits in the driver for a thread of the program
-  // that waits there for their end.
-  void advance_left();
   // The program has left an operation that it waited for, and a stream of its waits for it now. The
   // progress thread goes on at once.
   void leave();
@@ -104,8 +98,6 @@ class Engine {
   std::uint64_t idle_nap() const;
   bool is_just_added() const;
   void start_thread();
-  void run_left();
-  std::vector<std::shared_ptr<Operation>> left() const;  // with mutex_ held
   std::vector<Kept> snapshot();
   void drop_ended();
   void drop_ended(std::unique_lock<std::mutex>& lock);
@@ -117,12 +109,7 @@ class Engine {
   std::mutex mutex_;
   std::vector<Kept> operations_;
   std::atomic<std::size_t> kept_{0};  // operations_.size()
-  std::thread thread_, left_thread_;
-  std::condition_variable leaving_;  // left_thread_ waits there
-  std::atomic<bool> advances_left_{false};
-  // References that left_thread_ no longer needs. Other threads release them, because destroying an
-  // operation may need the driver.
-  std::vector<std::shared_ptr<Operation>> let_go_;
+  std::thread thread_;
   bool stopping_ = false;
   std::atomic<int> waiting_{0};
   bool sleeps_ = false;  // the thread sleeps until wake_ changes, or until a limit

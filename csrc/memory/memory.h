@@ -56,8 +56,12 @@ class GivenEnd {
   }
   bool is_set() const { return is_set_.load(std::memory_order_acquire); }
   const DeviceMoment& moment() const { return *moment_; }  // only if is_set()
+  // For a call for which only streams wait: when it has to have ended, by now_ns(). 0: never.
+  void set_deadline(std::uint64_t ns) { deadline_ns_.store(ns, std::memory_order_relaxed); }
+  std::uint64_t deadline_ns() const { return deadline_ns_.load(std::memory_order_relaxed); }
 
  private:
+  std::atomic<std::uint64_t> deadline_ns_{0};
   std::shared_ptr<const DeviceMoment> moment_;
   std::atomic<bool> is_set_{false};
 };

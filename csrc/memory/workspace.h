@@ -41,13 +41,16 @@ class SharedPlace {
   std::uint64_t word_ = 0;
 };
 
-// The work of one call that a device has been given at once. On the device it waits for the host at
-// two places. The host lets it go on by storing a word, so the thread that does so calls no driver,
+// The work of one call that a device is given at once. On the device it waits for the host at two
+// places. The host lets it go on by storing a word, so the thread that does so calls no driver,
 // which the program may keep busy until this very work is done. Destroying the object lets all of
 // it go on.
 class GivenWork {
  public:
   virtual ~GivenWork() = default;
+  // Gives the device what `work` enqueues, and then sets `end`, which comes after end(). Other
+  // threads may call the next four functions from before that on.
+  virtual void enqueue(const std::function<void()>& work, GivenEnd& end) = 0;
   virtual bool input_is_there() = 0;  // all work that had to come before is done
   virtual void begin() noexcept = 0;  // the peers' inputs are there
   virtual bool is_done() = 0;         // this rank's device has done its share
@@ -59,11 +62,14 @@ class GivenWork {
 class GivenRest {
  public:
   virtual ~GivenRest() = default;
-  // Whether the devices of all ranks are done. Tells the peers how far this rank is, and lets its
-  // device go on as far as theirs are; some thread has to call it again and again. Calls no driver.
-  // Throws if a peer has failed.
+  // Tells the peers how far this rank is, and lets its device go on as far as theirs are. If a peer
+  // has failed or the deadline is over, lets the device go on at once. Calls no driver. Returns
+  // whether nothing is left to do.
+  virtual bool pass_on() noexcept = 0;
+  // The same. Returns whether the devices of all ranks are done; throws if it has failed.
   virtual bool is_over() = 0;
   virtual void give_up(const std::exception_ptr& reason) noexcept = 0;  // the peers get an error
+  virtual bool spins() const = 0;  // whether each rank has a core of its own
 };
 
 // This rank's part, and the work of its device on all parts and on other memory that peers export.
@@ -159,13 +165,9 @@ class Workspace {
   virtual void reduce(Op op, DType dtype, std::span<void* const> targets,
                       std::span<const void* const> inputs, std::size_t count) = 0;
   virtual bool ready() = 0;  // whether all work is done; throws if the device has failed
-  // Gives the device what `work` enqueues, behind all work of `before` and GivenWork::begin(), and
-  // sets `end`, which comes after GivenWork::end(). Returns nullptr, without calling `work`, if the
-  // device cannot wait for the host, or not now.
-  virtual std::unique_ptr<GivenWork> give(Stream& /*before*/, const std::function<void()>& /*work*/,
-                                          GivenEnd& /*end*/) {
-    return nullptr;
-  }
+  // Begins work behind all work of `before`. Returns nullptr if the device cannot wait for the
+  // host, or not now.
+  virtual std::unique_ptr<GivenWork> give(Stream& /*before*/) { return nullptr; }
   // Whether work of give() may still wait for peers, for any call of this process on this device.
   virtual bool has_given_work() { return false; }
   // Called when a call was cut off. Peers' devices may read this rank's part at any later time.

@@ -4,10 +4,14 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <exception>
+#include <mutex>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/errors.h"
 #include "base/failure.h"
+#include "memory/given_rests.h"
 #include "memory/workspace.h"
 
 namespace gradred {
@@ -145,38 +149,59 @@ SharedPlace result_of(const ReadOffer& offer) {
 // on meanwhile.
 class OnDevices::Rest final : public GivenRest {
  public:
-  Rest(NodeGroup& group, std::unique_ptr<GivenWork> work, std::uint64_t call,
+  // `given` lives longer than the object.
+  Rest(NodeGroup& group, std::unique_ptr<GivenWork> work, const GivenEnd& given, std::uint64_t call,
        std::shared_ptr<std::atomic<int>> rests)
-      : group_(group), work_(std::move(work)), call_(call), rests_(std::move(rests)) {
+      : group_(group),
+        work_(std::move(work)),
+        given_(given),
+        call_(call),
+        rests_(std::move(rests)) {
     ++*rests_;
+    GivenRests::add(*this);
   }
   ~Rest() override {
-    if (stage_ != Stage::kOver) --*rests_;
+    GivenRests::remove(*this);
+    if (stage_ < Stage::kOver) --*rests_;
   }
   Rest(const Rest&) = delete;
   Rest& operator=(const Rest&) = delete;
 
+  GivenWork& work() { return *work_; }
+  bool pass_on() noexcept override {
+    const std::lock_guard lock(mutex_);
+    go_on();
+    return stage_ >= Stage::kOver;
+  }
   bool is_over() override {
-    if (stage_ == Stage::kOver || pass_on()) return stage_ == Stage::kOver;
+    const std::lock_guard lock(mutex_);
+    go_on();
+    if (failure_) std::rethrow_exception(failure_);
+    return stage_ == Stage::kOver;
+  }
+  void give_up(const std::exception_ptr& reason) noexcept override {
+    const std::lock_guard lock(mutex_);
+    if (stage_ < Stage::kOver) group_.poison(report_of(reason));
+  }
+  bool spins() const override { return group_.spins(); }
+
+ private:
+  enum class Stage : std::uint8_t { kInput, kArrays, kShare, kShares, kOver, kFailed };
+
+  void go_on() noexcept {
+    if (stage_ >= Stage::kOver || has_passed_on()) return;
     try {
       look_after_peers();
     } catch (...) {
-      // A peer may have left right after it did its part.
-      if (pass_on()) return stage_ == Stage::kOver;
-      group_.poison(report_of(std::current_exception()));
-      throw;
+      if (has_passed_on()) return;  // a peer may have left right after it did its part
+      failure_ = std::current_exception();
+      group_.poison(report_of(failure_));
+      work_->end();
+      stage_ = Stage::kFailed;
+      --*rests_;
     }
-    return false;
   }
-  void give_up(const std::exception_ptr& reason) noexcept override {
-    if (stage_ != Stage::kOver) group_.poison(report_of(reason));
-  }
-
- private:
-  enum class Stage : std::uint8_t { kInput, kArrays, kShare, kShares, kOver };
-
-  // Returns whether anything was to be passed on.
-  bool pass_on() {
+  bool has_passed_on() {
     const Stage before = stage_;
     if (stage_ == Stage::kInput && work_->input_is_there()) {
       group_.tell_arrays_there(call_);
@@ -206,6 +231,12 @@ class OnDevices::Rest final : public GivenRest {
     if (now - looked_ns_ < kLookEveryNs) return;
     looked_ns_ = now;
     group_.check_peers();
+    if (const std::uint64_t deadline = given_.deadline_ns(); deadline != 0 && now > deadline) {
+      throw WaitTimeout(
+          "an operation for which a stream waits has not ended on the devices of all ranks within "
+          "the time limit of the group. See what the program's work before it waits for, on each "
+          "rank, or pass a longer timeout to the group");
+    }
   }
   template <class Word>
   bool all(Word word) const {
@@ -217,10 +248,13 @@ class OnDevices::Rest final : public GivenRest {
 
   NodeGroup& group_;
   const std::unique_ptr<GivenWork> work_;
+  const GivenEnd& given_;
   const std::uint64_t call_;
   // The calls of the group that have such a rest; it may outlive the group.
   const std::shared_ptr<std::atomic<int>> rests_;
+  std::mutex mutex_;
   Stage stage_ = Stage::kInput;
+  std::exception_ptr failure_;
   std::uint64_t looked_ns_ = 0;
 };
 
@@ -362,12 +396,17 @@ OnDevices::Opened OnDevices::opened(Workspace& workspace) const {
 }
 
 // Gives the device this rank's share at once, if the caller asks for that and it is possible.
+// Counts are passed on from before the first wait is given: another thread may let the driver wait
+// for the device in between.
 bool OnDevices::give(const NodeCall& call) {
   DeviceCall& device = *call.device;
   if (device.given == nullptr) return false;
-  auto work = device.workspace->give(*device.before, [&] { work_on_arrays(call); }, *device.given);
+  auto work = device.workspace->give(*device.before);
   if (work == nullptr) return false;
-  device.rest = std::make_unique<Rest>(group_, std::move(work), calls_, rests_);
+  auto rest = std::make_unique<Rest>(group_, std::move(work), *device.given, calls_, rests_);
+  GivenWork& given = rest->work();
+  device.rest = std::move(rest);
+  given.enqueue([&] { work_on_arrays(call); }, *device.given);
   return true;
 }
 

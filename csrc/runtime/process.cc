@@ -121,6 +121,7 @@ int finalize() {
   if (is_fork_of_rank()) return 0;      // a child must not finalize its parent's MPI
   if (!Context::get().program_ended) {  // the program itself called this, and continues
     meet_all_local_peers();
+    if (!poisoned()) engine().settle(std::chrono::seconds(20));
     finish_operations();
   }
   if (shutdown_handshake()) {

@@ -2,6 +2,7 @@
 // that work late. The parts of a workspace are ordinary memory. At times a rank has no device.
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <map>
 #include <random>
@@ -102,17 +103,9 @@ class LateWorkspace final : public Workspace {
     if (!work_.empty() && draw_() % 3 == 0 && work_.front()()) work_.pop_front();
     return work_.empty();
   }
-  std::unique_ptr<GivenWork> give(Stream&, const std::function<void()>& work,
-                                  GivenEnd& end) override {
-    auto words = std::make_shared<LateGiven::Words>();
-    work_.push_back([words] { return words->input = true; });
-    work_.push_back([words] { return words->begins; });
-    work();
-    work_.push_back([words] { return words->done = true; });
-    work_.push_back([words] { return words->ends; });
-    end.set(std::make_shared<const DeviceMoment>());
+  std::unique_ptr<GivenWork> give(Stream&) override {
     ++given;
-    return std::make_unique<LateGiven>(*this, words);
+    return std::make_unique<LateGiven>(*this);
   }
   bool abandon() noexcept override { return true; }
 
@@ -125,23 +118,30 @@ class LateWorkspace final : public Workspace {
  private:
   class LateGiven final : public GivenWork {
    public:
-    struct Words {
-      bool input = false, begins = false, done = false, ends = false;
-    };
-    LateGiven(LateWorkspace& workspace, std::shared_ptr<Words> words)
-        : workspace_(workspace), words_(std::move(words)) {}
+    explicit LateGiven(LateWorkspace& workspace) : workspace_(workspace) {}
     ~LateGiven() override { words_->begins = words_->ends = true; }
     LateGiven(const LateGiven&) = delete;
     LateGiven& operator=(const LateGiven&) = delete;
-    bool input_is_there() override { return goes_on(), words_->input; }
+    void enqueue(const std::function<void()>& work, GivenEnd& end) override {
+      auto& all = workspace_.work_;
+      all.push_back([words = words_] { return words->input = true; });
+      all.push_back([words = words_] { return words->begins.load(); });
+      work();
+      all.push_back([words = words_] { return words->done = true; });
+      all.push_back([words = words_] { return words->ends.load(); });
+      end.set(std::make_shared<const DeviceMoment>());
+    }
+    bool input_is_there() override { return words_->input; }
     void begin() noexcept override { words_->begins = true; }
-    bool is_done() override { return goes_on(), words_->done; }
+    bool is_done() override { return words_->done; }
     void end() noexcept override { words_->ends = true; }
 
    private:
-    void goes_on() { workspace_.ready(); }
+    struct Words {
+      std::atomic<bool> input{false}, begins{false}, done{false}, ends{false};
+    };
     LateWorkspace& workspace_;
-    const std::shared_ptr<Words> words_;
+    const std::shared_ptr<Words> words_ = std::make_shared<Words>();
   };
   struct Told {
     std::byte* part;
@@ -384,7 +384,7 @@ void work_that_is_given_at_once(BoardBootstrap& bootstrap, int device) {
   std::deque<std::unique_ptr<LeftCall>> left;
   const auto finish_first = [&] {
     while (!left.front()->is_over()) {
-      for (const auto& one : left) one->is_over();
+      workspace.ready();
       sched_yield();
     }
     left.front()->check_result(group->size());
@@ -398,7 +398,7 @@ void work_that_is_given_at_once(BoardBootstrap& bootstrap, int device) {
     NodeExecution execution(*group);
     execution.start(next->made());
     while (!execution.advance()) {
-      for (const auto& one : left) one->is_over();
+      workspace.ready();
       sched_yield();
     }
     left.push_back(std::move(next));

@@ -799,4 +799,35 @@ def test_time_limit_of_what_streams_wait_for(tmp_path: pathlib.Path) -> None:
     late = [line for line in done.stdout.splitlines() if line.startswith("late ")]
     assert len(late) == 2, (done.stdout, done.stderr)
     assert all(line.startswith(("late 2 ", "late 3 ")) for line in late), done.stdout
-    assert any("a stream waits for it" in line for line in late), done.stdout
+    assert any("for which a stream waits" in line for line in late), done.stdout
+
+
+@needs_torch
+def test_memory_is_freed_while_work_is_given(tmp_path: pathlib.Path) -> None:
+    """The driver waits for the device, and lets no other thread in, after each part of the work."""
+    done = in_streams(
+        tmp_path,
+        """
+        stop = threading.Event()
+
+        def free():
+            device.use_in_this_thread()
+            while not stop.is_set():
+                device.set("synchronises", 1)
+                on_gpu(torch.ones(100)).memory.free()
+                device.set("synchronises", 0)
+
+        freeing = threading.Thread(target=free)
+        freeing.start()
+        for _ in range(15):
+            start()
+        finish()
+        stop.set()
+        freeing.join()
+        check(18)
+        """,
+        2,
+        SIMULATED_CUDA_SLOW="cuStreamWriteValue32:500",
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert done.stderr == ""
