@@ -45,5 +45,6 @@ COMMANDS = {
 FRONT_ENDS = {
     "torch.distributed": f"{_IN_JOBS}torchrun.py::test_examples_learn[ddp.py]",
     "Horovod": f"{_IN_JOBS}torch_examples.py::test_examples_learn[horovod_digits.py]",
+    "streams of a GPU": f"{_IN_JOBS}torch_streams.py::test_streams_that_come_late[some]",
     "elastic": f"{_IN_JOBS}elastic.py::test_lost_ranks_are_replaced",
 }

@@ -37,7 +37,8 @@ from stages import BUILD, Stage, Verdict, named, report, run_stages
 IN_THE_SWEEP = ("test_run_command.py", "test_ends.py", "test_endurance.py")
 ELASTIC = ("tests/jobs/test_elastic.py", "tests/jobs/test_elastic_last_commit.py")
 WITH_TORCH = tuple(
-    f"tests/jobs/test_torch{name}.py" for name in ("_examples", "run", "_failures", "_trained_by")
+    f"tests/jobs/test_torch{name}.py"
+    for name in ("_examples", "run", "_failures", "_trained_by", "_streams")
 )
 WITH_DEVICES = "tests/jobs/test_device.py"
 LEFT_OUT = (*(f"tests/jobs/{name}" for name in IN_THE_SWEEP), *ELASTIC, *WITH_TORCH)
