@@ -8,6 +8,11 @@
 
 namespace gradred {
 
+void print_report(const std::string& text) {
+  const std::string line = "gradred: " + text + "\n";
+  [[maybe_unused]] const auto written = write(STDERR_FILENO, line.data(), line.size());
+}
+
 void tell_once(const std::string& text) noexcept try {
   constexpr std::size_t kMost = 20;
   static std::mutex mutex;
@@ -17,8 +22,7 @@ void tell_once(const std::string& text) noexcept try {
     const std::lock_guard lock(mutex);
     if (told.size() >= kMost || !told.insert(text).second) return;
   }
-  const std::string line = "gradred: " + text + "\n";
-  [[maybe_unused]] const auto written = write(STDERR_FILENO, line.data(), line.size());
+  print_report(text);
 } catch (const std::exception&) {  // there is no memory for the text
 }
 

@@ -6,8 +6,6 @@
 namespace gradred {
 namespace {
 
-constexpr std::size_t kLeast = std::size_t{64} << 10;  // shorter calls do not use it
-
 constexpr const char* kNotOnAll =
     "not all ranks have passed such arrays, or one cannot reduce them on its device: its "
     "comm.device_path says why";

@@ -14,7 +14,8 @@ namespace gradred {
 
 class DeviceWorkspace {
  public:
-  static constexpr std::size_t kLeastPerRank = 4096;  // the least bytes of a workspace
+  static constexpr std::size_t kLeastPerRank = 4096;            // the least bytes of a workspace
+  static constexpr std::size_t kLeast = std::size_t{64} << 10;  // shorter calls do not use it
 
   // `bytes`: the value of GRADRED_IPC_BYTES; 0: no workspace. `programs`: peers may open
   // allocations of the program.

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/errors.h"
 #include "base/signature.h"
+#include "comm/device_workspace.h"
 #include "reduce/reduce.h"
 
 namespace gradred {
@@ -311,7 +312,6 @@ std::uint64_t NamedWork::bytes() const {
 }
 
 bool NamedWork::prepares_later() const {
-  constexpr std::size_t kLeast = std::size_t{64} << 10;  // shorter ones go through host memory
   if (!gives_) return false;
   for (const NamedPart& part : parts_) {
     if (part.operation == nullptr) continue;
@@ -320,7 +320,7 @@ bool NamedWork::prepares_later() const {
         what.kind == NamedKind::kAllreduce || what.kind == NamedKind::kReduceScatter;
     for (const NamedArray& array : part.operation->arrays()) {
       DeviceMemory* const device = array.in.memory.device();
-      if (device == nullptr || array.bytes() < kLeast) continue;
+      if (device == nullptr || array.bytes() < DeviceWorkspace::kLeast) continue;
       const Reduction reduction{what.op, array.dtype};
       if (device->prepares_later(array.in.data, array.bytes(), reduces ? &reduction : nullptr)) {
         return true;

@@ -15,7 +15,6 @@
 
 #include "device/owners.h"
 #include "memory/order.h"
-#include "memory/workspace.h"
 
 namespace gradred::device {
 

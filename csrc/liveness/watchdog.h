@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/errors.h"
+#include "base/tell_once.h"
 #include "liveness/local_peer_search.h"
 #include "liveness/status_page.h"
 
@@ -20,7 +21,6 @@ struct WaitLimits {
 };
 WaitLimits& wait_limits();
 
-void print_report(const std::string& text);           // to stderr, in one write
 std::string seconds_text(std::uint64_t nanoseconds);  // "12.5 s"
 
 // Watches one wait. `about` describes it: waiter() names this rank; record() and waits_for() give,

@@ -157,8 +157,8 @@ class OnDevices::Rest final : public GivenRest {
         given_(given),
         call_(call),
         rests_(std::move(rests)) {
+    GivenRests::add(*this);  // may throw
     ++*rests_;
-    GivenRests::add(*this);
   }
   ~Rest() override {
     GivenRests::remove(*this);

@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 
 import pytest
+from bounds import within
 from jobs.test_device import IMPORTS, expect_lost, job
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -138,11 +139,11 @@ def test_time_limit_of_what_streams_wait_for(tmp_path: pathlib.Path) -> None:
             go_on = at_end.enter_context(held_back(device, stream))
         begin = time.monotonic()
         works = start()
-        assert time.monotonic() - begin < 1
+        assert not works[0].is_completed()
         try:
             works[-1].wait(LIMIT)
         except gradred.TimeoutError as error:
-            print("late", round(time.monotonic() - begin), str(error)[:200], flush=True)
+            print("late", time.monotonic() - begin, str(error)[:200], flush=True)
         if comm.rank == 1:
             go_on()
         finish()
@@ -152,7 +153,7 @@ def test_time_limit_of_what_streams_wait_for(tmp_path: pathlib.Path) -> None:
     )
     late = [line for line in done.stdout.splitlines() if line.startswith("late ")]
     assert len(late) == 2, (done.stdout, done.stderr)
-    assert all(line.startswith(("late 2 ", "late 3 ")) for line in late), done.stdout
+    assert all(2 <= float(line.split()[1]) < within(3.5) for line in late), done.stdout
     assert any("for which a stream waits" in line for line in late), done.stdout
 
 

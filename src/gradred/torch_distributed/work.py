@@ -99,9 +99,8 @@ class GradredWork(dist.Work):
             if seconds is None:
                 raise
             raise self._is_late(request, seconds) from None
-        except (
-            Exception
-        ):  # of the operation, which the host's wait raises; or the stream cannot wait
+        except Exception:
+            # The stream cannot wait, or the operation has failed: the host's wait raises its error.
             return False
 
     def synchronize(self) -> None:
