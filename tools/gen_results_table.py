@@ -63,7 +63,7 @@ def unequal(record: Record) -> str:
 
 
 def placement(record: Record) -> str:
-    """How the cores lay in all rounds of a record; empty where both ways, or not told."""
+    """How the cores lay in all rounds of a record; empty if both ways, or not recorded."""
     about = record.get("placements", {}).get("all", {})
     if not about.get("flag_us"):
         return ""

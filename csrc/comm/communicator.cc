@@ -55,8 +55,8 @@ void validate(const Call& call, int size) {
                      std::string(name_of(call.op)) + "'");
   }
   if (call.kind == Kind::kBcast && (call.root < 0 || call.root >= size)) {
-    throw UsageError("root " + std::to_string(call.root) + " is no rank of this communicator of " +
-                     std::to_string(size));
+    throw UsageError("root " + std::to_string(call.root) +
+                     " is not a rank of this communicator of " + std::to_string(size));
   }
   if (call.count > 0 && (call.in.data == nullptr || call.out.data == nullptr)) {
     throw UsageError(std::to_string(call.count) + " elements at address 0: there is no memory");

@@ -198,7 +198,7 @@ inline std::shared_ptr<StartedOperation> Communicator::start_unless_ended(const 
   return direct_ && dispatch_.may_start_short(call) ? dispatch_.start_short(call) : start(call);
 }
 
-// Throws UsageError if the type lacks the operation, the root is no rank, or a buffer has no
+// Throws UsageError if the type lacks the operation, the root is not a rank, or a buffer has no
 // address.
 void validate(const Call& call, int size);
 

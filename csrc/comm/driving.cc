@@ -15,7 +15,7 @@ constexpr std::uint64_t kDueNs = 100'000;
 Driving& driving() { return Context::get().driving; }
 
 // Testing a request that never completes asks the MPI for progress and does nothing else. A probe
-// is no substitute: one that finds a message returns it, and the MPI has made no progress.
+// is not a substitute: one that finds a message returns it, and the MPI has made no progress.
 mpi::Handle request_that_stays_open() {
   static const mpi::Handle request = [] {
     const mpi::Mpi& mpi = mpi::get();

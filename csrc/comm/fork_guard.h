@@ -1,4 +1,4 @@
-// A child that a rank has forked is no rank: it must not communicate.
+// A child that a rank has forked is not a rank: it must not communicate.
 #pragma once
 
 namespace gradred {

@@ -53,7 +53,7 @@ struct Board::Header {
   // is_taken() has returned false; the next rank with capacity that takes entries notifies the
   // relay.
   std::uint32_t asks_for_taken;
-  std::uint32_t leaves;  // 1: a rank has left, and the coordinator is to be told
+  std::uint32_t leaves;  // 1: a rank has left, and the coordinator has to learn it
   // The kind of failure for which that rank left, + 1; 0: no failure.
   std::uint32_t failure;
   char why_leaves[240];

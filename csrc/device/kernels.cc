@@ -322,7 +322,7 @@ void Kernels::launch(StreamHandle stream, const KernelCall& call) {
 
 void Kernels::launch_one(StreamHandle stream, const KernelCall& call) {
   if (call.count == 0) return;
-  check(!call.scale || call.op == Op::kSum, "a kernel that scales what is no sum");
+  check(!call.scale || call.op == Op::kSum, "a kernel that scales what is not a sum");
   const std::size_t k = call.inputs.size(), element = size_of(call.dtype);
   Arguments arguments{};
   std::ranges::copy(call.targets, arguments.targets);

@@ -123,8 +123,8 @@ class Orders::Mark {
   std::unique_ptr<Slot> slot_;
 };
 
-// What a GivenWork waits for and tells. While one thread enqueues it, others may call the functions
-// that follow.
+// What a GivenWork waits for and publishes. While one thread enqueues it, others may call the
+// functions that follow.
 class Orders::Given {
  public:
   Given(Orders& orders, std::unique_ptr<Slot> slot);

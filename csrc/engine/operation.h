@@ -102,7 +102,7 @@ class Operation {
   void renew() { ended_.store(false, std::memory_order_relaxed); }
   // For on_end(), if the operation has failed.
   const std::exception_ptr& failure() const { return failure_; }
-  StoodClock* stood() const { return stood_.get(); }  // nullptr: nobody measures it
+  StoodClock* stood() const { return stood_.get(); }  // nullptr if nothing measures it
 
  private:
   void note_stop(const Progress& before);

@@ -62,7 +62,7 @@ class GivenWork {
 class GivenRest {
  public:
   virtual ~GivenRest() = default;
-  // Tells the peers how far this rank is, and lets its device go on as far as theirs are. If a peer
+  // Publishes how far this rank is, and lets its device go on as far as theirs are. If a peer
   // has failed or the deadline is over, lets the device go on at once. Calls no driver. Returns
   // whether nothing is left to do.
   virtual bool pass_on() noexcept = 0;
@@ -201,7 +201,7 @@ struct DeviceCall {
   Op op = Op::kSum;
   DType dtype = DType::kUInt8;
   double factor = 1.0;  // for Op::kPremul
-  // Set once all work has been given to the device; nullptr: nobody asks for that.
+  // Set once all work has been given to the device; nullptr if nothing asks for it.
   GivenEnd* given = nullptr;
   std::unique_ptr<GivenRest> rest{};  // after that
   bool begun = false;                 // the arrays are being read and written

@@ -195,7 +195,7 @@ class NodeGroup final : private Guard {
   void steps_end(std::uint64_t steps) { steps_ += steps; }
 
   // For calls from device to device, which may go on after the operation has ended. They are
-  // counted from 1 on, alike on all ranks. This rank tells its peers that its arrays may be read
+  // counted from 1 on, alike on all ranks. This rank publishes that its arrays may be read
   // and written, and that its device has done its share; any thread may do so.
   void tell_arrays_there(std::uint64_t call) {
     RankState& mine = part_.state(rank_);

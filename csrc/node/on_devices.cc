@@ -354,7 +354,8 @@ bool OnDevices::takes_arrays(const NodeCall& call) const {
   return true;
 }
 
-// Opens what a peer has requested. The caller skips peers that had no tickets now (Told::not_now).
+// Opens what a peer has requested. The caller skips peers that had no tickets now
+// (`Told::not_now`).
 void OnDevices::open(Workspace& workspace, std::size_t peer, const Told& told,
                      Opened& found) const {
   const auto attempt = [this](std::span<char> why, const auto& work) {

@@ -36,7 +36,7 @@ double number(const std::string& word) {
   std::istringstream in(word);
   double value = 0;
   if (in >> value && in.eof() && std::isfinite(value) && value > 0) return value;
-  throw UsageError("'" + word.substr(0, 60) + "' is no number above zero");
+  throw UsageError("'" + word.substr(0, 60) + "' is not a number above zero");
 }
 
 std::string text_of(double seconds) {
@@ -53,7 +53,7 @@ DeviceFigures::Size size_from(const std::string& text, std::size_t plans) {
   for (std::size_t i = 1; i < all.size(); ++i) {
     size.seconds.push_back(number(all[i]));
     if (std::isfinite(size.seconds.back()) && size.seconds.back() > kLongestCall) {
-      throw UsageError("'" + all[i] + "' is no time of a call");
+      throw UsageError("'" + all[i] + "' is not a time of a call");
     }
   }
   return size;

@@ -31,7 +31,7 @@ std::string to_text(const DeviceFigures& figures);
 DeviceFigures device_figures_from(std::string_view text);
 
 // Reads the figures for the layout, devices and plans of `wanted`. The result has no sizes if there
-// is no such file.
+// is not such a file.
 DeviceFigures read_device_figures(const std::string& folder, const DeviceFigures& wanted);
 // Like write_figures().
 void write_device_figures(const std::string& folder, const DeviceFigures& figures);

@@ -38,7 +38,7 @@ py::capsule capsule_of(Shared state) {
 
 void install_memory_comm(const py::object& comm_class) {
   const py::object slot = comm_class.attr("_state");
-  if (!Py_IS_TYPE(slot.ptr(), &PyMemberDescr_Type)) throw py::type_error("_state is no slot");
+  if (!Py_IS_TYPE(slot.ptr(), &PyMemberDescr_Type)) throw py::type_error("_state is not a slot");
   state_offset = reinterpret_cast<PyMemberDescrObject*>(slot.ptr())->d_member->offset;
   memory_comm_type = reinterpret_cast<PyTypeObject*>(py::object(comm_class).release().ptr());
 }

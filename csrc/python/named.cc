@@ -180,7 +180,7 @@ Made submit(NamedOperations& self, const std::string& kind, const std::string& n
   let_ended_go();
   const auto found = named_kind(kind);
   if (!found || *found == NamedKind::kJoin) {
-    throw UsageError("'" + kind + "' is no kind of named operation");
+    throw UsageError("'" + kind + "' is not a kind of named operation");
   }
   Submission what;
   what.kind = *found;

@@ -134,7 +134,7 @@ template <class Enum>
 Enum tag(const py::handle& number, Enum last) {
   const int value = number.cast<int>();
   if (value < 0 || value > static_cast<int>(last)) {
-    throw UsageError("this is no pickled schedule of this version");
+    throw UsageError("this is not a pickled schedule of this version");
   }
   return static_cast<Enum>(value);
 }
@@ -145,7 +145,7 @@ Span span_from(const py::tuple& s, std::size_t at) {
 }
 
 Schedule from_state(const py::tuple& state) {
-  if (state.size() != 9) throw UsageError("this is no pickled schedule of this version");
+  if (state.size() != 9) throw UsageError("this is not a pickled schedule of this version");
   Schedule schedule;
   schedule.name = state[0].cast<std::string>();
   schedule.collective = tag(state[1], Collective::kBcast);

@@ -31,26 +31,26 @@ constexpr std::array kKnobs = {
     Knob{.name = "warn_after",
          .initial = "60s",
          .unset = "",
-         .help = "Report the ranks that are missing once a wait has lasted this long, and again "
-                 "each time that doubles.",
+         .help = "Time after which a waiting rank reports the missing ranks. It reports again "
+                 "whenever that time has doubled.",
          .read = [](std::string_view text) -> KnobValue { return parse_duration(text); },
          .apply = [](const KnobValue& value,
                      Settings& settings) { settings.warn_ns = nanoseconds(value); }},
     Knob{.name = "timeout",
          .initial = "none",
          .unset = "none",
-         .help = "Raise TimeoutError on every rank after a wait of this long. A blocking call "
-                 "counts whole, with the work in it, so this must be longer than the longest call.",
+         .help = "Time limit of a wait, after which every rank raises TimeoutError. It applies to "
+                 "a whole blocking call, so set it to more than the longest call takes.",
          .read = [](std::string_view text) { return unless_unset(text, parse_duration); },
          .apply = [](const KnobValue& value,
                      Settings& settings) { settings.timeout_ns = nanoseconds(value); }},
     Knob{.name = "deterministic",
          .initial = "0",
          .unset = "",
-         .help = "1: choose the plan from size, layout, count, type and op alone, so that a "
-                 "repeated run gives the same bits; size: and from plans that add up in an order "
-                 "which no count changes, so that buckets and fusion change no bits, either. Rank "
-                 "0's value decides; set it on all.",
+         .help = "1 chooses the plan only by size, layout, count, type and operation, so that a "
+                 "repeated run gives the same bits. size also keeps the order of sums for all "
+                 "counts, so that buckets and fusion change no bits. Rank 0's value applies; set "
+                 "it on all ranks.",
          .read = parse_deterministic,
          .apply =
              [](const KnobValue& value, Settings& settings) {
@@ -60,24 +60,25 @@ constexpr std::array kKnobs = {
     Knob{.name = "tune",
          .initial = "1",
          .unset = "",
-         .help = "Measure links and the MPI in the first call over several hosts, once for their "
-                 "layout, and choose plans by that; 0: by round figures. Rank 0's value decides.",
+         .help = "1 measures links and the MPI in the first call over several hosts, once for each"
+                 " layout of ranks, and chooses plans by the result. 0 uses built-in figures. Rank"
+                 " 0's value applies.",
          .read = [](std::string_view text) -> KnobValue { return parse_flag(text); },
          .apply = [](const KnobValue& value, Settings& settings) { settings.tune = on(value); }},
     Knob{.name = "trace",
          .initial = "none",
          .unset = "none",
-         .help = "Write each rank's operations to this file, in Chrome's trace format; its folder "
-                 "is made.",
+         .help = "File for each rank's operations, in Chrome's trace format. gradred creates its "
+                 "folder.",
          .read = [](std::string_view text) { return unless_unset(text, stripped); },
          .apply = [](const KnobValue& value,
                      Settings& settings) { settings.trace = text_or_empty(value); }},
     Knob{.name = "profile",
          .initial = "0",
          .unset = "0",
-         .help = "Count what calls cost: 1 prints a table on rank 0 when the program ends, a file "
-                 "name also writes each rank's figures to this file as JSON; its folder is made. "
-                 "Rank 0's value decides.",
+         .help = "1 counts the costs of calls, and prints a table on rank 0 when the program ends."
+                 " A file name also writes each rank's figures there as JSON; gradred creates its "
+                 "folder. Rank 0's value applies.",
          .read = parse_profile,
          .apply =
              [](const KnobValue& value, Settings& settings) {
@@ -88,40 +89,39 @@ constexpr std::array kKnobs = {
     Knob{.name = "result_hash",
          .initial = "none",
          .unset = "none",
-         .help = "Write a line with a hash of its result for each call to this file of each rank, "
-                 "so that two runs can be compared; its folder is made.",
+         .help = "File of each rank, to which every call writes a line with a hash of its result, "
+                 "so that two runs can be compared. gradred creates its folder.",
          .read = [](std::string_view text) { return unless_unset(text, stripped); },
          .apply = [](const KnobValue& value,
                      Settings& settings) { settings.result_hash = text_or_empty(value); }},
     Knob{.name = "allow_singleton",
          .initial = "0",
          .unset = "",
-         .help = "Accept a communicator of size 1 although the launcher started more ranks.",
+         .help = "1 accepts a communicator of size 1 although the launcher has started more ranks.",
          .read = [](std::string_view text) -> KnobValue { return parse_flag(text); },
          .apply = nullptr},
     Knob{.name = "plan",
          .initial = "auto",
          .unset = "auto",
-         .help = "Use the plan of this name. An allreduce that it cannot carry out is an error; "
-                 "other calls that have no such plan choose as usual.",
+         .help = "Name of the plan to use. An allreduce that the plan cannot carry out is an "
+                 "error. Other calls without such a plan choose as usual.",
          .read = [](std::string_view text) { return unless_unset(text, parse_plan); },
          .apply = [](const KnobValue& value,
                      Settings& settings) { settings.plan = text_or_empty(value); }},
     Knob{.name = "device_plan",
          .initial = "auto",
          .unset = "auto",
-         .help = "Use the plan of this name, one that has allreduces, wherever it can carry out a "
-                 "call on arrays in GPUs' memory; measured: the fastest, which the first blocking "
-                 "call on such arrays finds out. All ranks of such calls have to have theirs "
-                 "there. Rank 0's decides.",
+         .help = "Name of the plan for calls on arrays in GPU memory, wherever it can carry them "
+                 "out. measured uses the fastest, which the first blocking call on such arrays "
+                 "finds. The arrays of all ranks have to be in GPU memory. Rank 0's value applies.",
          .read = [](std::string_view text) { return unless_unset(text, parse_device_plan); },
          .apply = [](const KnobValue& value,
                      Settings& settings) { settings.device_plan = text_or_empty(value); }},
     Knob{.name = "cuda_aware_mpi",
          .initial = "auto",
          .unset = "auto",
-         .help = "Whether plan mpi gives the MPI addresses in GPUs' memory; auto: where "
-                 "MPIX_Query_cuda_support says that it takes them.",
+         .help = "Whether plan mpi passes addresses of GPU memory to the MPI. auto does so if "
+                 "MPIX_Query_cuda_support says that the MPI accepts them.",
          .read = [](std::string_view text) { return unless_unset(text, parse_flag); },
          .apply =
              [](const KnobValue& value, Settings& settings) {
@@ -131,7 +131,7 @@ constexpr std::array kKnobs = {
     Knob{.name = "slices",
          .initial = "auto",
          .unset = "auto",
-         .help = "Cut a vector into this many slices and keep them all in flight.",
+         .help = "Number of slices of a vector that are in flight at the same time.",
          .read = [](std::string_view text) { return unless_unset(text, parse_count); },
          .apply =
              [](const KnobValue& value, Settings& settings) {
@@ -141,48 +141,55 @@ constexpr std::array kKnobs = {
     Knob{.name = "shm",
          .initial = "1",
          .unset = "",
-         .help = "Use the shared-memory plans between ranks of one host.",
+         .help = "1 uses shared memory between the ranks of a host, 0 messages.",
          .read = [](std::string_view text) -> KnobValue { return parse_flag(text); },
          .apply = [](const KnobValue& value,
                      Settings& settings) { settings.shared_memory = on(value); }},
     Knob{.name = "single_copy",
          .initial = "1",
          .unset = "",
-         .help =
-             "Let ranks of one host read each other's memory in long calls, where that is faster. "
-             "Rank 0's value decides.",
+         .help = "1 lets the ranks of a host read each other's memory in long calls, where that is"
+                 " faster. Rank 0's value applies.",
          .read = [](std::string_view text) -> KnobValue { return parse_flag(text); },
          .apply = [](const KnobValue& value,
                      Settings& settings) { settings.single_copy = on(value); }},
     Knob{.name = "fault",
          .initial = "none",
          .unset = "none",
-         .help = "For tests: inject a fault, written rank:operation:round:kind[:argument] with "
-                 "kind drop, delay, corrupt, die or fail.",
+         .help = "For tests: a fault to inject, as rank:operation:round:kind[:argument] with kind "
+                 "drop, delay, corrupt, die or fail.",
          .read = [](std::string_view text) { return unless_unset(text, parse_fault_knob); },
          .apply = [](const KnobValue& value,
                      Settings& settings) { settings.fault = text_or_empty(value); }},
     Knob{.name = "carry_env",
          .initial = "1",
          .unset = "",
-         .help = "Let `gradred run` carry all variables of its shell to ranks on other hosts, "
-                 "unencrypted; 0 makes `--no-env` the default.",
+         .help = "1 makes `gradred run` send all variables of its shell to ranks on other hosts, "
+                 "unencrypted. 0 makes `--no-env` the default.",
+         .read = [](std::string_view text) -> KnobValue { return parse_flag(text); },
+         .apply = nullptr},
+    Knob{.name = "torch",
+         .initial = "0",
+         .unset = "",
+         .help =
+             "1 lets gradred carry out what a program requests from torch.distributed's backend "
+             "gloo, or without a name for tensors in host memory.",
          .read = [](std::string_view text) -> KnobValue { return parse_flag(text); },
          .apply = nullptr},
     Knob{.name = "progress_thread",
          .initial = "1",
          .unset = "",
-         .help = "Let a thread drive non-blocking operations while the program computes.",
+         .help = "1 starts a thread that advances non-blocking operations while the program "
+                 "computes.",
          .read = [](std::string_view text) -> KnobValue { return parse_flag(text); },
          .apply = [](const KnobValue& value,
                      Settings& settings) { settings.progress_thread = on(value); }},
     Knob{.name = "ipc_bytes",
          .initial = "33554432",
          .unset = "none",
-         .help =
-             "Bytes of device memory that each rank of a communicator shares with its peers' "
-             "devices (CUDA IPC), at least 4096 for each rank; none: arrays in device memory go "
-             "through the host's.",
+         .help = "Bytes of device memory that each rank of a communicator shares with its peers' "
+                 "devices (CUDA IPC), at least 4096 for each rank. none copies arrays in device "
+                 "memory through host memory.",
          .read = [](std::string_view text) { return unless_unset(text, parse_ipc_bytes); },
          .apply =
              [](const KnobValue& value, Settings& settings) {
@@ -192,9 +199,9 @@ constexpr std::array kKnobs = {
     Knob{.name = "ipc_arrays",
          .initial = "all",
          .unset = "",
-         .help = "Which arrays in device memory peers' devices read and write where they lie: all "
-                 "that CUDA exports, whose memory the device has back when peers have heard that "
-                 "it was freed; or own, those of gradred.empty alone.",
+         .help = "Arrays in device memory that peers' devices access in place. all: all arrays "
+                 "that CUDA can export; their memory is reused once peers know that it was freed. "
+                 "own: only arrays of gradred.empty.",
          .read = [](std::string_view text) -> KnobValue { return parse_ipc_arrays(text); },
          .apply =
              [](const KnobValue& value, Settings& settings) {
@@ -203,34 +210,34 @@ constexpr std::array kKnobs = {
     Knob{.name = "audit_pointers",
          .initial = "0",
          .unset = "",
-         .help = "Compare what is known of the address of each array on a GPU with all that the "
-                 "CUDA driver says of it, warn where they differ, and go by the driver.",
+         .help = "1 compares what gradred knows about the address of each GPU array with the CUDA "
+                 "driver's answer. If they differ, it warns and uses the driver's.",
          .read = [](std::string_view text) -> KnobValue { return parse_flag(text); },
          .apply = nullptr},
     Knob{.name = "libnvrtc",
          .initial = "auto",
          .unset = "auto",
-         .help = "The compiler of GPU kernels (NVRTC), by name or path.",
+         .help = "Name or path of the compiler of GPU kernels (NVRTC).",
          .read = [](std::string_view text) { return unless_unset(text, stripped); },
          .apply = nullptr},
     Knob{.name = "libnccl",
          .initial = "auto",
          .unset = "auto",
-         .help = "NCCL's library, by name or path.",
+         .help = "Name or path of NCCL's library.",
          .read = [](std::string_view text) { return unless_unset(text, stripped); },
          .apply = nullptr},
     Knob{.name = "clock_file",
          .initial = "none",
          .unset = "none",
-         .help = "For tests: a file of 8 bytes, nanoseconds that are added to the clock by which "
-                 "waits end. All processes of the job map it.",
+         .help = "For tests: a file of 8 bytes with nanoseconds that are added to the clock of "
+                 "waits. All processes of the job map it.",
          .read = [](std::string_view text) { return unless_unset(text, stripped); },
          .apply = [](const KnobValue& value,
                      Settings& settings) { settings.clock_file = text_or_empty(value); }},
     Knob{.name = "libcuda",
          .initial = "libcuda.so.1",
          .unset = "",
-         .help = "For tests: the CUDA driver's library, by name or path.",
+         .help = "For tests: name or path of the CUDA driver's library.",
          .read = [](std::string_view text) -> KnobValue { return stripped(text); },
          .apply = nullptr},
 };
@@ -259,7 +266,7 @@ std::string without_zeros(std::string text) {
   const std::string name = lower(is_variable ? asked.substr(kPrefix.size()) : asked);
   const Knob& near = kKnobs[nearest(name, names)];
   throw UsageError(without_zeros(std::string(asked)) +
-                   ": there is no such knob. The nearest one is " +
+                   ": there is no such setting. The nearest one is " +
                    (is_variable ? variable_of(near) : std::string(near.name)) + ".");
 }
 

@@ -63,7 +63,7 @@ void Network::check() const {
   require(c.hosts_per_switch >= 0 && c.switches_per_group >= 0,
           "hosts of a switch and switches of a group are no negative numbers");
   for (const Cluster::Path& path : c.paths) {
-    require(is_time(path.latency), "a latency is no time");
+    require(is_time(path.latency), "a latency is not a time");
     require(path.stream > 0, "a stream has no speed");
   }
   for (const double speed :
@@ -71,10 +71,10 @@ void Network::check() const {
     require(speed > 0, "a link has no speed");
   }
   for (const double time : {c.send_overhead, c.receive_overhead, c.reduce, c.copy, c.hop}) {
-    require(is_time(time), "an overhead, or the time of a byte, is no time");
+    require(is_time(time), "an overhead, or the time of a byte, is not a time");
   }
   require(c.rendezvous >= 0, "the rendezvous threshold is negative");
-  require(is_time(c.noise), "the noise is no deviation");
+  require(is_time(c.noise), "the noise is not a deviation");
   if (c.torus.empty()) return;
   std::size_t hosts = 1;
   for (const int length : c.torus) {

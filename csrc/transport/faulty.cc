@@ -223,7 +223,7 @@ FaultSpec parse_fault(std::string_view text) {
   }
   if (has_time &&
       (!parse_number(fields[4], spec.milliseconds) || spec.milliseconds > kLongestDelay)) {
-    refuse(text, "delays by " + quoted(fields[4]) + ", which is no number from 0 to 3600000");
+    refuse(text, "delays by " + quoted(fields[4]) + ", which is not a number from 0 to 3600000");
   }
   return spec;
 }

@@ -68,7 +68,7 @@ def load() -> types.SimpleNamespace:
     """Return all settings, checked, as attributes.
 
     Raises:
-        UsageError: a `GRADRED_*` variable is no setting, or a value cannot be read;
+        UsageError: a `GRADRED_*` variable is not a setting, or a value cannot be read;
             the message names the nearest knob or the form expected.
     """
     return types.SimpleNamespace(**{name: entry.value for name, entry in snapshot().items()})

@@ -75,7 +75,7 @@ class MemoryComm(Comm):
         return f"{self._size} ranks on shared memory" if self else "freed"
 
     def Is_inter(self) -> bool:
-        """Return False: it is no intercommunicator."""
+        """Return False: it is not an intercommunicator."""
         return False
 
     def Is_intra(self) -> bool:

@@ -46,7 +46,9 @@ def premul(factor: float) -> Premul:
     try:
         value = float(factor)
     except (TypeError, ValueError):
-        message = explain(f"premul({factor!r})", "this is no real number", "Give a finite number")
+        message = explain(
+            f"premul({factor!r})", "this is not a real number", "Give a finite number"
+        )
         raise UsageTypeError(message) from None
     if not math.isfinite(value):
         raise UsageError(
@@ -86,7 +88,7 @@ def resolve(op: Any) -> tuple[str, float] | None:
     """Return the name and factor of an operation; None for an `MPI.Op` that only the MPI knows.
 
     Raises:
-        gradred.UsageError: `op` is no operation; the message names the nearest one.
+        gradred.UsageError: `op` is not an operation; the message names the nearest one.
     """
     if isinstance(op, str):
         if op in OPS:
@@ -110,7 +112,7 @@ def resolve(op: Any) -> tuple[str, float] | None:
         return None if name is None else (name, 1.0)
     message = explain(
         f"op={op!r}",
-        f"a {type(op).__name__} is no operation",
+        f"a {type(op).__name__} is not an operation",
         "Use an MPI.Op, a name from gradred.OPS, gradred.premul(factor) or gradred.user_op(f)",
     )
     raise UsageTypeError(message)

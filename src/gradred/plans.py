@@ -56,7 +56,7 @@ def resolve(plan: Any, collective: str, rank: int, size: int) -> Plan:
         return _made(plan, collective, rank, size)
     message = explain(
         f"plan={plan!r}",
-        f"a {type(plan).__name__} is no plan",
+        f"a {type(plan).__name__} is not a plan",
         "Give a name, a gradred.schedules.Schedule, or a function (rank, size) -> Schedule",
     )
     raise UsageTypeError(message)
@@ -124,5 +124,5 @@ def _check(schedule: Any, collective: str, rank: int, size: int) -> None:
     if (schedule.collective, schedule.rank, schedule.size) != (collective, rank, size):
         wanted = f"a schedule for {collective} by rank {rank} of {size}"
         raise UsageError(
-            explain(f"plan={schedule!r}", f"this call needs {wanted}", "Give such one")
+            explain(f"plan={schedule!r}", f"this call needs {wanted}", "Pass such a plan")
         )

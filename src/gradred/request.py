@@ -130,7 +130,7 @@ class Request(_Base):
         if operation is not None:
             operation.add_done_callback(fn, self)
         elif self:
-            found = "the MPI below MPI_THREAD_MULTIPLE carries it out, and tells nobody of its end"
+            found = "the MPI below MPI_THREAD_MULTIPLE carries it out, and does not report its end"
             remedy = "Initialise MPI with THREAD_MULTIPLE, or use gradred.iallreduce"
             raise UsageError(explain("add_done_callback of a request", found, remedy))
         else:
@@ -146,7 +146,7 @@ class Request(_Base):
             stream: as in `gradred.allreduce`.
 
         Raises:
-            gradred.UsageError: `stream` is no stream, or is being captured.
+            gradred.UsageError: `stream` is not a stream, or is being captured.
             gradred.Error: the operation failed.
         """
         handle = streams.handle_of(stream, "wait_stream")

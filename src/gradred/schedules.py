@@ -246,7 +246,7 @@ def cost(
         delta: seconds per byte copied.
         alpha_inside: alpha of rounds whose messages stay inside hosts; None: as `alpha`.
         beta_inside: beta between ranks of one host; None: as `beta`.
-        far: the share by which a byte to a rank that is no neighbour costs more.
+        far: the share by which a byte to a rank that is not a neighbour costs more.
         host_of: the number of each rank's host; empty if all ranks are on one host.
 
     Example:

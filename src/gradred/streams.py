@@ -23,7 +23,7 @@ def handle_of(stream: StreamLike, asked: str) -> int:
     """Return the CUDA driver's handle of a stream.
 
     Raises:
-        gradred.UsageError: `stream` is no stream.
+        gradred.UsageError: `stream` is not a stream.
     """
     if isinstance(stream, int) and not isinstance(stream, bool):
         if stream == 0:
@@ -34,7 +34,7 @@ def handle_of(stream: StreamLike, asked: str) -> int:
     else:
         handle = _handle_inside(stream)
     if not isinstance(handle, int) or isinstance(handle, bool):
-        found = f"a {type(stream).__name__} is no CUDA stream"
+        found = f"a {type(stream).__name__} is not a CUDA stream"
         raise UsageTypeError(explain(f"{asked} with stream={stream!r}", found, _REMEDY))
     if handle < 0:
         found = "no stream has a handle below zero"

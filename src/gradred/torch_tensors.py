@@ -40,7 +40,7 @@ def require_tensor(x: Any, asked: str) -> torch.Tensor:
         found = "the tensor is None, as is the gradient of a parameter that no loss depends on"
         remedy = "Pass a tensor: of a gradient zeros, or leave it out where no rank has one"
         raise UsageTypeError(explain(asked, found, remedy))
-    found = f"a {type(x).__name__} is no tensor"
+    found = f"a {type(x).__name__} is not a tensor"
     raise UsageTypeError(explain(asked, found, "Pass torch.as_tensor(x)"))
 
 

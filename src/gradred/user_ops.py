@@ -300,7 +300,7 @@ class _Format:
     stored: str
     mantissa: int
     bias: int
-    infinity: int  # the bits of the greatest value that is no NaN
+    infinity: int  # the bits of the greatest value that is not a NaN
     nan: int
     too_large: int  # the bits of the smallest float32 that becomes `instead`
     instead: int

@@ -173,7 +173,8 @@ def test_forked_child_is_refused_and_its_rank_goes_on() -> None:
 def test_knobs_of_the_environment_hold_and_a_wrong_one_is_refused(tmp_path: pathlib.Path) -> None:
     done = run(mpiexec(2), "calls", slice="2")
     assert done.returncode != 0
-    assert "GRADRED_SLICE: there is no such knob. The nearest one is GRADRED_SLICES." in done.stderr
+    nearest = "The nearest one is GRADRED_SLICES."
+    assert f"GRADRED_SLICE: there is no such setting. {nearest}" in done.stderr
 
 
 def test_trace_is_written_at_the_end(tmp_path: pathlib.Path) -> None:

@@ -84,7 +84,8 @@ def test_a_rank_that_never_shrinks_is_named_after_the_timeout() -> None:
 
 def test_one_rank_that_shrinks_does_not_keep_alive_those_that_wait_for_the_dead() -> None:
     seen = job("half")
-    record("one rank shrinks, two wait for the dead in the MPI", seen, saw="ended after the grace")
+    fault = "one rank shrinks, two wait for a failed one in the MPI"
+    record(fault, seen, saw="ended after the grace")
     assert sorted(seen.reports) == [0], seen
     assert seen.status == 128 + 9, seen
     assert GRACE <= seen.seconds < bounds.within(GRACE + 8), seen

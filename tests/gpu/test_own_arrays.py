@@ -273,7 +273,7 @@ def test_memory_is_used_again_when_the_device_is_done_with_it(device: Driver) ->
 
 @pytest.mark.parametrize("device_of", ["cpu:1", "cuda:x", "gpu", 1.5, True, -1])
 def test_devices_that_are_none(device: Driver, device_of: Any) -> None:
-    with pytest.raises(UsageError, match="it is no GPU"):
+    with pytest.raises(UsageError, match="it is not a GPU"):
         gradred.empty(3, device=device_of)
 
 

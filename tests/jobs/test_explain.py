@@ -376,7 +376,7 @@ def test_answer_is_as_wide_as_the_terminal_and_whole_in_a_pipe(columns: int | No
     ("words", "told"),
     [
         ("", "--bytes"),
-        ("--bytes many", "no number of bytes"),
+        ("--bytes many", "not a number of bytes"),
         ("--bytes 6", "no whole elements of 4 bytes"),
         ("--bytes 8 -np 0", "give 1 or more"),
         ("--bytes 8 -T quaternion", "invalid choice"),

@@ -326,7 +326,7 @@ def test_control_c_at_the_terminal_reaches_every_rank_once(tmp_path):
     assert status == 130
     assert shown.count(b"caught 0") == shown.count(b"caught 1") == 1
     seen = seeing.Seen(status, time.monotonic() - began, {}, shown.decode().splitlines()[-1])
-    saw = "each rank is told once"
+    saw = "each rank gets it once"
     seeing.record("Ctrl-C at the terminal", "any", "one host", seen, part="launcher", saw=saw)
 
 

@@ -20,7 +20,7 @@ Array: TypeAlias = NDArray[Any]
 def require_array(x: object, asked: str) -> Array:
     if isinstance(x, np.ndarray):
         return x
-    found = f"a {type(x).__name__} is no array"
+    found = f"a {type(x).__name__} is not an array"
     raise UsageTypeError(explain(asked, found, "Pass numpy.asarray(x)"))
 
 

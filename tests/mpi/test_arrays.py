@@ -239,7 +239,7 @@ MEMORY = np.zeros(20)
         (MEMORY[:10], MEMORY[5:15], "would overwrite a part of the input"),
         (np.zeros((4, 4))[:, ::2], None, "not dense"),
         (np.zeros(3, object), None, "no reductions"),
-        (3.0, None, "a float is no array"),
+        (3.0, None, "a float is not an array"),
     ],
 )
 def test_arrays_that_do_not_fit(x: Any, out: Any, message: str) -> None:
@@ -370,7 +370,7 @@ def test_plan_by_name(plan: str) -> None:
 def test_unknown_plan_names_the_nearest() -> None:
     with pytest.raises(UsageError, match="Did you mean 'ring'"):
         gradred.allreduce(np.ones(2), plan="rang")
-    with pytest.raises(TypeError, match="a float is no plan"):
+    with pytest.raises(TypeError, match="a float is not a plan"):
         gradred.allreduce(np.ones(2), plan=1.0)  # type: ignore[call-overload]
 
 

@@ -204,7 +204,7 @@ def test_ranks_that_differ_get_an_error_and_go_on() -> None:
 
 
 def test_what_is_no_array_or_has_another_type_is_refused() -> None:
-    with pytest.raises(UsageError, match="a list is no array"):
+    with pytest.raises(UsageError, match="a list is not an array"):
         arrays.broadcast([1.0], None, 0, name(), WORLD)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"numpy\.ndarray of <U1 is not supported"):
         arrays.allgather(np.array(["x"]), name(), WORLD)

@@ -287,7 +287,7 @@ MISTAKES = {
     "result that is None": Mistake(
         lambda a: {"y": None}, applies=both(on_buffers, has_result), says="None"
     ),
-    "result that is no array": Mistake(lambda a: {"y": [1.0, 2.0]}, applies=has_result),
+    "result that is not an array": Mistake(lambda a: {"y": [1.0, 2.0]}, applies=has_result),
     "input without memory": Mistake(lambda a: {"x": Nowhere(a.x)}, says="no memory"),
     "result without memory": Mistake(
         lambda a: {"y": Nowhere(a.y)}, applies=has_result, says="no memory"
@@ -299,7 +299,7 @@ MISTAKES = {
         lambda a: {"x": a.x.astype(">f8")}, applies=lambda call: not call.names_type
     ),
     "input that is None": Mistake(lambda a: {"x": None}, applies=on_arrays, says="None"),
-    "input that is no array": Mistake(lambda a: {"x": 3.0}, says="float"),
+    "input that is not an array": Mistake(lambda a: {"x": 3.0}, says="float"),
     "input of tuples": Mistake(lambda a: {"x": [(1, 2), (3, 4)]}),
     "input with a mask": Mistake(lambda a: {"x": np.ma.masked_array(a.x)}, says="a mask"),
     "result with a mask": Mistake(
@@ -337,13 +337,13 @@ MISTAKES = {
     "no communicator": Mistake(
         lambda a: {"comm": "world"}, applies=function, says="str", alone=False
     ),
-    "root that is no rank": Mistake(
+    "root that is not a rank": Mistake(
         lambda a: {"root": SIZE}, applies=lambda call: call.has_root, says="root"
     ),
     "negative root": Mistake(
         lambda a: {"root": -1}, applies=lambda call: call.has_root, says="root"
     ),
-    "root that is no number": Mistake(
+    "root that is not a number": Mistake(
         lambda a: {"root": "0"}, applies=lambda call: call.has_root, says="root"
     ),
     "root that is None": Mistake(
@@ -352,7 +352,7 @@ MISTAKES = {
     "unknown plan": Mistake(
         lambda a: {"plan": "rings"}, applies=lambda call: call.has_plan, says="rings"
     ),
-    "plan that is no plan": Mistake(
+    "plan that is not a plan": Mistake(
         lambda a: {"plan": 3}, applies=lambda call: call.has_plan, says="3"
     ),
     "count beyond the memory": Mistake(
@@ -361,13 +361,13 @@ MISTAKES = {
     "negative count": Mistake(
         lambda a: {"x": [a.x, -1, MPI.DOUBLE]}, applies=on_buffers, says="-1"
     ),
-    "count that is no number": Mistake(
+    "count that is not a number": Mistake(
         lambda a: {"x": [a.x, 1.5, MPI.DOUBLE]}, applies=on_buffers, says="1.5"
     ),
     "count and displacement of three": Mistake(
         lambda a: {"x": [a.x, (1, 2, 3), MPI.DOUBLE]}, applies=on_buffers
     ),
-    "type that is no type": Mistake(
+    "type that is not a type": Mistake(
         lambda a: {"x": [a.x, a.x.size, 5]}, applies=on_buffers, says="5"
     ),
     "type that is a list": Mistake(lambda a: {"x": [a.x, a.x.size, [5]]}, applies=on_buffers),

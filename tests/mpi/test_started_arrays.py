@@ -230,7 +230,7 @@ def test_wait_gives_up_after_its_time_and_the_operation_goes_on(
             assert not isinstance(caught.value, gradred.Error)
             assert limit * 1e9 <= _core.now_ns() - begin
         assert not request.done()
-        with pytest.raises(UsageError, match="NaN is no time"):
+        with pytest.raises(UsageError, match="NaN is not a time"):
             request.wait(float("nan"))
         MPI.COMM_WORLD.Barrier()
     else:

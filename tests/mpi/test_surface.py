@@ -210,9 +210,9 @@ WRONG: list[tuple[Any, Any, str]] = [
     (WHOLE, WHOLE, r"overlap\. Pass MPI\.IN_PLACE"),
     (np.zeros(4), np.zeros(3), "sendbuf has 4 elements, recvbuf 3"),
     (np.zeros(4), np.zeros(4, "int64"), "sendbuf has float64, recvbuf int64"),
-    (np.zeros(4), None, "None is no buffer"),
-    (np.zeros(4), 3.0, "a float is no buffer|read-only"),
-    ("text", np.zeros(4), "a str is no buffer"),
+    (np.zeros(4), None, "None is not a buffer"),
+    (np.zeros(4), 3.0, "a float is not a buffer|read-only"),
+    ("text", np.zeros(4), "a str is not a buffer"),
     (np.zeros(4), np.zeros((4, 2))[:, 0], "not contiguous"),
     (MPI.IN_PLACE, np.array([1, None]), "holds Python objects"),
     (MPI.IN_PLACE, np.zeros(2, ">f8"), "another order of bytes"),
@@ -242,7 +242,7 @@ def test_wrong_arguments_raise_before_anything_is_sent(send: Any, recv: Any, mes
 def test_where_mpi4py_raises_type_error_so_does_gradred(wrong: Any) -> None:
     with pytest.raises(TypeError):
         COMM.Allreduce(np.zeros(4), wrong)
-    with pytest.raises(TypeError, match="is no operation"):
+    with pytest.raises(TypeError, match="is not an operation"):
         COMM.Allreduce(np.zeros(4), np.zeros(4), op=3)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         COMM.Allreduce(np.zeros(4))  # type: ignore[call-arg]

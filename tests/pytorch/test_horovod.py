@@ -265,7 +265,7 @@ CALLS: dict[str, Any] = {
 def test_what_is_no_tensor_is_named_with_what_to_pass(call: str) -> None:
     with pytest.raises(TypeError, match=r"the tensor is None.*Pass a tensor"):
         CALLS[call](None)
-    with pytest.raises(UsageError, match=r"a list is no tensor\. Pass torch\.as_tensor"):
+    with pytest.raises(UsageError, match=r"a list is not a tensor\. Pass torch\.as_tensor"):
         CALLS[call]([1.0])
 
 

@@ -149,7 +149,7 @@ def test_none_gets_advice_for_gradients() -> None:
 
 @pytest.mark.parametrize("x", [3.0, "text", [1.0, 2.0], {"a": 1}])
 def test_what_is_no_array_is_refused(x: Any) -> None:
-    with pytest.raises(TypeError, match=r"is no array\. Pass an array.*comm\.allreduce"):
+    with pytest.raises(TypeError, match=r"is not an array\. Pass an array.*comm\.allreduce"):
         describe(x, ASKED)
 
 

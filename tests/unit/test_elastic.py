@@ -110,7 +110,7 @@ def test_a_script_is_heard_again_and_its_failures_are_not(
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("exit 3", "status 3"), ("echo h1:0", "'h1:0' is no host")]
+    ("text", "expected"), [("exit 3", "status 3"), ("echo h1:0", "'h1:0' is not a host")]
 )
 def test_a_script_has_to_work_at_the_beginning(
     tmp_path: pathlib.Path, text: str, expected: str

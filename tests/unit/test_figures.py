@@ -180,7 +180,7 @@ def test_info_tells_of_files_and_of_those_that_are_ignored(
     text = capsys.readouterr().out
     assert "ranks 2 on each of 2 (h#)" in text
     assert "b.figures (it does not begin with 'gradred-figures 4'" in text
-    assert "c.figures (it is no file of figures)" in text
+    assert "c.figures (it is not a file of figures)" in text
     assert "other" not in text
 
 

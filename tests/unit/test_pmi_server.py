@@ -154,7 +154,7 @@ def test_a_rank_that_ends_later_has_failed_unless_it_is_leaving(start: Start) ->
     controls[1].close()
     controls[2].sendall(b"report rank 1 has ended\n")
     assert read(controls[0]) == "failed 2 h2 rank 1 has ended"
-    controls[2].close()  # told already
+    controls[2].close()  # has been sent already
     controls[0].settimeout(0.3)
     with pytest.raises(TimeoutError):
         controls[0].recv(100)

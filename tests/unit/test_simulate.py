@@ -387,7 +387,7 @@ def test_two_trees_need_whole_hosts() -> None:
     [
         ({"host_of": []}, "it has no rank"),
         ({"port": 0.0}, "a link has no speed"),
-        ({"reduce": -1.0}, "is no time"),
+        ({"reduce": -1.0}, "is not a time"),
         ({"ports": 0}, "at least one socket, port and lane"),
         ({"torus": [2]}, "the torus has 2 hosts, and the ranks are on 4"),
         ({"colour": 1}, "a cluster has no 'colour'"),

@@ -1,4 +1,4 @@
-"""Tables of measurements: what is wrong with a file is told with its line and column."""
+"""Tables of measurements: errors in a file come with line and column."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ py::bytes status_page_of_wait(const py::bytes& before, std::uint64_t since_ns,
                               const std::vector<std::size_t>& missing,
                               const std::string& waits_for) {
   const auto text = static_cast<std::string_view>(before);
-  if (text.size() != sizeof(StatusPage)) throw py::value_error("it is no status page");
+  if (text.size() != sizeof(StatusPage)) throw py::value_error("it is not a status page");
   const auto page = std::make_unique<StatusPage>();
   std::memcpy(page.get(), text.data(), sizeof *page);
   page->since_ns = since_ns;

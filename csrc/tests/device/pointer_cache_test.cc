@@ -79,7 +79,7 @@ void other_memory_at_the_same_address_is_seen(BoardBootstrap&) {
     last = found;
   }
   expect(cache.counts().stale == 3, "each is found stale once");
-  expect(find(cache, last.begin).kind == Kind::kHost, "freed memory is no memory");
+  expect(find(cache, last.begin).kind == Kind::kHost, "freed memory is not memory");
 }
 
 // Memory at the addresses of freed memory is found as fast as any other memory.

@@ -112,7 +112,7 @@ class Options:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options; those of the OSU benchmarks have the same names."""
-    osu = parser.add_argument_group("options that osu_allreduce has, too")
+    osu = parser.add_argument_group("options of osu_allreduce")
     osu.add_argument(
         "-T", "--type", type=_types, action="extend", metavar="TYPE[,TYPE]", dest="types",
         help=f"element types: {', '.join(TYPES)}; or {', '.join(OSU_TYPES)}; or all, which is "
@@ -120,50 +120,61 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     osu.add_argument(
         "-d", "--accelerator", choices=ACCELERATORS, default="cpu",
-        help="where the vectors lie: in host memory, on a CUDA device or in managed memory",
+        help="memory of the vectors: host memory, a CUDA device or managed memory",
     )  # fmt: skip
     osu.add_argument(
         "-m", "--message-size", type=_range, default=(1, 1 << 20), metavar="[MIN:]MAX",
-        help="bytes, with k, m or g for binary units; MIN: sets the least alone (default: :1m)",
+        help="sizes in bytes, with k, m or g for binary units; MIN: sets the smallest only "
+        "(default: :1m)",
     )  # fmt: skip
     osu.add_argument(
         "-i", "--iterations", type=positive, metavar="N",
-        help="timed calls of each size (default: 1000, above 8 KiB 100)",
+        help="number of timed calls of each size (default: 1000; above 8 KiB: 100)",
     )  # fmt: skip
     osu.add_argument(
         "-x", "--warmup", type=_natural, metavar="N",
-        help="calls before those (default: 100, above 8 KiB 10)",
+        help="number of calls before the timed ones (default: 100; above 8 KiB: 10)",
     )  # fmt: skip
-    osu.add_argument("-f", "--full", action="store_true", help="print all columns of OSU's")
+    osu.add_argument("-f", "--full", action="store_true", help="print all columns of osu_allreduce")
     osu.add_argument(
         "-c", "--validation", action="store_true",
-        help="print the column Validation; results are checked in any case",
+        help="print the column Validation; results are always checked",
     )  # fmt: skip
     osu.add_argument(
         "-z", "--tail-lat", type=_tails, nargs="?", const=(50, 90, 99), default=(), dest="tails",
-        metavar="P[,P]", help="print percentiles of the calls (without a list: 50,90,99)",
+        metavar="P[,P]", help="print these percentiles of the times (without a list: 50,90,99)",
     )  # fmt: skip
     osu.add_argument(
         "-t", "--num-test-calls", type=_natural, default=0, metavar="N", dest="tests",
-        help="calls of Test during the computation (--nonblocking; default: 0)",
+        help="with --nonblocking: number of calls of Test during the computation (default: 0)",
     )  # fmt: skip
-    own = parser.add_argument_group("what else to measure, and where to write it")
+    own = parser.add_argument_group("other measurements, and output")
     own.add_argument(
         "--collective", choices=COLLECTIVES, default="allreduce",
-        help=f"{', '.join(COLLECTIVES)} (default: allreduce)",
+        help=f"collective to measure: {', '.join(COLLECTIVES)} (default: allreduce)",
     )  # fmt: skip
     modes = own.add_mutually_exclusive_group()
-    modes.add_argument("--nonblocking", action="store_true", help="Iallreduce, with the overlap")
-    modes.add_argument("--persistent", action="store_true", help="what Allreduce_init makes")
-    own.add_argument(
-        "-o", "--op", choices=ops.OPS, default="sum", metavar="OP",
-        help=f"{', '.join(ops.OPS)} (default: sum)",
-    )  # fmt: skip
-    own.add_argument(
-        "-b", "--bandwidth", action="store_true", help="print algbw and busbw, as nccl-tests do"
+    modes.add_argument(
+        "--nonblocking", action="store_true", help="measure Iallreduce, and its overlap"
+    )
+    modes.add_argument(
+        "--persistent", action="store_true", help="measure requests of Allreduce_init"
     )
     own.add_argument(
-        "--plan", default="", metavar="NAME|all", help="use this plan, or compare all that serve"
+        "-o", "--op", choices=ops.OPS, default="sum", metavar="OP",
+        help=f"reduction: {', '.join(ops.OPS)} (default: sum)",
+    )  # fmt: skip
+    own.add_argument(
+        "-b",
+        "--bandwidth",
+        action="store_true",
+        help="print the columns algbw and busbw of nccl-tests",
+    )
+    own.add_argument(
+        "--plan",
+        default="",
+        metavar="NAME|all",
+        help="use this plan, or compare all that can carry out the call",
     )
     own.add_argument(
         "--peers", type=_peers, default=(), metavar="PEER[,PEER]",
@@ -171,9 +182,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     own.add_argument(
         "--json", metavar="FILE",
-        help="write everything that was measured; `-` is stdout, then the table goes to stderr",
+        help="write all measurements; with `-` to stdout, and the table to stderr",
     )  # fmt: skip
-    own.add_argument("--plot", metavar="FILE", help="draw time over size: .svg, .png or .pdf")
+    own.add_argument(
+        "--plot", metavar="FILE", help="draw times by size into this .svg, .png or .pdf"
+    )
 
 
 def read(arguments: argparse.Namespace) -> Options:
@@ -328,7 +341,7 @@ def _range(text: str) -> tuple[int, int]:
     if low and not high and smallest > largest:
         raise argparse.ArgumentTypeError(f"{text!r}: MAX is 1m if it is not given; write {low}:MAX")
     if (colon and not (low or high)) or not 0 < smallest <= largest:
-        raise argparse.ArgumentTypeError(f"{text!r} is no range; write 8:1m, :1m, 8: or 1m")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range; write 8:1m, :1m, 8: or 1m")
     return smallest, largest
 
 
@@ -337,7 +350,7 @@ def byte_count(text: str) -> int:
     unit = _SUFFIXES.get(text[-1:].lower(), 1)
     digits = text if unit == 1 else text[:-1]
     if not digits.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes, such as 4096 or 4k")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes, such as 4096 or 4k")
     return int(digits) * unit
 
 
@@ -350,7 +363,7 @@ def _tails(text: str) -> tuple[int, ...]:
 
 def _natural(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(text)
 
 

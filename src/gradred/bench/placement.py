@@ -1,8 +1,8 @@
 """The placement of two ranks' cores, derived from the one-way latency between them.
 
 The cores of a virtual machine move. For some seconds two of them share a cache, for others they do
-not, and the same call then takes several times as long. The one-way latency before each round tells
-these two placements apart. Latencies between the two groups, or far above both, belong to neither.
+not, and the same call then takes several times as long. The one-way latency before each round shows
+which of the two it was. Latencies between the two groups, or far above both, belong to neither.
 """
 
 from __future__ import annotations

@@ -102,8 +102,8 @@ def describe(x: Any, asked: str, *, is_result: bool = False) -> Array:
         is_result: whether a result goes there, for messages.
 
     Raises:
-        gradred.UsageError: `x` is no array, gradred does not reduce its type, it has gaps between
-            its elements, it requires grad, or it has a mask or a unit.
+        gradred.UsageError: `x` is not an array, gradred does not reduce its type, it has gaps
+            between its elements, it requires grad, or it has a mask or a unit.
         gradred.DeviceError: the array is in memory that gradred cannot reach.
     """
     if type(x) is not np.ndarray:
@@ -353,7 +353,7 @@ def memory_of(x: Any, asked: str) -> memoryview:
             raise UsageTypeError(explain(asked, found, remedy)) from None
         message = explain(
             asked,
-            f"a {type(x).__name__} is no array",
+            f"a {type(x).__name__} is not an array",
             "Pass an array, for example numpy.asarray(x), or use comm.allreduce(x) for objects",
         )
         raise UsageTypeError(message) from None

@@ -41,7 +41,7 @@ def read(x: Any, asked: str) -> Exported:
     """Read the interface of `x`, and ask the driver for the device that owns the memory.
 
     Raises:
-        gradred.DeviceError: it is no memory of this process.
+        gradred.DeviceError: it is not memory of this process.
         gradred.UsageError: the interface is not valid, or the array has a mask.
     """
     try:
@@ -84,7 +84,7 @@ def place(address: int, nbytes: int, stream: int | None, asked: str) -> _core.De
     For host memory it blocks until the work of `stream` is done.
 
     Raises:
-        gradred.DeviceError: it is no memory of this process.
+        gradred.DeviceError: it is not memory of this process.
     """
     said = "the array says that it is a GPU's, and its memory is"
     return _found(address, nbytes, stream, asked, said)

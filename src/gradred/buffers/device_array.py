@@ -75,7 +75,7 @@ def number_of(device: Any, asked: str) -> int:
     """Return the number of a CUDA device as this process sees it; `CURRENT` for the current one.
 
     Raises:
-        gradred.UsageError: it is no CUDA device.
+        gradred.UsageError: it is not a CUDA device.
     """
     given = getattr(device, "id", device)  # CuPy's
     if getattr(device, "type", None) is not None:  # PyTorch's
@@ -89,7 +89,7 @@ def number_of(device: Any, asked: str) -> int:
             return CURRENT
     if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
         return given
-    raise UsageTypeError(explain(f"{asked} with device={device!r}", "it is no GPU", _REMEDY))
+    raise UsageTypeError(explain(f"{asked} with device={device!r}", "it is not a GPU", _REMEDY))
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: int, asked: str) -> DeviceArray:

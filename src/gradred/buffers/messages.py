@@ -194,13 +194,13 @@ def _take_apart(spec: Any, asked: str, *, is_result: bool) -> _Parts:
     if isinstance(spec, np.ndarray):
         return _Parts(spec)
     if spec is MPI.IN_PLACE:
-        _refuse(asked, "MPI.IN_PLACE is no buffer", "It stands for sendbuf alone")
+        _refuse(asked, "MPI.IN_PLACE is not a buffer", "It stands for sendbuf alone")
     if not isinstance(spec, (list, tuple)):
         if spec is None or not _is_buffer(spec):
             more_than_numbers.refuse(spec, asked, is_result=is_result)
             name = "None" if spec is None else f"a {type(spec).__name__}"
             message = explain(
-                asked, f"{name} is no buffer", "Pass an array, or [array, count, MPI type]"
+                asked, f"{name} is not a buffer", "Pass an array, or [array, count, MPI type]"
             )
             raise UsageTypeError(message)
         return _Parts(spec)
@@ -323,7 +323,7 @@ def _type_of(given: Any, memory: _Memory, asked: str) -> tuple[str | None, MPI.D
         return _known_or_asked(name_of(given)), given
     code = given if given is not None else _native(memory.format or "B", asked)
     if not isinstance(code, str):
-        message = explain(asked, f"{code!r} is no MPI type", "Pass [array, count, MPI type]")
+        message = explain(asked, f"{code!r} is not an MPI type", "Pass [array, count, MPI type]")
         raise UsageTypeError(message)
     datatype = MPI.BYTE if given is None and code == "B" else MPI._typedict.get(code)
     if datatype is None:

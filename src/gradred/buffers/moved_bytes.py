@@ -26,7 +26,7 @@ def bcast(comm: MPI.Comm, buf: Any, root: int) -> None:
     """Broadcast the data of a buffer specification; blocks until it is there.
 
     Raises:
-        gradred.UsageError: the specification is not valid, or root is no rank.
+        gradred.UsageError: the specification is not valid, or root is not a rank.
     """
     with refusing(comm):
         root = rank_of_root(root, comm, "Bcast")
@@ -48,7 +48,7 @@ def rank_of_root(root: Any, comm: MPI.Comm, asked: str) -> int:
     try:
         rank = operator.index(root)
     except TypeError:
-        found = f"a {type(root).__name__} is no rank"
+        found = f"a {type(root).__name__} is not a rank"
         raise UsageTypeError(explain(f"{asked} with root={root!r}", found, remedy)) from None
     if not 0 <= rank < size:
         found = f"the communicator has {size} ranks"

@@ -108,7 +108,7 @@ def refuse_overlap(given: Array, result: Array, asked: str) -> None:
 def require_list(given: Any, asked: str) -> None:
     """Raise UsageTypeError unless it has a length and items."""
     if not (hasattr(given, "__len__") and hasattr(given, "__getitem__")):
-        found = f"a {type(given).__name__} is no list of arrays"
+        found = f"a {type(given).__name__} is not a list of arrays"
         raise UsageTypeError(explain(asked, found, "Pass a list or tuple"))
 
 

@@ -74,7 +74,7 @@ class ArrayRequest(Generic[ResultT]):
         """
         if timeout is not None and math.isnan(timeout):
             remedy = "Pass seconds, or None to wait without a limit of its own"
-            raise UsageError(explain(f"wait(timeout={timeout})", "NaN is no time", remedy))
+            raise UsageError(explain(f"wait(timeout={timeout})", "NaN is not a time", remedy))
         deadline = None if timeout is None else clock.now() + timeout
         failed: Exception | None = None
         for operation in self._operations:
@@ -109,7 +109,7 @@ class ArrayRequest(Generic[ResultT]):
             stream: as in `allreduce`.
 
         Raises:
-            gradred.UsageError: `stream` is no stream, or is being captured.
+            gradred.UsageError: `stream` is not a stream, or is being captured.
             gradred.Error: the operation failed.
         """
         handle = streams.handle_of(stream, "wait_stream")

@@ -69,7 +69,7 @@ def _dispatch(words: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="gradred", description="Allreduce for Python programs on MPI.", allow_abbrev=False
     )
-    parser.add_argument("--version", action="store_true", help="print the version and end")
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, help_text in COMMANDS.items():
         command = commands.add_parser(
@@ -88,7 +88,7 @@ def _dispatch(words: list[str]) -> int:
         return DONE
     if parsed.command is None:
         parser.print_usage(sys.stderr)
-        print(f"gradred: name a command: {', '.join(COMMANDS)}", file=sys.stderr)
+        print(f"gradred: name one of these commands: {', '.join(COMMANDS)}", file=sys.stderr)
         return USAGE
     status: int = parsed.main(parsed)
     sys.stdout.flush()

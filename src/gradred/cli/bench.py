@@ -25,23 +25,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "-np", "-n", type=options.positive, metavar="N", dest="ranks",
-        help="ranks to start, where `gradred run` starts them; without it, -H and --hostfile the "
-        "job in which this process is a rank",
+        help="number of ranks that `gradred run` starts; without -np, -H and --hostfile the ranks "
+        "of this job are measured",
     )  # fmt: skip
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "-H", "--hosts", metavar="HOST:SLOTS,...",
-        help="start them on these hosts, as `gradred run` does",
+        help="start the ranks on these hosts, as `gradred run` does",
     )  # fmt: skip
-    where.add_argument("--hostfile", metavar="FILE", help="the same, a line per host")
+    where.add_argument("--hostfile", metavar="FILE", help="file that names the hosts, one per line")
     parser.add_argument(
         "--bind", choices=("none", "core", "numa"), default="core",
-        help="of ranks that it starts: bind each (default: core)",
+        help="bind each started rank to a core or memory node (default: core)",
     )  # fmt: skip
     parser.add_argument(
         "--pointer-cache", action="store_true",
-        help="measure nothing but how long it takes to learn what kind of memory an address is, by "
-        "gradred and by the CUDA driver; of the other options --json counts",
+        help="measure only how long gradred and the CUDA driver take to find the memory type of an "
+        "address; of the other options --json applies",
     )  # fmt: skip
     parser.add_argument("--as-rank", metavar="OPTIONS", help=argparse.SUPPRESS)
     options.configure(parser)

@@ -31,16 +31,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=_hosts,
         default=[],
         metavar="A,B",
-        help="run a small job across these hosts, each perhaps with :slots, and look whether ssh "
-        "reaches them (without: only that, for those granted by Slurm, PBS or LSF)",
+        help="run a small job across these hosts (host or host:slots), and check that ssh reaches "
+        "them (default: check only ssh, for the hosts that Slurm, PBS or LSF granted)",
     )
     parser.add_argument(
         "--timeout",
         type=_seconds,
         default=doctor.SECONDS,
         metavar="SECONDS",
-        help=f"what the checks have in all (default: {doctor.SECONDS:g}); what is not known by "
-        "then is a failure, or a warning where the machine is busy",
+        help=f"time limit of all checks (default: {doctor.SECONDS:g}); a check without a result by "
+        "then fails, or warns if the machine is busy",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -121,5 +121,5 @@ def _hosts(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if not _HOST.fullmatch(name):
-            raise UsageError(explain(f"--hosts {text}", f"{name!r} is no host", "Write a,b,c"))
+            raise UsageError(explain(f"--hosts {text}", f"{name!r} is not a host", "Write a,b,c"))
     return names

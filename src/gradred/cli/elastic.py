@@ -22,7 +22,7 @@ _WAIT_LIMIT = 600.0  # seconds
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     what = parser.add_argument_group(
-        "elastic jobs (of programs with gradred.torch.elastic; each of these makes a job one)"
+        "elastic jobs (any of these options makes a job elastic; see gradred.torch.elastic)"
     )
     hidden = argparse.SUPPRESS
     what.add_argument(
@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=positive,
         metavar="N",
         dest="least",
-        help="go on with as few ranks where others were lost (default: -np)",
+        help="minimum number of ranks, after others were lost (default: -np)",
     )
     what.add_argument("--min-num-proc", type=positive, dest="least", default=hidden, help=hidden)
     what.add_argument(
@@ -38,35 +38,35 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=positive,
         metavar="N",
         dest="most",
-        help="start as many at most (default: one per slot)",
+        help="maximum number of ranks (default: one per slot)",
     )
     what.add_argument("--max-num-proc", type=positive, dest="most", default=hidden, help=hidden)
     what.add_argument(
         "--host-discovery-script",
         metavar="FILE",
         dest="script",
-        help="an executable that prints the hosts that there are now, a line per host: `h1:2`",
+        help="executable that prints the available hosts, one per line: `h1:2`",
     )
     what.add_argument(
         "--slots-per-host",
         type=positive,
         metavar="N",
-        help="ranks of a host for which the script prints no number (default: 1)",
+        help="number of ranks of a host for which the script prints none (default: 1)",
     )
     what.add_argument(
         "--elastic-dir",
         metavar="DIR",
-        help="where states are kept that the job goes on from when it starts again; shared by all "
-        "hosts (default, for one host: a temporary folder)",
+        help="folder for the states with which the job starts again; all hosts share it (default "
+        "on one host: a temporary folder)",
     )
     what.add_argument(
         "--elastic-timeout",
         type=duration(None),
         metavar="SECONDS",
-        help="how long to wait for hosts (default: 600)",
+        help="time limit of waiting for hosts (default: 600)",
     )
     what.add_argument(
-        "--reset-limit", type=positive, metavar="N", help="start again so often at most"
+        "--reset-limit", type=positive, metavar="N", help="maximum number of restarts"
     )
 
 
@@ -139,7 +139,7 @@ def _elastic_hosts(arguments: argparse.Namespace, options: list[str]) -> tuple[D
             raise UsageError(explain("--host-discovery-script", found, remedy))
         if arguments.ranks is None and arguments.least is None:
             remedy = "Add -np N, or --min-np N"
-            found = "nobody has said how many ranks it takes to start"
+            found = "the number of ranks is missing"
             raise UsageError(explain("an elastic job", found, remedy))
         script = DiscoveryScript(arguments.script, arguments.slots_per_host or 1)
         return script, arguments.ranks or arguments.least, f"hosts of {arguments.script}"

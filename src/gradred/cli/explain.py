@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--bytes", type=byte_count, required=True, metavar="N",
-        help="length of the vector, or of one rank's block (reduce_scatter, allgather); 4k is 4096",
+        help="bytes of the vector, or of one rank's block (reduce_scatter, allgather); 4k is 4096",
     )  # fmt: skip
     parser.add_argument(
         "-T", "--type", default="float32", choices=(*TYPES, *OSU_TYPES), metavar="TYPE",
@@ -47,15 +47,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "-np", "-n", type=positive, metavar="N", dest="ranks",
-        help="ranks (default: the slots of --hosts, or one for each core of each host)",
+        help="number of ranks (default: the slots of --hosts, or one per core of each host)",
     )  # fmt: skip
     parser.add_argument(
         "--hosts", type=_hosts, default=("",), metavar="LIST|COUNT",
-        help="names, each perhaps with :slots, or how many hosts share the ranks (default: this)",
+        help="names (host or host:slots), or the number of hosts (default: this host)",
     )  # fmt: skip
     parser.add_argument(
         "-o", "--op", choices=ops.OPS, default="sum", metavar="OP",
-        help=f"{', '.join(ops.OPS)} (default: sum)",
+        help=f"reduction: {', '.join(ops.OPS)} (default: sum)",
     )  # fmt: skip
     parser.add_argument(
         "--collective",
@@ -64,11 +64,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=lambda name: name.removesuffix("_block"),  # `gradred bench` uses the longer name
     )
     parser.add_argument(
-        "--no-measure", action="store_true", help="start no job; the model's parameters are assumed"
+        "--no-measure", action="store_true", help="start no job; assume the model's parameters"
     )
     parser.add_argument(
         "-d", "--accelerator", choices=ACCELERATORS, default="cpu",
-        help="where the arrays are: with cuda or managed the plans are measured (default: cpu)",
+        help="memory of the arrays; for cuda and managed the plans are measured (default: cpu)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

@@ -119,7 +119,9 @@ def variables(arguments: argparse.Namespace) -> Mapping[str, str]:
         try:
             found[flag.variable] = flag.value(text)
         except ValueError:
-            raise UsageError(explain(f"{name} {text}", "that is no number", "Pass one")) from None
+            raise UsageError(
+                explain(f"{name} {text}", "that is not a number", "Pass one")
+            ) from None
     if ignored:
         names = ", ".join(dict.fromkeys(ignored))
         print(f"gradred run: warning: without effect here: {names}", file=sys.stderr, flush=True)

@@ -124,7 +124,7 @@ def place(arguments: argparse.Namespace, options: list[str]) -> tuple[list[hosts
     if found is None:
         if arguments.ranks is None:
             raise UsageError(
-                explain("starting a program", "nobody has said how many ranks", "Add -np N, or -H")
+                explain("starting a program", "the number of ranks is missing", "Add -np N, or -H")
             )
         return [], arguments.ranks, "this host"
     placed = hosts.place(found, arguments.ranks)

@@ -21,8 +21,8 @@ def add_options(parser: argparse.ArgumentParser, columns: str) -> None:
     """
     parser.add_argument(
         "--rows", metavar="ROWS.csv",
-        help="predict these rows from the measurements of --calibrate FIT.csv: both have the "
-        f"columns of {columns}, in ROWS the measured ones are empty or absent",
+        help="predict these rows from the measurements of --calibrate FIT.csv; both have the "
+        f"columns of {columns}, and in ROWS the measured ones are empty or absent",
     )  # fmt: skip
 
 

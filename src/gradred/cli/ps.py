@@ -19,7 +19,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "has begun, and the Python stack of each of its threads; ranks with equal stacks share "
         "them. Other users' jobs cannot be seen."
     )
-    parser.add_argument("job", nargs="*", type=int, help="of these jobs alone, by their numbers")
+    parser.add_argument(
+        "job", nargs="*", type=int, help="numbers of the jobs to show (default: all)"
+    )
     parser.add_argument("--no-stacks", action="store_true", help="do not ask for Python stacks")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

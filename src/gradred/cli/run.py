@@ -40,20 +40,20 @@ def _configure_place(parser: argparse.ArgumentParser) -> None:
         type=positive,
         metavar="N",
         dest="ranks",
-        help="ranks to start (default: one per slot of the hosts; needed where none are given)",
+        help="number of ranks (default: one per slot of the given hosts)",
     )
     where = place.add_mutually_exclusive_group()
     where.add_argument(
         "-H",
         "--hosts",
         metavar="HOST:SLOTS,...",
-        help="hosts with the ranks that each can take (default: what Slurm, PBS or LSF granted, "
+        help="hosts, and the number of ranks of each (default: what Slurm, PBS or LSF granted, "
         "else this host)",
     )
     where.add_argument(
         "--hostfile",
         metavar="FILE",
-        help="the same, a line per host: `h1`, `h1:2` or `h1 slots=2`",
+        help="file that names the hosts, one per line: `h1`, `h1:2` or `h1 slots=2`",
     )
     # horovodrun's spellings.
     hidden = argparse.SUPPRESS
@@ -71,14 +71,14 @@ def _configure_place(parser: argparse.ArgumentParser) -> None:
         "--bind",
         choices=("none", "core", "numa"),
         default="none",
-        help="bind each rank to one core or memory node (default: none)",
+        help="bind each rank to a core or memory node (default: none)",
     )
     place.add_argument(
         "--mpi-option",
         action="append",
         default=[],
         metavar="=OPTION",
-        help="pass this on to mpiexec, for example --mpi-option='-iface eth1'; may be repeated",
+        help="option for mpiexec, for example --mpi-option='-iface eth1'; may be repeated",
     )
 
 
@@ -90,18 +90,24 @@ def _configure_environment(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME[=VALUE]",
         dest="variables",
-        help="give this variable to the ranks; may be repeated",
+        help="environment variable for the ranks; may be repeated",
     )
     what.add_argument(
         "--horovod",
         action="store_true",
-        help="`import horovod.torch` finds gradred: for programs written for Horovod",
+        help="make `import horovod.torch` find gradred, for programs written for Horovod",
+    )
+    what.add_argument(
+        "--torch",
+        action="store_true",
+        help="let gradred carry out what programs request from torch.distributed's backend gloo "
+        f"({config.variable('torch')}=1)",
     )
     what.add_argument(
         "--env",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="carry all to other hosts, unencrypted, or none but those of -x "
+        help="send all variables to other hosts, unencrypted, or only those of -x "
         f"(default: all, unless {config.variable('carry_env')}=0)",
     )
 
@@ -118,19 +124,19 @@ def _configure_output(parser: argparse.ArgumentParser) -> None:
         "--prefix",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="begin each line with its [rank] (default: if several ranks print to a terminal)",
+        help="begin each line with [rank] (default: if several ranks print to a terminal)",
     )
     look.add_argument(
         "--output-filename",
         metavar="DIR",
         dest="folder",
-        help="also keep what each rank prints, in a file DIR/rank.N.txt on this host",
+        help="also write the output of each rank to DIR/rank.N.txt on this host",
     )
     look.add_argument(
         "-v",
         "--verbose",
         action="store_true",
-        help="print what mpiexec and the ranks run, and all that mpiexec says",
+        help="print the commands of mpiexec and the ranks, and all output of mpiexec",
     )
 
 
@@ -140,17 +146,19 @@ def _configure_end(parser: argparse.ArgumentParser) -> None:
         "--grace",
         type=duration(0.0),
         metavar="SECONDS",
-        help="what the other ranks have to end by themselves after one failed (default: 5), or, in "
-        "an elastic job, to go on without it (default: 60)",
+        help="after a rank failed: time in which the others have to end by themselves "
+        "(default: 5), or, in an elastic job, to continue without it (default: 60)",
     )
     end.add_argument(
         "--timeout",
         type=duration(None),
         metavar="SECONDS",
-        help=f"end the job after so long, with status {foreground.TIMED_OUT}",
+        help=f"end the job after this time, with status {foreground.TIMED_OUT}",
     )
     end.add_argument(
-        "--dry-run", action="store_true", help="print what mpiexec and the ranks would run, and end"
+        "--dry-run",
+        action="store_true",
+        help="print the commands of mpiexec and the ranks; start nothing",
     )
 
 
@@ -165,6 +173,8 @@ def main(arguments: argparse.Namespace) -> int:
     variables = {**horovod_flags.variables(arguments), **_variables(arguments.variables)}
     if arguments.horovod:
         _with_horovod(variables)
+    if arguments.torch:
+        variables[config.variable("torch")] = "1"
     launch.refuse_inside_job("starting a job")
     job = job_order.JobOrder(arguments, program, variables, values.carry_env)
     if elastic.is_asked(arguments):

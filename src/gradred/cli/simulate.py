@@ -40,13 +40,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "training", help=about, description=f"Predict {about}.", allow_abbrev=False
     )
     one.add_argument(
-        "--calibrate", metavar="FIT.csv", help="measurements, with the columns of ROWS.csv"
+        "--calibrate",
+        metavar="FIT.csv",
+        help="CSV file of measurements, with the columns of ROWS.csv",
     )
     predicted_rows.add_options(one, "iteration_scaling.csv")
     one.add_argument(
         "--json", metavar="FILE",
-        help="write each row with its prediction and band, and the error in cross-validation; "
-        "`-` is stdout, then the table goes to stderr",
+        help="write each row with its prediction and band, and the error of cross-validation; with "
+        "`-` to stdout, and the table to stderr",
     )  # fmt: skip
 
 
@@ -56,45 +58,50 @@ def _configure_allreduce(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--net", metavar="NAME",
-        help=f"the cluster: {', '.join(presets.NETWORKS)}",
+        help=f"network of the cluster: {', '.join(presets.NETWORKS)}",
     )  # fmt: skip
     parser.add_argument(
         "-np", "-n", type=positive, metavar="N", dest="ranks",
-        help="ranks (default: as many as the cluster has on --hosts)",
+        help="number of ranks (default: as many as the cluster has on --hosts)",
     )  # fmt: skip
     parser.add_argument(
         "--hosts", type=positive, metavar="COUNT",
-        help="hosts, which share the ranks equally (default: as many as -np needs)",
+        help="number of hosts, each with the same number of ranks (default: as many as -np needs)",
     )  # fmt: skip
     parser.add_argument(
         "--algorithm", type=_names, default=(), metavar="PLAN[,PLAN]",
-        help=f"plans: {', '.join(plans.PLANS)} (default: all that serve)",
+        help=f"plans: {', '.join(plans.PLANS)} (default: all that can carry out the call)",
     )  # fmt: skip
     parser.add_argument(
         "--bytes", type=byte_count, metavar="N",
-        help="look at vectors of this length closely, beside the sweep from 8 B to 1 GiB",
+        help="also show details for this length, beside the sweep from 8 B to 1 GiB",
     )  # fmt: skip
     parser.add_argument(
         "--calibrate", metavar="FILE",
-        help="fit the network to times that `gradred bench --plan all --json FILE` measured; with "
-        "--rows: published measurements (CSV)",
+        help="fit the network to a record of `gradred bench --plan all --json FILE`, or, with "
+        "--rows, to published measurements (CSV)",
     )  # fmt: skip
     predicted_rows.add_options(parser, "allreduce_clusters_fit.csv")
     parser.add_argument(
         "--noise", type=_deviation, default=0.0, metavar="S",
-        help="deviation of the logarithm of each message's and each reduction's time, such as 0.1; "
-        "every rank is then simulated, which takes long for thousands (default: 0)",
+        help="standard deviation of the logarithm of each message's and reduction's time, such as "
+        "0.1; simulates every rank, which is slow for thousands (default: 0)",
     )  # fmt: skip
-    parser.add_argument("--seed", type=_natural, default=1, metavar="N", help="of the noise")
+    parser.add_argument(
+        "--seed", type=_natural, default=1, metavar="N", help="seed of the noise (default: 1)"
+    )
     parser.add_argument(
         "--runs", type=positive, metavar="N",
-        help="with noise: simulate so often, and print medians and 10-90 %% (default: 11)",
+        help="with --noise: number of runs; prints the medians and 10th to 90th percentiles "
+        "(default: 11)",
     )  # fmt: skip
     parser.add_argument(
         "--json", metavar="FILE",
-        help="write everything that was simulated; `-` is stdout, then the table goes to stderr",
+        help="write all results; with `-` to stdout, and the table to stderr",
     )  # fmt: skip
-    parser.add_argument("--plot", metavar="FILE", help="draw time over size: .svg, .png or .pdf")
+    parser.add_argument(
+        "--plot", metavar="FILE", help="draw times by size into this .svg, .png or .pdf"
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -211,7 +218,7 @@ def _names(words: str) -> tuple[str, ...]:
 
 def _natural(word: str) -> int:
     if not word.isdecimal():
-        raise argparse.ArgumentTypeError(f"{word!r} is no whole number")
+        raise argparse.ArgumentTypeError(f"{word!r} is not a whole number")
     return int(word)
 
 
@@ -221,5 +228,5 @@ def _deviation(word: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value <= 2:
-        raise argparse.ArgumentTypeError(f"{word!r} is no number from 0 to 2")
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number from 0 to 2")
     return value

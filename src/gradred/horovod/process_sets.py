@@ -32,7 +32,7 @@ class ProcessSet:
             return
         ranks = list(ranks_or_comm)
         if not all(isinstance(rank, int) for rank in ranks):
-            raise ValueError(explain(f"ProcessSet({ranks})", "a rank is no int", "Give ints"))
+            raise ValueError(explain(f"ProcessSet({ranks})", "a rank is not an int", "Give ints"))
         self.ranks = sorted(ranks)
 
     def size(self) -> int | None:

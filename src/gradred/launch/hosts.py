@@ -47,7 +47,7 @@ def parse_list(text: str) -> Hosts:
     """Parse `h1:2,h2:2` or `h1,h2`; each mention without a number is one more slot.
 
     Raises:
-        UsageError: a part is no host.
+        UsageError: a part is not a host.
     """
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
@@ -61,7 +61,7 @@ def parse_file(path: str) -> Hosts:
     Empty lines, text after a `#`, and settings other than `slots` are ignored.
 
     Raises:
-        UsageError: the file cannot be read, or a line is no host.
+        UsageError: the file cannot be read, or a line is not a host.
     """
     try:
         text = pathlib.Path(path).read_text()
@@ -82,7 +82,7 @@ def parse_lines(text: str, where: str) -> tuple[Host, ...]:
         where: the place of the lines, for messages.
 
     Raises:
-        UsageError: a line is no host.
+        UsageError: a line is not a host.
     """
     hosts = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -166,7 +166,7 @@ def _range(text: str) -> list[str]:
 def _host(text: str, where: str) -> Host:
     match = _HOST.fullmatch(text)
     if match is None or match[2] == "0":
-        found = f"{text!r} is no host"
+        found = f"{text!r} is not a host"
         raise UsageError(explain(where, found, "Write host or host:slots, at least 1"))
     return Host(match[1], None if match[2] is None else int(match[2]))
 
@@ -176,7 +176,7 @@ def _line(text: str, where: str) -> Host:
     host = _host(name, where)
     settings = dict(_SETTING.findall(rest[0])) if rest else {}
     if rest and _SETTING.sub("", rest[0]).strip():
-        found = f"{rest[0]!r} is no setting"
+        found = f"{rest[0]!r} is not a setting"
         raise UsageError(explain(where, found, "Write host, host:slots or host slots=N"))
     if "slots" not in settings:
         return host

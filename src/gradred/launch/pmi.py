@@ -233,7 +233,7 @@ def _connect(secret: bytes, addresses: Sequence[str], line: str, asked: str) -> 
 def _initialise(
     control: socket.socket, initialise: Callable[[], None], limit: float, asked: str
 ) -> None:
-    """Initialise MPI in a thread of its own, while this one hears of ranks that end.
+    """Initialise MPI in a thread of its own, while this one receives which ranks have ended.
 
     MPI_Init waits for all ranks, and nothing can end it. If a rank is lost, that thread stays in it
     until this process ends, without what the MPI would do at exit.
@@ -261,7 +261,7 @@ def _initialise(
         _core.exit_at_once()
         raise
     finally:
-        for name in _VARIABLES:  # what this process starts is no rank
+        for name in _VARIABLES:  # what this process starts is not a rank
             os.environ.pop(name, None)
 
 

@@ -104,7 +104,7 @@ class Server:
         self._came: set[int] = set()  # ranks that are in MPI_Init, or have been
         self._begun: set[int] = set()
         self._told: set[int] = set()  # ranks that are leaving, or whose failure the others know
-        self._failure = ""  # before all had begun: what the ranks are told
+        self._failure = ""  # the failure before all had begun, which is sent to the ranks
         self._failed_at = 0.0
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ, self._accept)

@@ -43,7 +43,7 @@ HOSTS = b"u"
 # lost (TCP_USER_TIMEOUT).
 WINDOW = 1 << 16
 
-NOT_A_MESSAGE = "it sent what is no message of this job"
+NOT_A_MESSAGE = "it sent what is not a message of this job"
 
 Message = tuple[bytes, bytes]
 

@@ -95,7 +95,7 @@ def _check(asked: str, fn: object, np: int, timeout: float | None) -> None:
     if not callable(fn):
         raise UsageError(explain(asked, "it is not callable", "Pass a function"))
     if isinstance(np, bool) or not isinstance(np, int) or np < 1:
-        raise UsageError(explain(asked, "np is no number of ranks", "Pass a whole number >= 1"))
+        raise UsageError(explain(asked, "np is not a number of ranks", "Pass a whole number >= 1"))
     if timeout is not None and not timeout > 0:
         raise UsageError(explain(asked, f"timeout is {timeout}", "Pass seconds above 0, or None"))
     config.load()

@@ -26,9 +26,9 @@ _OF_LOGIN = ("SSH_", "DBUS_", "XDG_SESSION_")
 
 
 def told(names: tuple[str, str], environment: Mapping[str, str]) -> tuple[int, int] | None:
-    """Return rank and size that a kind of launcher has set for a process; None if it is no rank.
+    """Return rank and size that a kind of launcher has set for a process; None if it is not a rank.
 
-    A shell that `srun` has started may get size 1 over PMI; it is no rank.
+    A shell that `srun` has started may get size 1 over PMI; it is not a rank.
 
     Args:
         names: the variables of rank and size.

@@ -49,7 +49,7 @@ def kept() -> list[Kept]:
 def _read(path: pathlib.Path) -> Kept:
     try:
         if not path.is_file() or path.stat().st_size > _LONGEST:  # a pipe would block
-            return Kept(path, "", None, "it is no file of figures")
+            return Kept(path, "", None, "it is not a file of figures")
         text = path.read_text()
         return Kept(path, text, _core.read_figures(text), "")
     except (OSError, ValueError) as error:  # UsageError is a ValueError

@@ -61,11 +61,11 @@ def _write(reason: str, met: bool) -> str:
     except OSError as error:
         if error.errno not in (errno.ENXIO, errno.ELOOP):  # for a pipe, for a link
             raise
-        raise PermissionError(f"{path} is no regular file; remove it") from None
+        raise PermissionError(f"{path} is not a regular file; remove it") from None
     with os.fdopen(file, "a") as out:
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode):
-            raise PermissionError(f"{path} is no regular file; remove it")
+            raise PermissionError(f"{path} is not a regular file; remove it")
         if found.st_uid != os.getuid():
             raise PermissionError(f"{path} is another user's")
         if not _lock(file):  # the writing process is stopped

@@ -136,7 +136,7 @@ def _read(path: Path) -> tuple[Layout, list[Measured]]:
         found = f"line {error.lineno}, column {error.colno}: {error.msg}"
         raise UsageError(explain(asked, found, remedy)) from error
     except UnicodeDecodeError as error:
-        raise UsageError(explain(asked, f"it is no text ({error})", remedy)) from error
+        raise UsageError(explain(asked, f"it is not text ({error})", remedy)) from error
     try:
         if record["schema"] != BENCH_SCHEMA:
             found = f"its schema is {record['schema']!r}, not {BENCH_SCHEMA!r}"

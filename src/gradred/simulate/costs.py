@@ -87,7 +87,7 @@ class Run:
     day: float | None
 
     def far(self, other: Run) -> float:
-        """How little the one tells of the other: first the scale, then the time."""
+        """How little one correlates with the other: first the scale, then the time."""
         days = 30.0 if self.day is None or other.day is None else abs(self.day - other.day)
         return (
             abs(math.log2(self.nodes / other.nodes))

@@ -59,13 +59,13 @@ class Case:
 
     @property
     def ports(self) -> int:
-        """Ports of a node that the algorithm drives at once; 1 where nothing tells of them."""
+        """Ports of a node that the algorithm drives at once; 1 if the notes do not give it."""
         found = re.search(r"(\d+) ports?\b", self.note) or re.match(r"trix(\d+)", self.algorithm)
         return max(1, int(found[1])) if found else 1
 
     @property
     def torus(self) -> tuple[int, ...]:
-        """Sides of the torus, empty where the note tells none."""
+        """Sides of the torus, empty if the note gives none."""
         found = re.search(r"torus (\d+(?:x\d+)*)", self.note)
         return tuple(int(side) for side in found[1].split("x")) if found else ()
 
@@ -76,7 +76,7 @@ class Case:
 
     @property
     def day(self) -> float | None:
-        """The day of the run, counted from any fixed one; None where `run` tells no date."""
+        """The day of the run, counted from any fixed one; None if `run` has no date."""
         found = re.match(r"(\d{4})[_-](\d\d)[_-](\d\d)", self.run)
         try:
             date = found and datetime.date(int(found[1]), int(found[2]), int(found[3]))
@@ -100,7 +100,7 @@ def read_fit(path: str) -> list[Measured]:
     """The measurements to calibrate by.
 
     Raises:
-        UsageError: the file is no such table, or has no line but the heading.
+        UsageError: the file is not such a table, or has no line but the heading.
     """
     records = tables.read(path, FIT)
     if not records:

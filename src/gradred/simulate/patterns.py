@@ -225,7 +225,7 @@ def _two_levels_whole(place: _Place, case: Case) -> list[Send]:
     ]
 
 
-# family -> (its pattern, what a reader is told of it)
+# family -> (its pattern, how reports describe it)
 _FAMILIES: dict[str, tuple[_Maker, str]] = {
     "doubling": (_doubling, "log2 p rounds of n bytes"),
     "halving": (_halving, "2 log2 p rounds, 2n(p-1)/p bytes"),

@@ -1,8 +1,9 @@
 """A Gaussian process over what messages cost: robust, from logarithms, with its own doubt.
 
-The time of a case is a sum over messages, so its logarithm is no linear function of the logarithms
-of the messages' costs. The process is therefore made linear around its last estimate, several times
-(Gauss-Newton). What cases share (a family, an algorithm, a run) is a covariance of their own parts.
+The time of a case is a sum over messages, so its logarithm is not a linear function of the
+logarithms of the messages' costs. The process is therefore made linear around its last estimate,
+several times (Gauss-Newton). What cases share (a family, an algorithm, a run) is a covariance of
+their own parts.
 """
 
 from __future__ import annotations

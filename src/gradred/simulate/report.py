@@ -12,7 +12,7 @@ from gradred.simulate.measured import Case
 
 SCHEMA = "gradred-simulate-allreduce/1"
 
-_NAMES = {"segment": "segment_bytes"}  # columns whose name is no word of ours
+_NAMES = {"segment": "segment_bytes"}  # columns whose name is not a word of ours
 
 
 def allreduce(calibrate: str, rows: str) -> dict[str, object]:

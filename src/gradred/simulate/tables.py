@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from gradred.errors import UsageError, explain
 
-_MOST = 1 << 20  # characters of one field; a longer one is no table
+_MOST = 1 << 20  # characters of one field; a longer one is not a table
 
 Value: TypeAlias = str | int | float | None
 Parser: TypeAlias = Callable[[str], Value]

@@ -70,7 +70,7 @@ def read_fit(path: str) -> list[Speed]:
     """The measurements to calibrate by.
 
     Raises:
-        UsageError: the file is no such table, or has no line but the heading.
+        UsageError: the file is not such a table, or has no line but the heading.
     """
     records = tables.read(path, FIT)
     if not records:

@@ -15,7 +15,7 @@ from gradred.simulate.throughput import Speed, Training
 from gradred.simulate.training import Trainings
 
 _FOLDS = 6
-_WORST = 8  # trials furthest off that are told
+_WORST = 8  # number of reported trials with the largest errors
 _NARROWEST, _WIDEST = 1.0, 3.0  # deviations to both sides of a band
 STEPS = ("inside", "across", "between", "elsewhere")
 

@@ -1,7 +1,7 @@
 """Which algorithm a name stands for in a run: that whose time it shares, size by size.
 
 Some names mean a choice that the library makes by the length (`default`), some mean an algorithm
-that the hardware lacks, so that the library takes another one, and some were not heard at all: a
+that the hardware lacks, so that the library takes another one, and some were ignored: a
 run asked for recursive doubling and got the default. The times tell: two that are equal in one run
 are of one algorithm.
 """
@@ -24,7 +24,7 @@ _OTHERS = 0.4  # weight of what other switching algorithms of the same library t
 
 
 class Twins:
-    """The families that names stood for in the measurements."""
+    """The family of each name in the measurements."""
 
     def __init__(self, rows: Sequence[Measured]) -> None:
         """Compare each algorithm with the others of its run."""

@@ -14,7 +14,7 @@ from gradred.simulate.allreduce import NORMAL, Cluster, by_cluster
 from gradred.simulate.costs import Prior
 from gradred.simulate.measured import Case, Measured
 
-_WORST = 4  # trials furthest off that are told, of those near in time and of the others
+_WORST = 4  # number of reported trials with the largest errors, near in time and others
 _BORROWED = 100  # trials of other clusters that count beside a cluster's own
 _NARROWEST = 1.0  # deviations: trials within the calibrated scales may flatter the band
 

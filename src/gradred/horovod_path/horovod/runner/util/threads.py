@@ -24,10 +24,10 @@ def in_thread(
         silent: whether to drop the function's exceptions instead of printing them.
 
     Raises:
-        ValueError: `args` is no tuple.
+        ValueError: `args` is not a tuple.
     """
     if not isinstance(args, tuple):
-        raise ValueError("args is no tuple: write (value,) for one argument")
+        raise ValueError("args is not a tuple: write (value,) for one argument")
 
     def call() -> None:
         try:

@@ -39,7 +39,7 @@ def parse_hosts(hosts_string: str) -> list[HostInfo]:
     """Parse `h1:2,h2:2`.
 
     Raises:
-        ValueError: a part is no host.
+        ValueError: a part is not a host.
     """
     return [HostInfo(one.name, one.slots or 1) for one in _hosts.parse_list(hosts_string).hosts]
 
@@ -48,7 +48,7 @@ def parse_host_files(filename: str) -> str:
     """Convert a file with lines `h1 slots=2` to `h1:2,h2:2`.
 
     Raises:
-        ValueError: the file cannot be read, or a line is no host.
+        ValueError: the file cannot be read, or a line is not a host.
     """
     found = _hosts.parse_file(filename).hosts
     return ",".join(f"{one.name}:{one.slots or 1}" for one in found)
