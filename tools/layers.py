@@ -54,6 +54,7 @@ PYTHON_LAYERS: dict[str, list[str]] = {
     "named": ["comm"],
     "hashing": ["buffers"],
     "torch_backend": [],
+    "torch_stand_in": [],
     "trained_by": ["launch"],
     "tensors": ["named"],
     "torch_tensors": ["tensors"],

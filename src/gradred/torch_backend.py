@@ -1,8 +1,8 @@
 """Register the backend "gradred" with torch.distributed.
 
-An entry point calls `register` at the end of each `import torch`. So this module imports very
-little, and does nothing with a PyTorch that it does not know: an exception here would make
-`import torch` fail.
+An entry point calls `register` at the end of each `import torch`. A second one calls it when a
+program first names the backend, from PyTorch 2.14 on. So this module imports very little, and does
+nothing with a PyTorch that it does not know: an exception here would make `import torch` fail.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ def register() -> None:
         return
     add("gradred", _create, extended_api=True, devices=["cpu", "cuda"])
     importlib.import_module("gradred.trained_by").watch()
+    stand_in = importlib.import_module("gradred.torch_stand_in")
+    core = sys.modules.get("torch.distributed.distributed_c10d")
+    if stand_in.is_asked() and hasattr(core, "_new_process_group_helper"):
+        stand_in.take_the_place_of_gloo(core)
 
 
 def _create(options: Any, backend_options: Any = None) -> Any:
