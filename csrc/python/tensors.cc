@@ -89,6 +89,8 @@ std::optional<TensorView> view_of_dense(const DlTensor& tensor) {
                   .count = 1,
                   .shape = {tensor.shape, static_cast<std::size_t>(tensor.axes)}};
   for (const std::int64_t length : view.shape) view.count *= static_cast<std::size_t>(length);
+  // A tensor whose storage was freed. The Python path reports the error.
+  if (tensor.data == nullptr && view.count > 0) return std::nullopt;
   return view;
 }
 

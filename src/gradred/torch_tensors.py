@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradred import _core, tensors
+from gradred.buffers import more_than_numbers
 from gradred.buffers.arrays import layout_of
 from gradred.buffers.dlpack import LEGACY_STREAM
 from gradred.element_types import ITEMSIZES
-from gradred.errors import UsageTypeError, explain
+from gradred.errors import UsageError, UsageTypeError, explain
 from gradred.tensors import Description
 
 if TYPE_CHECKING:
@@ -33,8 +34,10 @@ _core.know_tensors(torch.Tensor, torch.nn.Parameter)
 
 
 def require_tensor(x: Any, asked: str) -> torch.Tensor:
-    """Return `x` if it is a tensor, else raise UsageTypeError."""
+    """Return `x` if it is a tensor of numbers, else raise UsageTypeError."""
     if isinstance(x, torch.Tensor):
+        if type(x) is not torch.Tensor:
+            more_than_numbers.refuse(x, asked)
         return x
     if x is None:
         found = "the tensor is None, as is the gradient of a parameter that no loss depends on"
@@ -42,6 +45,13 @@ def require_tensor(x: Any, asked: str) -> torch.Tensor:
         raise UsageTypeError(explain(asked, found, remedy))
     found = f"a {type(x).__name__} is not a tensor"
     raise UsageTypeError(explain(asked, found, "Pass torch.as_tensor(x)"))
+
+
+def require_memory(tensor: torch.Tensor, asked: str) -> None:
+    """Raise UsageError for a dense tensor whose storage was freed."""
+    if tensor.data_ptr() == 0 and tensor.numel() > 0:
+        found = f"the tensor has {tensor.numel()} elements, but no memory"
+        raise UsageError(explain(asked, found, "Pass a tensor whose elements exist"))
 
 
 class TorchTensors:
@@ -67,6 +77,7 @@ class TorchTensors:
         if tensor.is_conj() or tensor.is_neg():
             found = "the tensor is a conjugated or negated view"
             raise ValueError(explain(asked, found, "Pass x.resolve_conj().resolve_neg()"))
+        require_memory(tensor, asked)
         shape = tuple(tensor.shape)
         return Description(tensor.data_ptr(), dtype, shape, kind == "cpu", tensor.is_contiguous())
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pytorch.groups import RANK, SIZE, dist, group_of_all, torch
+
+from gradred import UsageError
 
 __all__ = ["group_of_all"]  # a fixture of this module
 pytestmark = [
@@ -23,6 +26,19 @@ def lists(tensor: Any, count: int = SIZE) -> list[Any]:
 
 def of_root(tensors: list[Any]) -> list[Any] | None:
     return tensors if RANK == 0 else None
+
+
+def masked() -> Any:
+    module = pytest.importorskip("torch.masked")
+    with warnings.catch_warnings():  # a prototype of PyTorch, which warns
+        warnings.simplefilter("ignore")
+        return module.masked_tensor(ones(3), torch.tensor([True, False, True]))
+
+
+def freed() -> Any:
+    tensor = ones(1000)
+    tensor.untyped_storage().resize_(0)
+    return tensor
 
 
 ON_ALL_RANKS: dict[str, tuple[Callable[[], object], str]] = {
@@ -121,4 +137,23 @@ def test_what_one_rank_refuses_ends_the_others_calls(case: str) -> None:
     call, text = ON_ONE_RANK[case]
     with pytest.raises(ValueError, match=text if RANK == 0 else "rank 0 has refused its arguments"):
         call()
+    require_that_the_group_goes_on()
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "broadcast", "all_gather", "send"])
+@pytest.mark.parametrize(
+    ("tensor", "text"),
+    [(masked, "MaskedTensor has a mask"), (freed, "has 1000 elements, but no memory")],
+)
+def test_tensors_that_are_no_numbers_are_refused(
+    collective: str, tensor: Callable[[], Any], text: str
+) -> None:
+    calls: dict[str, Callable[[Any], object]] = {
+        "all_reduce": dist.all_reduce,
+        "broadcast": lambda x: dist.broadcast(x, 0),
+        "all_gather": lambda x: dist.all_gather(lists(ones(x.shape)), x),
+        "send": lambda x: dist.send(x, (RANK + 1) % SIZE),
+    }
+    with pytest.raises(UsageError, match=text):
+        calls[collective](tensor())
     require_that_the_group_goes_on()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from gradred.errors import UsageError, explain
-from gradred.torch_tensors import DTYPES, SERVED, placement_of
+from gradred.torch_tensors import DTYPES, SERVED, placement_of, require_memory, require_tensor
 
 if TYPE_CHECKING:
     from gradred.named import Described
@@ -106,8 +106,13 @@ def put_behind(whole: Tensor, targets: Sequence[Tensor]) -> None:
 
 
 def dense(tensor: Tensor, asked: str) -> Tensor:
-    """The tensor detached from autograd. Raises UsageError if it is sparse or on another device."""
+    """The tensor detached from autograd.
+
+    Raises UsageError if it is sparse, on another device, or more than its numbers.
+    """
+    require_tensor(tensor, asked)
     if tensor.layout is torch.strided and tensor.device.type in SERVED:
+        require_memory(tensor, asked)
         return tensor.detach()
     if tensor.layout is not torch.strided:
         found = f"the tensor is sparse ({tensor.layout})"
