@@ -160,3 +160,26 @@ def test_two_optimizers_reduce_what_was_added_to_each_at_one_time() -> None:
         another.zero_grad()
     total = -2.0 * sum(range(hvd.size() + 1))
     assert all(x.tolist() == [total] * 3 for x in [*mine, *others])
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_a_frozen_parameter_stays_where_it_is(options: str) -> None:
+    members = parameters(4)
+    prefix = name()
+    named = [(f"{prefix}.{index}", parameter) for index, parameter in enumerate(members)]
+    own = torch.optim.SGD(members, lr=1.0, momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(own, named, op=hvd.Sum, **OPTIONS[options])
+    require_steps = [members, [members[0], members[3]]]
+    for moving in require_steps:
+        for step in range(2):
+            optimizer.zero_grad()
+            for _ in range(optimizer.backward_passes_per_step):
+                sum((parameter * (hvd.rank() + 1)).sum() for parameter in moving).backward()
+            optimizer.step()
+            if moving is members and step == 1:
+                for parameter in members[1:3]:
+                    parameter.requires_grad_(False)
+                frozen = members[1].detach().clone()
+    assert members[1].tolist() == members[2].tolist() == frozen.tolist()
+    assert members[1].grad is None
+    assert members[0].tolist() == members[3].tolist() != frozen.tolist()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pytorch.given import RANKS, batches, hvd, model_of, torch
+from pytorch.given import RANKS, batches, hvd, model_of, name, torch
 
 pytestmark = pytest.mark.usefixtures("initialised")
 
@@ -321,3 +321,23 @@ def test_state_goes_through_a_file(tmp_path: Any) -> None:
         train(one, its_model, batches(3)[2:, 0, hvd.rank() : hvd.rank() + 1])
     for found, expected in zip(other.parameters(), model.parameters(), strict=True):
         assert found.equal(expected)
+
+
+class TakesTheLoss(torch.optim.SGD):  # type: ignore[misc, name-defined]
+    """Its step has another first argument than a closure."""
+
+    def step(self, loss: Any, scale: float = 1.0) -> float:
+        super().step()
+        return float(loss) * scale
+
+
+def test_first_argument_of_step_may_be_something_else_than_a_closure() -> None:
+    parameter = torch.nn.Parameter(torch.zeros(3))
+    named = [(name(), parameter)]
+    own = TakesTheLoss([parameter], lr=1.0)
+    optimizer = hvd.DistributedOptimizer(own, named, op=hvd.Sum)
+    loss = (parameter + 2.0).sum()
+    loss.backward()
+    assert optimizer.step(loss.detach()) == 6.0
+    assert parameter.tolist() == [-hvd.size()] * 3
+    assert optimizer.step(5, 2.0) == 10.0

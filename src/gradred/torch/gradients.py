@@ -320,11 +320,14 @@ class GradientReduction:
             self._synchronized = True
             return
         late = [parameter for parameter in self._left if parameter not in self._handles]
+        frozen = [one for one in late if one.grad is None and not one.requires_grad]
         for parameter in sorted(late, key=self.names.__getitem__):
             self._start(parameter)
         alone = [found for found in self._handles.values() if found is not None]
         for handle, finish in [*alone, *self._group_handles]:
             finish(synchronize(handle))
+        for parameter in frozen:  # a gradient of zeros would move it by momentum or weight decay
+            parameter.grad = None
         self._begin_anew()
         self._synchronized = True
 

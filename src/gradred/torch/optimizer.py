@@ -69,13 +69,15 @@ class _Distributed(_Wrapped):
             kwargs: further keyword arguments of the optimizer's own step.
         """
         own = self._gradred_own_step or super().step
+        is_closure = callable(closure)  # else None, or an argument of the optimizer's own step
 
-        def make(closure: Any) -> Any:
-            given = () if closure is None and not args else (closure, *args)
+        def make(reducing: Any) -> Any:
+            first = reducing if is_closure else closure
+            given = () if first is None and not args else (first, *args)
             return own(*given, **kwargs)
 
         self._gradred_reduction.take_in(self.param_groups)
-        return self._gradred_reduction.step(make, closure)
+        return self._gradred_reduction.step(make, closure if is_closure else None)
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """Clear the gradients. Do not call it between a backward pass and the step using it."""
