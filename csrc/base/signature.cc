@@ -93,11 +93,10 @@ std::string describe_with_bytes(const Signature& signature) {
   return text + ", " + std::to_string(bytes_of(signature)) + " bytes";
 }
 
-std::string disagreement_text(int rank, const Signature& asked, int other,
+std::string disagreement_text(std::string_view rank, const Signature& asked, std::string_view other,
                               const Signature& other_asked) {
-  std::string text = std::string(kDisagree) + ": rank " + std::to_string(rank) + " asked for " +
-                     describe(asked) + ", rank " + std::to_string(other) + " for " +
-                     describe(other_asked);
+  std::string text = std::string(kDisagree) + ": " + std::string(rank) + " asked for " +
+                     describe(asked) + ", " + std::string(other) + " for " + describe(other_asked);
   if (asked.what == other_asked.what)
     text += ", but with another " + what_may_differ(asked, other_asked);
   return text + ". Make the same call on every rank";

@@ -66,8 +66,8 @@ std::string describe(const Signature& signature);
 std::string describe_with_bytes(const Signature& signature);
 
 // An error message for two ranks that called different operations. If only a hash differs, the text
-// lists what such calls can still differ in.
-std::string disagreement_text(int rank, const Signature& asked, int other,
+// lists what such calls can still differ in. `rank` and `other` are names such as "rank 1".
+std::string disagreement_text(std::string_view rank, const Signature& asked, std::string_view other,
                               const Signature& other_asked);
 bool is_disagreement(std::string_view text);  // whether disagreement_text() made the text
 

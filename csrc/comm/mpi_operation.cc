@@ -206,7 +206,9 @@ class MpiOperation final : public StartedOperation {
                        std::to_string(rank) +
                        ". For non-blocking calls before a blocking one set it alike on all ranks");
     }
-    throw UsageError(disagreement_text(comm_->rank(), call_.signature(), rank, other.signature));
+    throw UsageError(disagreement_text(comm_->liveness().names().of(comm_->rank()),
+                                       call_.signature(), comm_->liveness().names().of(rank),
+                                       other.signature));
   }
   // The ranks have disagreed, and the MPI has ended all that it was given: the communicator is as
   // usable as before.

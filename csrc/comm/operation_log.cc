@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "base/random.h"
+#include "base/rank_names.h"
 #include "base/text.h"
 
 namespace gradred {
@@ -177,7 +178,8 @@ std::optional<std::string> OperationLog::disagreement(std::uint64_t number,
   const auto found = differing_.find(number);
   if (found == differing_.end()) return std::nullopt;
   const auto& [peer, theirs] = found->second;
-  return disagreement_text(transport_->rank(), signature, peer, theirs);
+  return disagreement_text(RankNames().of(transport_->rank()), signature, RankNames().of(peer),
+                           theirs);
 }
 
 bool OperationLog::progress() {

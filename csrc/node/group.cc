@@ -209,9 +209,9 @@ void NodeGroup::compare_with_leader(const Signature& signature) {
   const Signature theirs = announced(0);
   catch_up_ = true;
   const bool refused = theirs.what >> 60 == static_cast<std::uint64_t>(Kind::kAborted);
-  throw Disagreement(
-      refused ? particulars(0).reason
-              : disagreement_text(names_.number(rank_), signature, names_.number(0), theirs));
+  throw Disagreement(refused
+                         ? particulars(0).reason
+                         : disagreement_text(names_.of(rank_), signature, names_.of(0), theirs));
 }
 
 // The announcements differ, so every rank sees one that differs from its own. An aborted one gives
@@ -225,7 +225,7 @@ void NodeGroup::throw_disagreement(const Signature& signature) const {
   std::size_t other = 0;
   while (other == rank_ || announced(other) == signature) ++other;
   throw Disagreement(
-      disagreement_text(names_.number(rank_), signature, names_.number(other), announced(other)));
+      disagreement_text(names_.of(rank_), signature, names_.of(other), announced(other)));
 }
 
 void NodeGroup::announce_refusal(std::string_view text) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/rank_names.h"
 
 namespace gradred {
 namespace {
@@ -240,9 +241,9 @@ class ThreadsChannel : public Channel {
   // operation fail and leaves the waiting message unchanged.
   bool deliver(Post& send, const Post& receive, int receiver) {
     if (send.signature != receive.signature) {
-      world_->refuse(
-          operation_,
-          {disagreement_text(send.source, send.signature, receiver, receive.signature), true});
+      world_->refuse(operation_, {disagreement_text(RankNames().of(send.source), send.signature,
+                                                    RankNames().of(receiver), receive.signature),
+                                  true});
       return false;
     }
     if (send.bytes != receive.bytes) {

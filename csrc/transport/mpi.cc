@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/errors.h"
+#include "base/rank_names.h"
 #include "transport/staging.h"
 
 namespace gradred {
@@ -320,8 +321,8 @@ class MpiChannel final : public Channel {
 
   void compare(const Arrival& arrival) const {
     if (arrival.envelope->signature == signature_) return;
-    throw UsageError(disagreement_text(transport_.rank(), signature_, arrival.peer,
-                                       arrival.envelope->signature));
+    throw UsageError(disagreement_text(RankNames().of(transport_.rank()), signature_,
+                                       RankNames().of(arrival.peer), arrival.envelope->signature));
   }
 
   const mpi::Mpi& mpi_;
