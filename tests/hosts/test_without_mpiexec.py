@@ -118,7 +118,12 @@ def finished(processes: Sequence[subprocess.Popen[str]]) -> list[tuple[str, str,
 
 
 def agents(
-    hosts: Machines, folder: Path, words: Sequence[str], rendezvous: str, port: int = 29501
+    hosts: Machines,
+    folder: Path,
+    words: Sequence[str],
+    rendezvous: str,
+    port: int = 29501,
+    **variables: str,
 ) -> list[tuple[str, str, int]]:
     """Two agents of torchrun, each with two ranks."""
     where = ["--master-addr", "10.91.7.1", "--master-port", str(port)]
@@ -129,7 +134,8 @@ def agents(
     started = []
     for number in range(2):
         place = [] if rendezvous == "c10d" else ["--node-rank", str(number)]
-        started.append(start(hosts, f"h{number + 1}", folder, [*torchrun, *place, *words]))
+        command = [*torchrun, *place, *words]
+        started.append(start(hosts, f"h{number + 1}", folder, command, **variables))
     return finished(started)
 
 
@@ -160,6 +166,54 @@ def test_ranks_of_torchrun_on_two_hosts(two: Machines, tmp_path: Path, rendezvou
     said = "".join(out for out, *_ in done)
     assert len(re.findall(r"rank \d of 4 on h1 is right", said)) == 2, said
     assert len(re.findall(r"rank \d of 4 on h2 is right", said)) == 2, said
+
+
+# A block of a transformer of which each rank has a part, compared with the whole block.
+TENSOR_PARALLEL = """
+import os
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        for name in ("query", "key", "value", "output"):
+            setattr(self, name, torch.nn.Linear(32, 32))
+        self.up, self.down = torch.nn.Linear(32, 128), torch.nn.Linear(128, 32)
+
+    def forward(self, x):
+        rows, tokens, _ = x.shape
+        heads = [w(x).view(rows, tokens, -1, 8).transpose(1, 2)
+                 for w in (self.query, self.key, self.value)]
+        seen = torch.nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+        x = x + self.output(seen.transpose(1, 2).reshape(rows, tokens, -1))
+        return x + self.down(torch.relu(self.up(x)))
+
+mesh = init_device_mesh("cpu", (int(os.environ["WORLD_SIZE"]),))
+torch.manual_seed(0)
+net, x = Block().double(), torch.randn(2, 8, 32, dtype=torch.float64)
+whole = net(x)
+whole.sum().backward()
+gradient = net.up.weight.grad.clone()
+net.zero_grad()
+columns = dict.fromkeys(("query", "key", "value", "up"), ColwiseParallel())
+parallelize_module(net, mesh, columns | dict.fromkeys(("output", "down"), RowwiseParallel()))
+parts = net(x)
+parts.sum().backward()
+torch.testing.assert_close(parts, whole)
+torch.testing.assert_close(net.up.weight.grad.full_tensor(), gradient)
+os.write(1, f"rank {dist.get_rank()} by {dist.get_backend()} is right\\n".encode())
+"""
+
+
+@needs_pmi
+def test_transformer_sharded_over_two_hosts_by_one_variable(two: Machines, tmp_path: Path) -> None:
+    words = [program(tmp_path, TENSOR_PARALLEL)]
+    done = agents(two, tmp_path, words, "static", GRADRED_TORCH="1")
+    assert [status for *_, status in done] == [0, 0], done
+    assert sum(out.count("by gradred is right") for out, *_ in done) == 4, done
 
 
 @needs_pmi
