@@ -123,7 +123,14 @@ def lint() -> bool:
 def doctests() -> bool:
     options = ["--doctest-modules", "--import-mode=importlib", "-q", "src/gradred"]
     # These modules need PyTorch, and have no examples.
-    names = ("bench/gloo.py", "horovod_path", "torch", "torch_distributed", "torch_tensors.py")
+    names = (
+        "bench/gloo.py",
+        "horovod_path",
+        "torch",
+        "torch_distributed",
+        "torch_tensors.py",
+        "torchft.py",
+    )
     options += [f"--ignore=src/gradred/{name}" for name in names]
     return run(python_of(MPICH), "-m", "pytest", *options)
 

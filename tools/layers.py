@@ -65,6 +65,7 @@ PYTHON_LAYERS: dict[str, list[str]] = {
     "horovod": ["__init__", "tensors"],
     "torch": ["horovod", "torch_backend", "torch_tensors"],
     "torch_distributed": ["memory", "torch_tensors", "without_mpi"],
+    "torchft": ["torch_distributed"],
     "horovod_path": ["cli", "torch"],
     "simulate": ["_util", "schedules"],
     "cli": ["bench", "doctor", "horovod", "simulate"],

@@ -41,14 +41,15 @@ WITH_TORCH = tuple(
     for name in ("_examples", "run", "_failures", "_trained_by", "_streams", "_stand_in")
 )
 WITH_DEVICES = "tests/jobs/test_device.py"
-LEFT_OUT = (*(f"tests/jobs/{name}" for name in IN_THE_SWEEP), *ELASTIC, *WITH_TORCH)
+OF_TORCHFT = "tests/jobs/test_torchft.py"
+LEFT_OUT = (*(f"tests/jobs/{name}" for name in IN_THE_SWEEP), *ELASTIC, *WITH_TORCH, OF_TORCHFT)
 STARTING = tuple(f"tests/unit/test_{name}.py" for name in ("cli", "jobs", "run_function"))
 DEVICES_ON_OPENMPI = " or ".join(
     ["messages", "other_plans", "torch", "numba", "user_op", "own_arrays", "workspaces", "shots"]
 )
 OPTIONAL_PACKAGES = (
     *(checks.TORCH, "jax", "tensorflow-cpu", "numba", "pandas", "polars", "xarray", "dask"),
-    *("awkward", "scipy", "astropy", "unyt", "pint", "quantities"),
+    *("awkward", "scipy", "astropy", "unyt", "pint", "quantities", "torchft"),
 )
 OF_OPTIONAL_PACKAGES = tuple(
     f"tests/mpi/test_{name}.py"
@@ -134,7 +135,8 @@ def optional_packages() -> bool:
         return tally.skip("pip has not installed the optional packages: see its last lines")
     well = checks.run(python, "tools/run_tests.py", "--part", "one process")
     words = ["--no-unit", "--ranks", "2", "--paths", ",".join(OF_OPTIONAL_PACKAGES)]
-    return checks.ranks(environment, *words, seconds=1800) and well
+    well = checks.ranks(environment, *words, seconds=1800) and well
+    return checks.jobs(environment, OF_TORCHFT) and well
 
 
 def full_ranks() -> bool:
