@@ -85,7 +85,7 @@ void Agreement::leave_to_mpi(Kind kind, std::uint64_t detail, WaitHook& hook) {
 
 std::shared_ptr<Operation> Agreement::leave(std::uint64_t number, std::string_view reason) {
   comm_.operation_log().leave(number, reason);
-  auto settling = std::make_shared<Settling>(comm_.shared_from_this(), number);
+  auto settling = std::make_shared<Settling>(comm_.shared(), number);
   if (!settling->advance()) let_drive(settling);
   return settling;
 }

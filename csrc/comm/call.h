@@ -86,6 +86,9 @@ struct Call {
   Flow* flow() const { return order ? order->flow.get() : nullptr; }
 };
 
+// Calls that move more bytes than this take more than microseconds.
+inline constexpr std::size_t kLongWorkBytes = std::size_t{32} << 10;
+
 // Called again and again while a call waits. Here the caller may release a lock, look for signals,
 // or leave by throwing. `waiting` must be cheap: the first calls come within the first microsecond.
 class WaitHook {

@@ -1,7 +1,9 @@
 #include "comm/communicator.h"
 
+#include <algorithm>
+#include <list>
+
 #include "base/errors.h"
-#include "comm/context.h"
 #include "comm/driving.h"
 #include "comm/fork_guard.h"
 #include "comm/mpi_handles.h"
@@ -9,9 +11,72 @@
 namespace gradred {
 namespace {
 
+// The communicators that this process knows.
+class KnownCommunicators {
+ public:
+  // Callers of the functions below hold it: two threads may use a new communicator at the same
+  // time.
+  std::mutex mutex;
+  void add(const std::shared_ptr<Communicator>& made) {
+    all_.push_back(made);
+    if (all_.size() < checked_at_) return;
+    forget_ended();
+    checked_at_ = std::max<std::size_t>(64, 2 * all_.size());
+  }
+  std::vector<std::shared_ptr<Communicator>> alive() {  // that have not been freed
+    forget_ended();
+    std::vector<std::shared_ptr<Communicator>> found;
+    for (const auto& one : all_) {
+      if (auto communicator = one.lock(); communicator && !communicator->liveness().freed()) {
+        found.push_back(std::move(communicator));
+      }
+    }
+    return found;
+  }
+
+ private:
+  void forget_ended() {
+    all_.remove_if([](const auto& one) { return one.expired(); });
+  }
+
+  std::list<std::weak_ptr<Communicator>> all_;
+  std::size_t checked_at_ = 64;  // entries at which ended ones are removed next
+};
+
+// Never destroyed: callbacks of the MPI and handlers at exit may run after static destructors.
+KnownCommunicators& known_communicators() {
+  static auto* const known = new KnownCommunicators;
+  return *known;
+}
+
+// A key for attributes of communicators that duplicates do not inherit: a duplicate that the
+// program makes is another communicator.
+int new_attribute(int (*on_delete)(mpi::Handle, int, void*, void*)) {
+  const auto no_copy = [](mpi::Handle, int, void*, void*, void*, int* flag) {
+    *flag = 0;
+    return 0;
+  };
+  int key = 0;
+  mpi::get().check(mpi::get().call.Comm_create_keyval(no_copy, on_delete, &key, nullptr),
+                   "MPI_Comm_create_keyval");
+  return key;
+}
+
+int on_delete(mpi::Handle, int, void* value, void*) {
+  Communicator::detach(value);
+  return 0;
+}
+
+// Of the attribute by which an MPI communicator has gradred's state.
+int keyval() {
+  static const int key = new_attribute(on_delete);
+  return key;
+}
+
 int on_self_delete(mpi::Handle, int, void*, void*) {
   engine().stop();  // MPI_Finalize deletes MPI_COMM_SELF's attributes first
   stop_driving();
+  complete_spare_requests();
   Communicator::forget_all();  // not every MPI deletes the attributes of other communicators
   return 0;
 }
@@ -40,13 +105,6 @@ void require_running_mpi() {
   if (!mpi::initialized()) throw UsageError("MPI is not initialised: call MPI.Init() first");
   if (finalized != 0) throw UsageError("MPI is already finalised: no communication is possible");
 }
-
-bool thread_may_drive() {
-  return settings().progress_thread &&
-         (!mpi::initialized() || Registry::get().thread_level() == mpi::get().is.thread_multiple);
-}
-
-bool may_start_on_node() { return thread_may_drive() || completes_inside_mpi(); }
 
 void validate(const Call& call, int size) {
   const bool reduces = call.kind == Kind::kAllreduce || call.kind == Kind::kReduceScatterBlock;
@@ -82,11 +140,10 @@ std::shared_ptr<Communicator> Communicator::of(mpi::Handle comm) {
   static std::once_flag once;
   std::call_once(once, stop_engine_at_finalize);
   using Shared = std::shared_ptr<Communicator>;
-  const std::lock_guard lock(Context::get().communicators.mutex);
-  const int keyval = Registry::get().keyval();
+  const std::lock_guard lock(known_communicators().mutex);
   Shared* attached = nullptr;
   int found = 0;
-  if (mpi.call.Comm_get_attr(comm, keyval, &attached, &found) != 0) throw UsageError(kNotAlive);
+  if (mpi.call.Comm_get_attr(comm, keyval(), &attached, &found) != 0) throw UsageError(kNotAlive);
   if (found != 0) return *attached;
   int inter = 0, rank = 0, size = 0;
   mpi.check(mpi.call.Comm_test_inter(comm, &inter), "MPI_Comm_test_inter");
@@ -95,8 +152,8 @@ std::shared_ptr<Communicator> Communicator::of(mpi::Handle comm) {
   mpi.check(mpi.call.Comm_rank(comm, &rank), "MPI_Comm_rank");
   mpi.check(mpi.call.Comm_size(comm, &size), "MPI_Comm_size");
   const Shared made(new Communicator(comm, rank, size), destroy);
-  mpi.check(mpi.call.Comm_set_attr(comm, keyval, new Shared(made)), "MPI_Comm_set_attr");
-  Context::get().communicators.add(made);
+  mpi.check(mpi.call.Comm_set_attr(comm, keyval(), new Shared(made)), "MPI_Comm_set_attr");
+  known_communicators().add(made);
   return made;
 }
 
@@ -108,7 +165,7 @@ void Communicator::call_ranks(const std::vector<int>& called) {
 }
 
 std::vector<std::shared_ptr<Communicator>> Communicator::alive() {
-  KnownCommunicators& known = Context::get().communicators;
+  KnownCommunicators& known = known_communicators();
   const std::lock_guard lock(known.mutex);
   return known.alive();
 }

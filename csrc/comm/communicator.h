@@ -22,6 +22,7 @@
 #include "comm/node_path.h"
 #include "comm/observer.h"
 #include "comm/operation_log.h"
+#include "comm/owner.h"
 #include "comm/path.h"
 #include "comm/plan_choice.h"
 #include "comm/registry.h"
@@ -38,23 +39,7 @@ struct Established;
 
 // Throws UsageError before MPI_Init and after MPI_Finalize.
 void require_running_mpi();
-// Whether the progress thread may advance operations without the program: the MPI allows calls from
-// any thread, and the settings allow a progress thread.
-bool thread_may_drive();
-// Whether nonblocking calls may begin in shared memory: the MPI's own functions find that an
-// operation without MPI calls has ended, whichever thread has advanced it.
-bool may_start_on_node();
-
-Engine& engine();
-// From now on the engine advances the operation: its thread does if it may, else only calls of
-// gradred do.
-void let_drive(std::shared_ptr<Operation> operation);
-bool may_be_driven_by_thread(const Operation& operation);
-
-// Writes the trace of this process to settings().trace; does nothing if there is no trace.
-void write_trace();
-
-class Communicator : public std::enable_shared_from_this<Communicator> {
+class Communicator final : public Owner {
  public:
   // The state attached to an intracommunicator, made at first need. Local. Throws UsageError for
   // communicators that gradred does not serve, and before MPI is initialised.
@@ -72,9 +57,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // On shared memory alone. `node` is nullptr for one rank.
   Communicator(int rank, int size, const Settings& settings, RankNames names,
                std::unique_ptr<NodeGroup> node);
-  ~Communicator();
-  Communicator(const Communicator&) = delete;
-  Communicator& operator=(const Communicator&) = delete;
+  ~Communicator() override;
+
+  std::shared_ptr<Communicator> shared() {
+    return std::static_pointer_cast<Communicator>(shared_from_this());
+  }
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -136,7 +123,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // Through the memory of this rank's host. The shared pointer keeps the communicator alive.
   NodePath& node_path() { return node_path_; }
   const NodePath& node_path() const { return node_path_; }
-  std::shared_ptr<NodePath> shared_node_path() { return {shared_from_this(), &node_path_}; }
+  std::shared_ptr<NodePath> shared_node_path() { return keep(node_path_); }
   // Over messages: path() may be called only if has_messages().
   bool has_messages() const { return path_ != nullptr; }
   SchedulePath& path() { return *path_; }

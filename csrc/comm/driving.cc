@@ -1,18 +1,48 @@
 #include "comm/driving.h"
 
+#include <cstdint>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/failure.h"
-#include "comm/communicator.h"
-#include "comm/context.h"
+#include "comm/operation_log.h"
+#include "comm/settings.h"
+#include "mpi/mpi.h"
 
 namespace gradred {
 namespace {
 
 constexpr std::uint64_t kDueNs = 100'000;
 
-Driving& driving() { return Context::get().driving; }
+// What a thread that may not call the MPI leaves to others.
+class LeftOver {
+ public:
+  void add(std::shared_ptr<Completable> request);
+  void add(std::unique_ptr<Owner> communicator);
+  int complete();  // returns how many requests were completed
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<Completable>> requests_;
+  std::vector<std::unique_ptr<Owner>> communicators_;
+  std::atomic<bool> any_{false};
+};
+
+// The state of these functions in one process. Never destroyed: callbacks of the MPI and the
+// progress thread may run after static destructors.
+struct Driving {
+  Engine engine;
+  std::atomic<std::uint64_t> mpi_driven_ns{0};  // when the MPI was last asked for progress
+  std::atomic<bool> stopped{false}, stops_after_failure{false};
+  LeftOver left_over;
+};
+
+Driving& driving() {
+  static auto* const driving = new Driving;
+  return *driving;
+}
 
 // Testing a request that never completes asks the MPI for progress and does nothing else. A probe
 // is not a substitute: one that finds a message returns it, and the MPI has made no progress.
@@ -54,15 +84,13 @@ void drive_mpi(std::uint64_t now) {
   mpi.check(mpi.call.Test(&request, &done, mpi.is.status_ignore), "MPI_Test");
 }
 
-}  // namespace
-
-void LeftOver::add(std::shared_ptr<StartedOperation> operation) {
+void LeftOver::add(std::shared_ptr<Completable> request) {
   const std::lock_guard lock(mutex_);
-  operations_.push_back(std::move(operation));
+  requests_.push_back(std::move(request));
   any_ = true;
 }
 
-void LeftOver::add(std::unique_ptr<Communicator> communicator) {
+void LeftOver::add(std::unique_ptr<Owner> communicator) {
   const std::lock_guard lock(mutex_);
   communicators_.push_back(std::move(communicator));
   any_ = true;
@@ -70,17 +98,41 @@ void LeftOver::add(std::unique_ptr<Communicator> communicator) {
 
 int LeftOver::complete() {
   if (!any_.load(std::memory_order_acquire) || Engine::in_its_thread()) return 0;
-  std::vector<std::shared_ptr<StartedOperation>> ended;
-  std::vector<std::unique_ptr<Communicator>> unused;  // destroyed without the lock
+  std::vector<std::shared_ptr<Completable>> ended;
+  std::vector<std::unique_ptr<Owner>> unused;  // destroyed without the lock
   {
     const std::lock_guard lock(mutex_);
-    ended.swap(operations_);
+    ended.swap(requests_);
     unused.swap(communicators_);
     any_ = false;
   }
-  for (const auto& operation : ended) operation->generalized_request().complete();
+  for (const auto& request : ended) request->complete();
   return static_cast<int>(ended.size());
 }
+
+}  // namespace
+
+// ---- the engine ---------------------------------------------------------------------------------
+
+Engine& engine() { return driving().engine; }
+
+bool thread_may_drive() {
+  return settings().progress_thread &&
+         (!mpi::initialized() || mpi::thread_level() == mpi::get().is.thread_multiple);
+}
+
+bool may_start_on_node() { return thread_may_drive() || completes_inside_mpi(); }
+
+bool may_be_driven_by_thread(const Operation& operation) {
+  return operation.needs_no_mpi() ? settings().progress_thread : thread_may_drive();
+}
+
+void let_drive(std::shared_ptr<Operation> operation) {
+  const bool may = may_be_driven_by_thread(*operation);
+  engine().add(std::move(operation), may ? Engine::Driven::kByThread : Engine::Driven::kByCalls);
+}
+
+// ---- the MPI underneath -------------------------------------------------------------------------
 
 void drive() {
   drive_mpi(now_ns());
@@ -111,11 +163,11 @@ void drive_inside_mpi() {
   std::call_once(once, [] { mpi::get().call.Progress_register(on_progress_of_mpi); });
 }
 
-void complete_later(std::shared_ptr<StartedOperation> operation) {
-  driving().left_over.add(std::move(operation));
+void complete_later(std::shared_ptr<Completable> request) {
+  driving().left_over.add(std::move(request));
 }
 
-void destroy_later(std::unique_ptr<Communicator> communicator) {
+void destroy_later(std::unique_ptr<Owner> communicator) {
   driving().left_over.add(std::move(communicator));
 }
 
@@ -129,8 +181,9 @@ void stop_driving() {
   driving().stopped = true;
   const mpi::Functions& call = mpi::get().call;
   if (call.Progress_unregister != nullptr) call.Progress_unregister(on_progress_of_mpi);
-  driving().spare_requests.complete_all();
 }
+
+bool driving_stopped() { return driving().stopped; }
 
 void stop_driving_after_failure() { driving().stops_after_failure = true; }
 

@@ -5,42 +5,28 @@
 #pragma once
 
 #include <atomic>
-#include <cstdint>
 #include <memory>
-#include <mutex>
-#include <vector>
 
 #include "comm/call.h"
-#include "comm/generalized_request.h"
+#include "comm/owner.h"
+#include "engine/engine.h"
 
 namespace gradred {
 
-class Communicator;
 class OperationLog;
-class StartedOperation;
 
-// What a thread that may not call the MPI leaves to others: completing the requests of operations
-// that it has ended, and destroying communicators.
-class LeftOver {
- public:
-  void add(std::shared_ptr<StartedOperation> operation);
-  void add(std::unique_ptr<Communicator> communicator);
-  int complete();  // returns how many operations were completed
+Engine& engine();  // the only one of the process
+// From now on the engine advances the operation: its thread does if it may, else only calls of
+// gradred do.
+void let_drive(std::shared_ptr<Operation> operation);
+bool may_be_driven_by_thread(const Operation& operation);
 
- private:
-  std::mutex mutex_;
-  std::vector<std::shared_ptr<StartedOperation>> operations_;
-  std::vector<std::unique_ptr<Communicator>> communicators_;
-  std::atomic<bool> any_{false};
-};
-
-// The state of these functions in one process.
-struct Driving {
-  std::atomic<std::uint64_t> mpi_driven_ns{0};  // when the MPI was last asked for progress
-  std::atomic<bool> stopped{false}, stops_after_failure{false};
-  LeftOver left_over;
-  SpareRequests spare_requests;
-};
+// Whether the progress thread may advance operations without the program: the MPI allows calls from
+// any thread, and the settings allow a progress thread.
+bool thread_may_drive();
+// Whether nonblocking calls may begin in shared memory: the MPI's own functions find that an
+// operation without MPI calls has ended, whichever thread has advanced it.
+bool may_start_on_node();
 
 // Makes progress on the MPI underneath and on all operations in flight; never blocks. A thread that
 // waits calls it after its first microseconds, and then again and again.
@@ -69,13 +55,24 @@ inline void count_operation(WaitHook& hook) {
 // functions.
 bool completes_inside_mpi();
 void drive_inside_mpi();  // from now on; registers a function if the MPI needs one
+
+// A request of the MPI that stands for an operation.
+class Completable {
+ public:
+  virtual void complete() noexcept = 0;
+
+ protected:
+  ~Completable() = default;
+};
+
 // Called by a thread that may not call the MPI. The next thread that may call it completes the
 // request, or destroys the communicator.
-void complete_later(std::shared_ptr<StartedOperation> operation);
-void destroy_later(std::unique_ptr<Communicator> communicator);
+void complete_later(std::shared_ptr<Completable> request);
+void destroy_later(std::unique_ptr<Owner> communicator);
 
 // From now on these functions make no MPI call: MPI_Finalize has begun.
 void stop_driving();
+bool driving_stopped();
 // For a program that shrinks a communicator: once a failure is known these functions make no MPI
 // call, because the MPI may wait for failed processes.
 void stop_driving_after_failure();

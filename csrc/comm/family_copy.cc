@@ -59,7 +59,7 @@ class CopyFamily final : public Family {
   }
   std::shared_ptr<StartedOperation> operation(Communicator& comm, const Plan&,
                                               const Call& call) const override {
-    return std::make_shared<Copying>(comm.shared_from_this(), call);
+    return std::make_shared<Copying>(comm.shared(), call);
   }
 };
 

@@ -2,17 +2,20 @@
 
 #include <sched.h>
 
+#include <mutex>
+#include <new>
 #include <utility>
+#include <vector>
 
-#include "comm/context.h"
-#include "comm/driving.h"
-#include "comm/started.h"
+#include "base/failure.h"
+#include "base/tell_once.h"
 #include "comm/waiting.h"
 
 namespace gradred {
 
 struct GeneralizedRequest::Slot {
-  std::shared_ptr<StartedOperation> operation;  // nullptr: not in use
+  std::shared_ptr<Operation> operation;  // nullptr: not in use
+  GeneralizedRequest* request;           // of the operation
   mpi::Handle handle;
 };
 
@@ -20,7 +23,34 @@ namespace {
 
 using Slot = GeneralizedRequest::Slot;
 
-StartedOperation& operation_of(void* extra) { return *static_cast<Slot*>(extra)->operation; }
+Slot& slot_of(void* extra) { return *static_cast<Slot*>(extra); }
+
+// The requests that no operation uses.
+class SpareRequests {
+ public:
+  Slot* take();  // nullptr: there is none
+  void put(Slot* slot);
+
+ private:
+  std::mutex mutex_;
+  std::vector<Slot*> slots_;
+};
+
+// Never destroyed: operations may end after static destructors.
+SpareRequests& spare_requests() {
+  static auto* const spare = new SpareRequests;
+  return *spare;
+}
+
+// Prints the reason for the error with which the MPI's own Wait or Test ends.
+void print_why(const Operation& operation) noexcept {
+  try {
+    print_report(operation.waiter() + ": the MPI's own Wait or Test ends with " +
+                 text_with_kind(operation.failure()));
+  } catch (const std::bad_alloc&) {
+    // The program gets the MPI's error in any case.
+  }
+}
 
 // The MPI calls this within the Wait or Test that finds the request complete. If the operation has
 // failed, the request fails. An error code of gradred's own, with the reason as its text, would not
@@ -28,11 +58,11 @@ StartedOperation& operation_of(void* extra) { return *static_cast<Slot*>(extra)-
 int query(void* extra, void* status) {
   const mpi::Mpi& mpi = mpi::get();
   mpi.make_empty(status);
-  const StartedOperation* const operation = static_cast<Slot*>(extra)->operation.get();
+  const Slot& slot = slot_of(extra);
   // An error here would go to the program's error handler, which may end the job. So none is
   // returned if gradred itself raises the error.
-  if (operation == nullptr || !operation->failed() || operation->is_told()) return 0;
-  operation->say_why();
+  if (slot.operation == nullptr || !slot.operation->failed() || slot.request->is_told()) return 0;
+  print_why(*slot.operation);
   return mpi.is.err_other;
 }
 
@@ -44,23 +74,23 @@ int release(void* extra) {
 // Inside the MPI no lock of the program is released, and no signal is looked for.
 class NoHook final : public WaitHook {
  public:
-  explicit NoHook(StartedOperation& operation) : operation_(operation) {}
+  explicit NoHook(Operation& operation) : operation_(operation) {}
   void waiting() override { operation_.look_after(); }
   void long_work() override {}
 
  private:
-  StartedOperation& operation_;
+  Operation& operation_;
 };
 
 // MPICH calls poll() and wait() from its functions that test and wait. Until the request is
 // complete, MPICH leaves its own progress to them, so they make progress on the MPI as well.
 int poll(void* extra, void*) {
-  // complete_all() has made this call.
-  if (static_cast<Slot*>(extra)->operation == nullptr) return 0;
-  StartedOperation& operation = operation_of(extra);
+  Slot& slot = slot_of(extra);
+  if (slot.operation == nullptr) return 0;  // complete_spare_requests() has made this call
+  Operation& operation = *slot.operation;
   if (!operation.advance()) drive_if_due();
   if (operation.ended()) {
-    operation.generalized_request().complete();
+    slot.request->complete();
   } else if (!operation.spins()) {
     sched_yield();
   }
@@ -69,14 +99,15 @@ int poll(void* extra, void*) {
 
 int wait(int count, void** extras, double, void*) {
   for (int i = 0; i < count; ++i) {
-    StartedOperation& operation = operation_of(extras[i]);
+    const Slot& slot = slot_of(extras[i]);
+    Operation& operation = *slot.operation;
     NoHook hook(operation);
     try {
       see_through_in_mpi(operation, hook);
     } catch (...) {
       operation.abandon(std::current_exception());
     }
-    operation.generalized_request().complete();
+    slot.request->complete();
   }
   return 0;
 }
@@ -100,9 +131,10 @@ Slot* new_slot() {
 }  // namespace
 
 // The operation may end meanwhile, because other threads advance the operations in the queue.
-void GeneralizedRequest::open(std::shared_ptr<StartedOperation> operation) {
-  slot_ = Context::get().driving.spare_requests.take();
+void GeneralizedRequest::open(std::shared_ptr<Operation> operation) {
+  slot_ = spare_requests().take();
   if (slot_ == nullptr) slot_ = new_slot();
+  slot_->request = this;
   slot_->operation = std::move(operation);
   handle_ = slot_->handle;
   if (change(State::kNone, State::kOpen)) return;
@@ -122,7 +154,7 @@ void GeneralizedRequest::complete() noexcept {
   if (change(State::kEnded, State::kOver)) mpi::get().call.Grequest_complete(handle_);
 }
 
-std::shared_ptr<StartedOperation> GeneralizedRequest::operation() const { return slot_->operation; }
+std::shared_ptr<Operation> GeneralizedRequest::operation() const { return slot_->operation; }
 
 GeneralizedRequest::Held::Held(GeneralizedRequest& request)
     : request_(request), held_(request.change(State::kOpen, State::kHeld)) {}
@@ -132,15 +164,15 @@ GeneralizedRequest::Held::~Held() {
 }
 
 bool GeneralizedRequest::take_back() {
-  if (Context::get().driving.stopped) return complete(), false;  // no other operation follows
+  if (driving_stopped()) return complete(), false;  // no other operation follows
   if (!change(State::kEnded, State::kOver)) return false;
-  Context::get().driving.spare_requests.put(std::exchange(slot_, nullptr));
+  spare_requests().put(std::exchange(slot_, nullptr));
   return true;
 }
 
 // ---- spare requests -----------------------------------------------------------------------------
 
-GeneralizedRequest::Slot* SpareRequests::take() {
+Slot* SpareRequests::take() {
   const std::lock_guard lock(mutex_);
   if (slots_.empty()) return nullptr;
   Slot* const slot = slots_.back();
@@ -150,14 +182,14 @@ GeneralizedRequest::Slot* SpareRequests::take() {
 
 // The reference to the operation is released without the lock.
 void SpareRequests::put(Slot* slot) {
-  const std::shared_ptr<StartedOperation> done = std::move(slot->operation);
+  const std::shared_ptr<Operation> done = std::move(slot->operation);
   const std::lock_guard lock(mutex_);
   slots_.push_back(slot);
 }
 
-void SpareRequests::complete_all() noexcept {
+void complete_spare_requests() noexcept {
   const mpi::Mpi& mpi = mpi::get();
-  while (const Slot* const slot = take()) {
+  while (const Slot* const slot = spare_requests().take()) {
     mpi::Handle handle = slot->handle;
     mpi.call.Grequest_complete(handle);
     int done = 0;

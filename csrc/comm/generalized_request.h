@@ -9,19 +9,18 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
-#include <vector>
 
+#include "comm/driving.h"
+#include "engine/operation.h"
 #include "mpi/mpi.h"
 
 namespace gradred {
 
-class StartedOperation;
-
-class GeneralizedRequest {
+class GeneralizedRequest final : public Completable {
  public:
-  // Opens a request for `operation`, until it is completed or taken back. Throws TransportError.
-  void open(std::shared_ptr<StartedOperation> operation);
+  // Opens a request for `operation`, which owns this object, until it is completed or taken back.
+  // Throws TransportError.
+  void open(std::shared_ptr<Operation> operation);
   // MPI_REQUEST_NULL before open().
   mpi::Handle handle() const { return handle_; }
 
@@ -29,8 +28,12 @@ class GeneralizedRequest {
   // must follow. It must not if there is no request, or if a waiting thread takes the request back.
   bool end() noexcept;
   // Notifies the MPI of the end. A second call, or a call after take_back(), does nothing.
-  void complete() noexcept;
-  std::shared_ptr<StartedOperation> operation() const;  // between end() and complete()
+  void complete() noexcept override;
+  std::shared_ptr<Operation> operation() const;  // between end() and complete()
+  // gradred reports to the program how the operation has ended. Otherwise the reason for the error
+  // with which the MPI's own Wait or Test ends is printed.
+  void told() { told_.store(true, std::memory_order_relaxed); }
+  bool is_told() const { return told_.load(std::memory_order_relaxed); }
 
   // Held by a thread that waits in gradred's functions and may call take_back(). If the operation
   // has ended by the time of the destructor, and the request was not taken back, the MPI is
@@ -63,20 +66,12 @@ class GeneralizedRequest {
   bool change(State from, State to) { return state_.compare_exchange_strong(from, to); }
 
   std::atomic<State> state_{State::kNone};
+  std::atomic<bool> told_{false};
   Slot* slot_ = nullptr;  // for kOpen, kHeld, kEnded
   mpi::Handle handle_ = mpi::get().is.request_null;
 };
 
-// The requests that no operation uses. One object for the process.
-class SpareRequests {
- public:
-  GeneralizedRequest::Slot* take();  // nullptr: there is none
-  void put(GeneralizedRequest::Slot* slot);
-  void complete_all() noexcept;  // before MPI_Finalize
-
- private:
-  std::mutex mutex_;
-  std::vector<GeneralizedRequest::Slot*> slots_;
-};
+// Before MPI_Finalize, after stop_driving(): completes the requests that no operation uses.
+void complete_spare_requests() noexcept;
 
 }  // namespace gradred

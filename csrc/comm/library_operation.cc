@@ -338,8 +338,8 @@ std::shared_ptr<StartedOperation> library_operation(Communicator& comm, const Ca
   } else {
     agreement = inner_operation({.plan = plan_of_agreements(comm.place()), .agreement = signature});
   }
-  return std::make_shared<LibraryOperation>(comm.shared_from_this(), ranks, call,
-                                            std::move(exchange), std::move(agreement));
+  return std::make_shared<LibraryOperation>(comm.shared(), ranks, call, std::move(exchange),
+                                            std::move(agreement));
 }
 
 }  // namespace gradred

@@ -11,6 +11,7 @@
 #include "base/errors.h"
 #include "comm/communicator.h"
 #include "comm/node_call.h"
+#include "comm/place_among_all.h"
 #include "comm/set_up.h"
 #include "comm/sharing.h"
 #include "liveness/shown_ranks.h"

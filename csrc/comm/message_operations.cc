@@ -27,7 +27,7 @@ std::shared_ptr<CommOperation> MessageOperations::begin(const Call& call, const 
     operation->be_kept();
     kept_.add(operation);
   } else {
-    operation = std::make_shared<Made>(comm_.shared_from_this(), planned, plan);
+    operation = std::make_shared<Made>(comm_.shared(), planned, plan);
   }
   operation->begin(comm_.operation_log().begin(), operation);
   return operation;
@@ -51,7 +51,7 @@ void MessageOperations::run(const Call& call, const Plan& plan, WaitHook& hook) 
 std::shared_ptr<CommOperation> MessageOperations::start(const Call& call, const Plan& plan) {
   if (!comm_.node_path().serves_all()) return begin_schedule(call, plan, call.waited);
   const Call planned = gradred::planned(call, plan);
-  return std::make_shared<CommOperation>(comm_.shared_from_this(), planned, plan,
+  return std::make_shared<CommOperation>(comm_.shared(), planned, plan,
                                          enqueue(comm_.shared_node_path(), planned.signature()));
 }
 

@@ -366,7 +366,7 @@ bool has_ended(const std::weak_ptr<StartedOperation>& one) {
 std::shared_ptr<StartedOperation> start_on_mpi(Communicator& comm, const Call& call,
                                                MpiOperation::Agreed agreed,
                                                MpiOperation::Sums sums) {
-  auto operation = std::make_shared<MpiOperation>(comm.shared_from_this(), call, agreed, sums);
+  auto operation = std::make_shared<MpiOperation>(comm.shared(), call, agreed, sums);
   comm.on_mpi().add(operation);
   return operation;
 }

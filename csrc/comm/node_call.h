@@ -13,8 +13,6 @@ namespace gradred {
 // MPI counts are ints: longer vectors go in pieces, which elementwise operations allow.
 inline constexpr std::size_t kLargestMpiCount = std::size_t{1} << 30;
 
-inline constexpr std::size_t kLongWorkBytes = std::size_t{32} << 10;
-
 // Why start() leaves calls to the MPI.
 inline constexpr const char* kLeftToMpi =
     "until a blocking call on the communicator has set up what gradred needs, or where the ranks "

@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "comm/communicator.h"
-#include "comm/set_up.h"
+#include "comm/place_among_all.h"
 #include "comm/set_up_calls.h"
 #include "mpi/groups.h"
 

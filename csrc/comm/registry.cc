@@ -5,7 +5,8 @@
 #include <bit>
 
 #include "base/errors.h"
-#include "comm/communicator.h"
+#include "base/failure.h"
+#include "base/signature.h"
 #include "mpi/groups.h"
 #include "transport/mpi.h"
 
@@ -17,23 +18,12 @@ constexpr std::size_t kMostIdlePools = 4;
 constexpr int kMostIds = 4096;
 constexpr int kMostReserved = 8;
 
-int no_copy(mpi::Handle, int, void*, void*, void*, int* flag) {
-  *flag = 0;  // a duplicate that the user makes is another communicator
-  return 0;
-}
-
-int on_delete(mpi::Handle, int, void* value, void*) {
-  Communicator::detach(value);
-  return 0;
-}
-
 }  // namespace
 
-int new_attribute(DeleteAttribute* on_delete) {
-  int key = 0;
-  mpi::get().check(mpi::get().call.Comm_create_keyval(no_copy, on_delete, &key, nullptr),
-                   "MPI_Comm_create_keyval");
-  return key;
+// Never destroyed: callbacks of the MPI may run after static destructors.
+Registry& Registry::get() {
+  static auto* const registry = new Registry;
+  return *registry;
 }
 
 Duplicate::~Duplicate() {
@@ -48,12 +38,10 @@ TagRange::~TagRange() {
   if (keeps_id) Registry::get().give_back_id(group, id);
 }
 
-std::shared_ptr<Duplicate> Registry::make_duplicate(SetUpCalls& calls, std::vector<int> group,
-                                                    std::uint64_t serial) {
-  const mpi::Handle copy = calls.duplicate();
-  if (copy == 0) return nullptr;
+std::shared_ptr<Duplicate> Registry::add_duplicate(mpi::Handle comm, std::vector<int> group,
+                                                   std::uint64_t serial) {
   auto made = std::make_shared<Duplicate>();
-  made->comm = copy;
+  made->comm = comm;
   made->serial = serial;
   made->group = std::move(group);
   const std::lock_guard lock(mutex_);
@@ -108,12 +96,6 @@ void Registry::reap() {
   trim_pools();
 }
 
-int Registry::keyval() {
-  const std::lock_guard lock(mutex_);
-  if (!keyval_) keyval_ = new_attribute(on_delete);
-  return *keyval_;
-}
-
 int Registry::largest_tag() {
   constexpr int kAlways = 32767;  // every MPI has these tags
   if (!mpi::initialized()) return kAlways;
@@ -127,12 +109,6 @@ int Registry::largest_tag() {
     largest_tag_ = found != 0 && bound != nullptr ? *bound : kAlways;
   }
   return *largest_tag_;
-}
-
-int Registry::thread_level() {
-  int level = 0;
-  mpi::get().check(mpi::get().call.Query_thread(&level), "MPI_Query_thread");
-  return level;
 }
 
 bool Registry::may_add_group() {

@@ -1,6 +1,5 @@
-// What this process keeps about MPI communicators: gradred's state on each (an MPI attribute), and
-// the duplicates on which gradred's own messages travel. All communicators over one group share the
-// duplicates.
+// What this process keeps about MPI communicators: the duplicates on which gradred's own messages
+// travel, which all communicators over one group share, and the memory that communicators share.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +14,10 @@
 #include <vector>
 
 #include "comm/closing.h"
-#include "comm/set_up_calls.h"
 #include "mpi/mpi.h"
 #include "node/pool.h"
 
 namespace gradred {
-
-// A key for attributes of communicators that duplicates do not inherit.
-using DeleteAttribute = int(mpi::Handle, int, void*, void*);
-int new_attribute(DeleteAttribute* on_delete);
 
 // A communicator that gradred made for itself. Registry::reap() closes it after the last user has
 // released it.
@@ -54,9 +48,9 @@ class Registry {
   // has; none for an empty group.
   std::vector<std::shared_ptr<Duplicate>> duplicates_over(const std::vector<int>& group);
   std::uint64_t new_serial();
-  // Collective. Returns nullptr on all ranks if the MPI has no communicators left.
-  std::shared_ptr<Duplicate> make_duplicate(SetUpCalls& calls, std::vector<int> group,
-                                            std::uint64_t serial);
+  // `comm`: a duplicate that the ranks have just made.
+  std::shared_ptr<Duplicate> add_duplicate(mpi::Handle comm, std::vector<int> group,
+                                           std::uint64_t serial);
   // Numbers of communicators over one group, 64 in each window. A number is free again when no rank
   // of the group uses it any more.
   std::uint64_t number_windows();
@@ -77,9 +71,7 @@ class Registry {
   std::uint64_t count_on_mpi(std::uint64_t group);  // counts one more
   std::map<std::uint64_t, std::uint64_t> counts_on_mpi();
 
-  int keyval();
   int largest_tag();
-  int thread_level();
 
   // Limits the number of node groups alive at one time, and with it the shared memory.
   bool may_add_group();
@@ -105,7 +97,7 @@ class Registry {
   std::map<std::uint64_t, std::uint64_t> on_mpi_;  // operations, by group
   int groups_ = 0;
   std::list<std::shared_ptr<Pool>> pools_;  // most recently used first
-  std::optional<int> keyval_, largest_tag_;
+  std::optional<int> largest_tag_;
   std::mutex closing_mutex_;
   std::list<Closing> closing_;
 };

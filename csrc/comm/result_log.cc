@@ -15,8 +15,8 @@
 #include "base/files.h"
 #include "base/result_hash.h"
 #include "base/trace.h"
-#include "comm/context.h"
-#include "comm/set_up.h"
+#include "comm/place_among_all.h"
+#include "comm/settings.h"
 
 namespace gradred {
 namespace {
@@ -34,12 +34,12 @@ int open_log(const std::string& path) {
 
 ResultLog* ResultLog::get(const Settings& settings, int rank, int size) {
   if (settings.result_hash.empty()) return nullptr;
-  Context& context = Context::get();
-  std::call_once(context.result_log_once, [&] {
-    context.result_log = std::make_unique<ResultLog>(
-        trace_path(settings.result_hash, place_among_all(rank, size).rank));
+  static std::once_flag once;
+  static ResultLog* log = nullptr;  // never destroyed, as the progress thread may write to the end
+  std::call_once(once, [&] {
+    log = new ResultLog(trace_path(settings.result_hash, place_among_all(rank, size).rank));
   });
-  return context.result_log.get();
+  return log;
 }
 
 ResultLog::ResultLog(const std::string& path) : file_(open_log(path)) {}

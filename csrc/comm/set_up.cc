@@ -4,15 +4,14 @@
 #include <array>
 #include <cstring>
 #include <map>
-#include <mutex>
 
 #include "base/errors.h"
 #include "base/random.h"
 #include "base/text.h"
-#include "comm/communicator.h"
-#include "comm/context.h"
+#include "comm/driving.h"
 #include "comm/host_groups.h"
 #include "comm/node_call.h"
+#include "comm/process_trace.h"
 #include "liveness/local_peers.h"
 #include "mpi/groups.h"
 #include "node/cores.h"
@@ -56,30 +55,8 @@ std::vector<Part> parts(const std::vector<Offer>& all, Part Offer::* which) {
 
 }  // namespace
 
-PlaceAmongAll place_among_all(int rank, int size) {
-  const mpi::Mpi& mpi = mpi::get();
-  int finalized = 0;
-  mpi.call.Finalized(&finalized);
-  PlaceAmongAll found{0, 1};
-  if (mpi::initialized() && finalized == 0) {
-    mpi.check(mpi.call.Comm_rank(mpi.is.comm_world, &found.rank), "MPI_Comm_rank");
-    mpi.check(mpi.call.Comm_size(mpi.is.comm_world, &found.size), "MPI_Comm_size");
-  }
-  if (found.size > 1) return found;  // an MPI of one process knows no others
-  const std::optional<RankOfJob> told = settings().rank_of_job;
-  return told && told->size >= size ? PlaceAmongAll{told->rank, told->size}
-                                    : PlaceAmongAll{rank, size};
-}
-
 Decorations decorations(const Settings& settings, int rank, int size) {
-  Decorations wanted;
-  if (!settings.trace.empty()) {
-    Context& context = Context::get();
-    std::call_once(context.trace_once, [&] {
-      context.trace = std::make_unique<Trace>(place_among_all(rank, size).rank);
-    });
-    wanted.trace = context.trace.get();
-  }
+  Decorations wanted{.trace = process_trace(settings, rank, size), .fault = {}};
   if (!settings.fault.empty()) wanted.fault = parse_fault(settings.fault);
   return wanted;
 }

@@ -18,13 +18,6 @@
 
 namespace gradred {
 
-// The rank of this process among all processes of the program, and their number. They come from the
-// MPI, or from RANK and WORLD_SIZE, which torchrun sets; else from the communicator.
-struct PlaceAmongAll {
-  int rank, size;
-};
-PlaceAmongAll place_among_all(int rank, int size);
-
 // What stands between the executor and the MPI, as the settings of a communicator's rank ask.
 Decorations decorations(const Settings& settings, int rank, int size);
 

@@ -11,7 +11,6 @@
 #include "base/failure.h"
 #include "base/text.h"
 #include "comm/communicator.h"
-#include "comm/context.h"
 #include "comm/driving.h"
 #include "liveness/failure_board.h"
 #include "liveness/local_peers.h"
@@ -24,6 +23,16 @@ namespace gradred {
 namespace {
 
 using Processes = std::vector<ProcessId>;
+
+// Never destroyed, as handlers at exit read it.
+struct ExitReason {
+  std::string text;      // why the program ends; empty: it ends well
+  bool of_loss = false;  // the reason is the loss of another rank
+};
+ExitReason& exit_reason() {
+  static auto* const reason = new ExitReason;
+  return *reason;
+}
 
 // What peers must know of this rank once it begins no operation any more. Peers that share memory
 // with it see what it has begun.
@@ -141,13 +150,12 @@ void let_others_end_first(const Processes& others) {
 }  // namespace
 
 void set_exit_reason(std::string_view reason, bool of_loss) {
-  Context::get().exit_reason = reason;
-  Context::get().ends_by_loss = of_loss;
+  exit_reason() = {std::string(reason), of_loss};
 }
 
 std::string how_it_leaves() {
-  const std::string& exit_reason = Context::get().exit_reason;
-  return "has left the program" + (exit_reason.empty() ? "" : ": " + exit_reason);
+  const std::string& why = exit_reason().text;
+  return "has left the program" + (why.empty() ? "" : ": " + why);
 }
 
 void leave_before_threads() noexcept try {
@@ -166,7 +174,7 @@ void leave_before_threads() noexcept try {
 }
 
 void let_cause_end_first() noexcept {
-  if (!Context::get().ends_by_loss || has_supervisor()) return;
+  if (!exit_reason().of_loss || has_supervisor()) return;
   const std::vector<ProcessId> others = met_peers();
   if (others.empty()) return;
   const std::uint64_t begin = now_ns();
@@ -174,7 +182,7 @@ void let_cause_end_first() noexcept {
   usleep(kNoticedUs);
 }
 
-bool has_exit_reason() { return !Context::get().exit_reason.empty(); }
+bool has_exit_reason() { return !exit_reason().text.empty(); }
 
 void stop_engine() noexcept { engine().stop("a rank " + how_it_leaves()); }
 

@@ -1,13 +1,12 @@
 #include "comm/started.h"
 
 #include <new>
-#include <string>
 
-#include "base/failure.h"
-#include "comm/communicator.h"
-#include "comm/driving.h"
+#include "base/clock.h"
+#include "comm/waiting.h"
 
 namespace gradred {
+
 void StartedOperation::on_end(bool well) noexcept {
   if (observation_ != nullptr) {
     const Stood stood_for = stood() != nullptr ? stood()->ends() : Stood{};
@@ -15,16 +14,7 @@ void StartedOperation::on_end(bool well) noexcept {
   }
   if (!generalized_request_.end()) return;
   if (thread_may_drive() || !Engine::in_its_thread()) return generalized_request_.complete();
-  complete_later(generalized_request_.operation());
-}
-
-void StartedOperation::say_why() const noexcept {
-  if (told_.load(std::memory_order_relaxed)) return;
-  try {
-    print_report(waiter() + ": the MPI's own Wait or Test ends with " + text_with_kind(failure()));
-  } catch (const std::bad_alloc&) {
-    // The program gets the MPI's error in any case.
-  }
+  complete_later({generalized_request_.operation(), &generalized_request_});
 }
 
 void StartedOperation::look_after() noexcept {

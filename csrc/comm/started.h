@@ -27,11 +27,8 @@ class StartedOperation : public Operation {
   // The program has called gradred's Test, which looks after the operation and has a watchdog of
   // its own.
   void tested() { tested_ns_.store(now_ns(), std::memory_order_relaxed); }
-  // gradred reports to the program how the operation has ended: say_why() need not.
-  void told() { told_.store(true, std::memory_order_relaxed); }
-  bool is_told() const { return told_.load(std::memory_order_relaxed); }
-  // Prints the reason for the error with which the MPI's own Wait or Test ends.
-  void say_why() const noexcept;
+  // gradred reports to the program how the operation has ended.
+  void told() { generalized_request_.told(); }
   // The program may be in the MPI's Wait, or may not wait: reports, and sets no time limit.
   void look_after() noexcept override;
   // After a failure: whether the MPI may still read and write the caller's memory.
@@ -63,7 +60,6 @@ class StartedOperation : public Operation {
   GeneralizedRequest generalized_request_;
   mpi::Handle mpi_request_{};
   bool uses_mpi_request_ = false;
-  std::atomic<bool> told_{false};
   std::atomic<std::uint64_t> tested_ns_{0};
   Watchdog flight_{Watchdog::Of::kFlight};
 };

@@ -13,15 +13,6 @@
 
 namespace gradred {
 
-bool may_be_driven_by_thread(const Operation& operation) {
-  return operation.needs_no_mpi() ? settings().progress_thread : thread_may_drive();
-}
-
-void let_drive(std::shared_ptr<Operation> operation) {
-  const bool may = may_be_driven_by_thread(*operation);
-  engine().add(std::move(operation), may ? Engine::Driven::kByThread : Engine::Driven::kByCalls);
-}
-
 std::shared_ptr<StartedOperation> Dispatch::start(const Call& call,
                                                   const std::shared_ptr<Observation>& observation) {
   const InCall in_call(observation.get(), observation ? observation->start_ns() : 0);

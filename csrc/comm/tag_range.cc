@@ -46,9 +46,11 @@ std::unique_ptr<TagRange> TagRangeAgreement::settle(SetUpCalls& calls,
   tag_range->keeps_id = true;
   tag_range->duplicate = common(all);
   if (tag_range->duplicate == nullptr) {
-    tag_range->duplicate = Registry::get().make_duplicate(calls, group_, all.front().new_serial);
+    const mpi::Handle made = calls.duplicate();
+    if (made == 0) return nullptr;
+    tag_range->duplicate = Registry::get().add_duplicate(made, group_, all.front().new_serial);
   }
-  return tag_range->duplicate ? std::move(tag_range) : nullptr;
+  return tag_range;
 }
 
 // The lowest number that is free on all ranks. This rank marks it as used. -1: there is none.

@@ -4,9 +4,7 @@
 
 #include "base/clock.h"
 #include "base/core.h"
-#include "comm/communicator.h"
 #include "comm/driving.h"
-#include "comm/node_call.h"
 #include "liveness/watchdog.h"
 #include "node/wait.h"
 

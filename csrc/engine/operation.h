@@ -51,6 +51,8 @@ class Operation {
   // Throws the error that ended the operation, if there is one. Only after ended().
   void rethrow() const;
   bool failed() const { return failure_ != nullptr; }  // only after ended()
+  // The error that ended the operation, or nullptr. Only after ended(), and in on_end().
+  const std::exception_ptr& failure() const { return failure_; }
   // Calls `callback` once, after the end is visible, in a thread that holds no lock of gradred
   // (callbacks.h). If the operation has already ended, calls it at once. Any thread may add
   // callbacks at any time.
@@ -100,8 +102,6 @@ class Operation {
   void end(std::exception_ptr failure) noexcept;  // only while no other thread advances it
   // Lets an operation that has ended well begin anew. No other thread may hold it.
   void renew() { ended_.store(false, std::memory_order_relaxed); }
-  // For on_end(), if the operation has failed.
-  const std::exception_ptr& failure() const { return failure_; }
   StoodClock* stood() const { return stood_.get(); }  // nullptr if nothing measures it
 
  private:

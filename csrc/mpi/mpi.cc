@@ -123,6 +123,12 @@ bool initialized() {
   return found != 0;
 }
 
+int thread_level() {
+  int level = 0;
+  get().check(get().call.Query_thread(&level), "MPI_Query_thread");
+  return level;
+}
+
 const Mpi& get() {
   if (table == nullptr) throw UsageError("MPI is not loaded: import mpi4py.MPI first");
   return table->mpi;

@@ -137,6 +137,7 @@ bool loaded();
 // Whether the program has initialized MPI, even if it has finalized it since. Ranks without MPI
 // need not.
 bool initialized();
+int thread_level();  // that the MPI provides
 // Fills the table from `library` (a dlopen handle) or from a library on which it depends.
 void load(void* library);
 

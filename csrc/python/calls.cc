@@ -78,7 +78,7 @@ void run_call(Communicator& communicator, const PyCall& call) {
 
 void run(const py::object& comm, const PyCall& call, const py::object& passed) {
   Communicator& communicator = communicator_of(comm.ptr());
-  const auto alive = communicator.shared_from_this();
+  const auto alive = communicator.shared();
   try {
     run_call(communicator, call);
   } catch (const UsageError&) {  // the GIL is held again here
@@ -333,7 +333,7 @@ void bind_calls(py::module_& m) {
       "prepare",
       [](const py::object& comm) {
         Communicator& communicator = communicator_of(comm.ptr());
-        const auto alive = communicator.shared_from_this();
+        const auto alive = communicator.shared();
         const OneThread one_thread(communicator);
         GilHook hook;
         communicator.prepare(hook);

@@ -173,7 +173,7 @@ PyBuckets make_buckets(const py::object& comm, const Pieces& pieces, const Opera
                        std::uint64_t layout, const std::string& plan,
                        const std::shared_ptr<Schedule>& schedule, bool blocking) {
   Communicator& communicator = communicator_of(comm.ptr());
-  const auto alive = communicator.shared_from_this();
+  const auto alive = communicator.shared();
   if (blocking) {
     const OneThread one_thread(communicator);
     GilHook hook;
@@ -189,7 +189,7 @@ PyBuckets make_buckets(const py::object& comm, const Pieces& pieces, const Opera
 
 void run_buckets(const py::object& comm, const PyBuckets& buckets) {
   Communicator& communicator = communicator_of(comm.ptr());
-  const auto alive = communicator.shared_from_this();
+  const auto alive = communicator.shared();
   const OneThread one_thread(communicator);
   GilHook hook;
   for (const auto& bucket : buckets) {

@@ -93,7 +93,7 @@ py::object connect(int rank, int size, py::function allgather) {
 }
 
 py::tuple shrink(const py::object& comm) {
-  const Shared old = communicator_of(comm.ptr()).shared_from_this();
+  const Shared old = communicator_of(comm.ptr()).shared();
   std::vector<int> ended;
   Shared made;
   {

@@ -61,7 +61,7 @@ std::shared_ptr<Mailboxes> mailboxes(const py::object& comm, const std::vector<i
   communicator.call_ranks(ranks);
   const OneThread one_thread(communicator);
   GilHook hook;
-  return Mailboxes::create(communicator.shared_from_this(), hook);
+  return Mailboxes::create(communicator.shared(), hook);
 }
 
 std::shared_ptr<PyMessage> send_message(Mailboxes& self, std::uintptr_t data, std::size_t bytes,

@@ -212,7 +212,7 @@ std::shared_ptr<NamedOperations> create(const py::object& comm, std::uint64_t mo
   if (!ranks.empty()) communicator.call_ranks(ranks);
   const OneThread one_thread(communicator);
   GilHook hook;
-  auto made = NamedOperations::create(communicator.shared_from_this(), most_fused_bytes, hook);
+  auto made = NamedOperations::create(communicator.shared(), most_fused_bytes, hook);
   made->be_called(std::move(title));
   return made;
 }

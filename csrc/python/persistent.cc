@@ -63,7 +63,7 @@ PyObject* bind(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
   try {
     if (nargs != 2) throw UsageError("_bind takes a communicator and a call");
     auto made = std::make_unique<Bound>();
-    made->comm = communicator_of(args[0]).shared_from_this();
+    made->comm = communicator_of(args[0]).shared();
     made->call = py::handle(args[1]).cast<std::shared_ptr<PyCall>>();
     made->call->call.persistent = true;
     delete bound_of(self);

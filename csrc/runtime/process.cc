@@ -2,15 +2,16 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
 
 #include "base/failure.h"
-#include "comm/communicator.h"
-#include "comm/context.h"
+#include "comm/driving.h"
 #include "comm/fork_guard.h"
+#include "comm/process_trace.h"
 #include "comm/shutdown_handshake.h"
 #include "engine/callbacks.h"
 #include "liveness/local_peer_search.h"
@@ -25,6 +26,8 @@
 
 namespace gradred {
 namespace {
+
+std::atomic<bool> program_ended{false};
 
 bool runs() {
   int finalized = 0;
@@ -108,7 +111,7 @@ void begin_communicator() {
 void exit_at_once() { on_exit(end_at_once, nullptr); }
 
 void end_program() {
-  if (is_fork_of_rank() || Context::get().program_ended.exchange(true)) return;
+  if (is_fork_of_rank() || program_ended.exchange(true)) return;
   tell_leaving(poisoned(), first_failure());
   if (!poisoned()) engine().settle(std::chrono::seconds(20));
   finish_operations();
@@ -118,8 +121,8 @@ void end_program() {
 }
 
 int finalize() {
-  if (is_fork_of_rank()) return 0;      // a child must not finalize its parent's MPI
-  if (!Context::get().program_ended) {  // the program itself called this, and continues
+  if (is_fork_of_rank()) return 0;  // a child must not finalize its parent's MPI
+  if (!program_ended) {             // the program itself called this, and continues
     meet_all_local_peers();
     if (!poisoned()) engine().settle(std::chrono::seconds(20));
     finish_operations();

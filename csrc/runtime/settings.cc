@@ -2,7 +2,7 @@
 
 #include "base/clock.h"
 #include "base/driver_calls.h"
-#include "comm/context.h"
+#include "comm/settings.h"
 #include "liveness/local_peer_search.h"
 #include "liveness/watchdog.h"
 #include "runtime/destinations.h"
@@ -10,6 +10,15 @@
 #include "runtime/knobs.h"
 
 namespace gradred {
+namespace {
+
+// From the last settings that asked for a profile. Never destroyed, as handlers at exit read it.
+std::optional<std::string>& wanted_profile() {
+  static auto* const wanted = new std::optional<std::string>;
+  return *wanted;
+}
+
+}  // namespace
 
 void read_settings() {
   Settings found;
@@ -30,11 +39,11 @@ void read_settings() {
   wait_limits().warn = found.warn_ns;
   wait_limits().timeout = found.timeout_ns;
   expect_ranks_on_host(found.ranks_on_host);
-  if (found.profile) Context::get().profile_file = found.profile_file;
+  if (found.profile) wanted_profile() = found.profile_file;
   measure_driver_calls = found.profile || !found.trace.empty();
   settings() = found;
 }
 
-std::optional<std::string> profile_wanted() { return Context::get().profile_file; }
+std::optional<std::string> profile_wanted() { return wanted_profile(); }
 
 }  // namespace gradred
