@@ -18,7 +18,7 @@ CXX_LAYERS: dict[str, list[str]] = {
     "memory": ["reduce"],
     "device": ["memory"],
     "node": ["liveness", "memory", "schedule"],
-    "plan": ["memory", "schedule"],  # a plan family declares the memory that it reads
+    "plan": ["schedule"],
     "transport": ["memory", "mpi"],
     "engine": ["liveness", "schedule", "transport"],
     "comm": ["engine", "node", "plan"],

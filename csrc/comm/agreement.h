@@ -8,15 +8,17 @@
 #include <string_view>
 
 #include "comm/call.h"
+#include "comm/parts.h"
 
 namespace gradred {
 
-class Communicator;
 class Operation;
 
 class Agreement {
  public:
-  explicit Agreement(Communicator& comm) : comm_(comm) {}
+  explicit Agreement(const Parts& parts) : parts_(parts) {}
+
+  // All of these are for communicators that are set up.
 
   // Blocks until all ranks have compared `signature`.
   void agree(const Signature& signature, WaitHook& hook);
@@ -31,15 +33,12 @@ class Agreement {
   // is local like them.
   void refuse(std::string_view reason, WaitHook& hook);
   void refuse_started(std::string_view reason);
-  // This rank leaves an operation over messages without its result, and sends the peers the reason.
-  // The returned operation ends when nothing is left of the one that this rank has left.
-  std::shared_ptr<Operation> leave(std::uint64_t number, std::string_view reason);
 
  private:
   std::shared_ptr<Operation> leave_refused(std::string_view reason);
   std::shared_ptr<Operation> refuse_on_host(std::string_view reason);
 
-  Communicator& comm_;
+  const Parts& parts_;
 };
 
 }  // namespace gradred

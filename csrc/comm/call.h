@@ -86,6 +86,13 @@ struct Call {
   Flow* flow() const { return order ? order->flow.get() : nullptr; }
 };
 
+// Throws UsageError if the type lacks the operation, the root is not a rank, or a buffer has no
+// address.
+void validate(const Call& call, int size);
+
+// By which the selector chooses a plan for calls of this kind.
+Collective collective_of(Kind kind);
+
 // Calls that move more bytes than this take more than microseconds.
 inline constexpr std::size_t kLongWorkBytes = std::size_t{32} << 10;
 

@@ -12,10 +12,16 @@
 #include "base/clock.h"
 #include "base/errors.h"
 #include "base/failure.h"
-#include "comm/communicator.h"
+#include "comm/comm_liveness.h"
 #include "comm/kept_memory.h"
+#include "comm/member.h"
 #include "comm/node_operation.h"
+#include "comm/node_path.h"
+#include "comm/operation_log.h"
+#include "comm/parts.h"
+#include "comm/path.h"
 #include "comm/scheduled.h"
+#include "comm/settling.h"
 #include "comm/started.h"
 #include "liveness/failure_board.h"
 #include "liveness/status_page.h"
@@ -27,15 +33,15 @@ namespace gradred {
 class CommOperation : public StartedOperation {
  public:
   // `call` comes from planned(), here and below.
-  CommOperation(std::shared_ptr<Communicator> comm, const Call& call, Plan plan)
-      : scheduled_(call, comm->rank(), comm->size()),
-        comm_(std::move(comm)),
+  CommOperation(std::shared_ptr<const MessageParts> parts, const Call& call, Plan plan)
+      : scheduled_(call, parts->member.rank, parts->member.size),
+        parts_(std::move(parts)),
         plan_(std::move(plan)) {}
   // The operation gets its number when the ranks of the host have agreed.
-  CommOperation(std::shared_ptr<Communicator> comm, const Call& call, Plan plan,
+  CommOperation(std::shared_ptr<const MessageParts> parts, const Call& call, Plan plan,
                 std::shared_ptr<NodeOperation> agreement)
-      : scheduled_(call, comm->rank(), comm->size()),
-        comm_(std::move(comm)),
+      : scheduled_(call, parts->member.rank, parts->member.size),
+        parts_(std::move(parts)),
         plan_(std::move(plan)),
         agreement_(std::move(agreement)),
         agreed_(false) {}
@@ -70,19 +76,19 @@ class CommOperation : public StartedOperation {
     renew();
   }
 
-  std::string waiter() const override { return comm_->liveness().own_name(); }
+  std::string waiter() const override { return parts_->liveness.own_name(); }
   std::string waits_for() const override {
     return !agreed_ ? agreement_->waits_for()
-                    : comm_->liveness().waits_for(number_, call_.signature());
+                    : parts_->liveness.waits_for(number_, call_.signature());
   }
   WaitRecord wait_record() const override {
     return !agreed_ ? agreement_->wait_record()
-                    : comm_->liveness().wait_record(number_, call_.signature());
+                    : parts_->liveness.wait_record(number_, call_.signature());
   }
   bool is_first_to_wait() const override {
-    return !agreed_ ? agreement_->is_first_to_wait() : comm_->liveness().is_first_to_wait(number_);
+    return !agreed_ ? agreement_->is_first_to_wait() : parts_->liveness.is_first_to_wait(number_);
   }
-  bool spins() const override { return comm_->node_path().spins(); }
+  bool spins() const override { return parts_->node_path.spins(); }
   bool holds_memory() const override { return scheduled_.holds_memory(); }
   void observe(std::shared_ptr<Observation> observation) override {
     if (agreement_) agreement_->observe(observation);  // the ranks meet in the agreement
@@ -103,7 +109,7 @@ class CommOperation : public StartedOperation {
       } catch (const TimeoutError&) {
         throw;
       } catch (const TransportError& error) {  // often the first sign that a peer has ended
-        comm_->liveness().throw_if_peer_ended(error.what());
+        parts_->liveness.throw_if_peer_ended(error.what());
         throw;
       }
     }
@@ -116,9 +122,9 @@ class CommOperation : public StartedOperation {
         well && kept_ && bytes_held() <= kMostBytesKept && memory_.keep(bytes_held());
     if (!keeps) memory_.give_up();
     auto bound_plan = keeps ? nullptr : scheduled_.release_bound_plan();
-    if (well || !refusal_) comm_->operation_log().end(number_);
-    if (!well && !is_usage_error(failure())) comm_->liveness().fail(failure());
-    if (well && bound_plan) comm_->path().give_back(std::move(bound_plan));
+    if (well || !refusal_) parts_->operation_log.end(number_);
+    if (!well && !is_usage_error(failure())) parts_->liveness.fail(failure());
+    if (well && bound_plan) parts_->path->give_back(std::move(bound_plan));
     StartedOperation::on_end(well);
   }
 
@@ -134,32 +140,32 @@ class CommOperation : public StartedOperation {
   virtual bool carry_out() { return (started_ || start()) && scheduled_.step(); }
   // After a refusal: whether nothing of the operation is left on this rank. Does not block.
   virtual bool clear_away() { return scheduled_.drain(); }
-  virtual std::unique_ptr<BoundPlan> take_bound_plan() { return comm_->path().take(call_, plan_); }
+  virtual std::unique_ptr<BoundPlan> take_bound_plan() { return parts_->path->take(call_, plan_); }
   const std::string& refusal() const { return *refusal_; }
 
   bool kept() const { return kept_; }
   bool started() const { return started_; }
   // Returns false while an earlier operation holds the tags.
   bool start() {
-    comm_->liveness().throw_if_failed();
-    comm_->liveness().throw_if_failed_before(call_.kind, number_);
-    OperationLog& log = comm_->operation_log();
+    parts_->liveness.throw_if_failed();
+    parts_->liveness.throw_if_failed_before(call_.kind, number_);
+    OperationLog& log = parts_->operation_log;
     // A rank that never waits receives notices here.
     if (number_ % kOperationsPerLook == 0) log.progress();
-    comm_->liveness().hear_after_pause();
-    comm_->liveness().throw_if_failed();
+    parts_->liveness.hear_after_pause();
+    parts_->liveness.throw_if_failed();
     if (const auto reason = log.refusal(number_)) throw UsageError(*reason);
     if (!log.may_start(number_)) return false;
     since_ns_ = now_ns();
     if (!scheduled_.has_bound_plan()) scheduled_.use(take_bound_plan());
-    scheduled_.use_tags(comm_->path().transport().tags().tag(number_));
+    scheduled_.use_tags(parts_->path->transport().tags().tag(number_));
     started_ = true;
     return true;
   }
 
   ScheduledCall scheduled_;
   const Call& call_ = scheduled_.call();
-  const std::shared_ptr<Communicator> comm_;
+  const std::shared_ptr<const MessageParts> parts_;
   const Plan plan_;
 
  private:
@@ -197,10 +203,10 @@ class CommOperation : public StartedOperation {
   }
 
   void look() {
-    OperationLog& log = comm_->operation_log();
+    OperationLog& log = parts_->operation_log;
     log.progress();
     log.answer(number_, scheduled_.signature());
-    comm_->liveness().throw_if_failed();
+    parts_->liveness.throw_if_failed();
     throw_if_lost();
     if (const auto reason = log.refusal(number_)) throw UsageError(*reason);
     if (const auto reason = log.disagreement(number_, scheduled_.signature())) {
@@ -208,16 +214,16 @@ class CommOperation : public StartedOperation {
     }
     if (told_ || !started_ || now_ns() - since_ns_ < kTellsAfterNs) return;
     told_ = true;
-    if (any_rank_failed() && comm_->liveness().find_lost()) return;  // see throw_if_failed_before()
+    if (any_rank_failed() && parts_->liveness.find_lost()) return;  // see throw_if_failed_before()
     log.tell_waiting(number_, scheduled_.signature());
   }
 
-  void throw_if_lost() { comm_->liveness().throw_if_lost({}, number_); }
+  void throw_if_lost() { parts_->liveness.throw_if_lost({}, number_); }
 
   void refuse(const char* reason) {
     refusal_ = reason;
     scheduled_.drain();  // receives nothing more, so that peers may be notified
-    comm_->agreement().leave(number_, reason);
+    leave_operation(parts_->owner.keep(*parts_), number_, reason);
   }
 
   // Waits until all ranks have come to this operation and know of its end, so that nothing of it is
@@ -226,7 +232,7 @@ class CommOperation : public StartedOperation {
     throw_if_left_by_all();
     if (++looks_ % kStepsPerLook != 0) return false;
     try {
-      comm_->liveness().throw_if_failed();
+      parts_->liveness.throw_if_failed();
       throw_if_lost();
     } catch (const PeerLost&) {
       throw_if_left_by_all();  // the peer may have ended after it left with the same error
@@ -236,8 +242,8 @@ class CommOperation : public StartedOperation {
   }
 
   void throw_if_left_by_all() {
-    comm_->operation_log().progress();
-    if (clear_away() && comm_->operation_log().settled(number_)) throw UsageError(*refusal_);
+    parts_->operation_log.progress();
+    if (clear_away() && parts_->operation_log.settled(number_)) throw UsageError(*refusal_);
   }
 
   // The most bytes that stay cached. What a longer call needs is made in less time than the call

@@ -5,8 +5,8 @@
 
 #include "base/errors.h"
 #include "comm/driving.h"
+#include "comm/families.h"
 #include "comm/fork_guard.h"
-#include "comm/mpi_handles.h"
 
 namespace gradred {
 namespace {
@@ -106,31 +106,6 @@ void require_running_mpi() {
   if (finalized != 0) throw UsageError("MPI is already finalised: no communication is possible");
 }
 
-void validate(const Call& call, int size) {
-  const bool reduces = call.kind == Kind::kAllreduce || call.kind == Kind::kReduceScatterBlock;
-  if (reduces && find_reduction(call.op, call.dtype) == nullptr) {
-    throw UsageError(std::string(name_of(call.dtype)) + " has no operation '" +
-                     std::string(name_of(call.op)) + "'");
-  }
-  if (call.kind == Kind::kBcast && (call.root < 0 || call.root >= size)) {
-    throw UsageError("root " + std::to_string(call.root) +
-                     " is not a rank of this communicator of " + std::to_string(size));
-  }
-  if (call.count > 0 && (call.in.data == nullptr || call.out.data == nullptr)) {
-    throw UsageError(std::to_string(call.count) + " elements at address 0: there is no memory");
-  }
-}
-
-Call planned(const Call& call, const Plan& plan) {
-  Call planned = call;
-  planned.path = plan.hash();
-  return planned;
-}
-
-Signature planned_signature(const Call& call, const Plan& plan) {
-  return planned(call, plan).signature();
-}
-
 std::shared_ptr<Communicator> Communicator::of(mpi::Handle comm) {
   const mpi::Mpi& mpi = mpi::get();
   comm = mpi.normalise(comm);
@@ -185,20 +160,19 @@ void Communicator::detach(void* attribute) noexcept {
 }
 
 Communicator::Communicator(mpi::Handle comm, int rank, int size)
-    : user_(comm),
-      rank_(rank),
-      size_(size),
-      node_only_(false),
+    : member_{comm, rank, size, false},
       settings_(settings()),
-      deterministic_(settings_.deterministic),
-      choice_(size, {settings_.plan, settings_.device_plan, settings_.slices, settings_.one_order}),
+      choice_(size, {settings_.plan, settings_.device_plan, settings_.slices, settings_.one_order},
+              plan_sources()),
       device_workspace_(rank, size, settings_.ipc_bytes, settings_.ipc_programs),
       liveness_(comm, rank, size, operation_log_) {
+  agreed_.deterministic = settings_.deterministic;
+  agreed_.starts = size == 1;
   observer_.profile(settings_.profile);
-  observer_.log_results(ResultLog::get(settings_, rank_, size_));
-  direct_ = size_ == 1 && observer_.idle();
+  observer_.log_results(ResultLog::get(settings_, rank, size));
+  direct_ = size == 1 && observer_.idle();
   choice_.place.why_no_memory = "no blocking call yet";
-  if (size_ == 1) choice_.settle(assumed_figures());
+  if (size == 1) choice_.settle(assumed_figures());
 }
 
 Communicator::~Communicator() {
@@ -210,7 +184,7 @@ Communicator::~Communicator() {
 // ---- calls ----------------------------------------------------------------------------------
 
 void Communicator::prepare(WaitHook& hook) {
-  if (size_ > 1 && !set_up_) set_up(hook);
+  if (size() > 1 && !agreed_.set_up) set_up(hook);
 }
 
 void Communicator::log_no_results() {
@@ -236,17 +210,30 @@ void Communicator::run_startable(const Call& call, WaitHook& hook) {
 }
 
 std::shared_ptr<StartedOperation> Communicator::start(const Call& call) {
-  liveness_.throw_if_failed();
-  // The call before may have failed while only a stream waited for it: its error is thrown here.
-  if (call.stream_order() != nullptr && node_path_.serves_all())
-    node_path_.node()->throw_if_poisoned();
+  dispatch_.throw_if_failed(call);
   return dispatch_.start(call, direct_ ? nullptr : observer_.observation(call));
 }
 
-bool Communicator::starts() const {
-  if (size_ == 1 || node_only_) return true;
-  if (!set_up_) return false;
-  return (node_path_.serves_all() && starts_in_memory_) || (threads_drive_ && has_messages());
+// ---- what the ranks agree on ----------------------------------------------------------------
+
+void Communicator::agree(const Signature& signature, WaitHook& hook) {
+  prepare(hook);
+  agreement_.agree(signature, hook);
+}
+
+void Communicator::agree_on_init(const Call& call, WaitHook& hook) {
+  prepare(hook);
+  agreement_.agree_on_init(call, hook);
+}
+
+void Communicator::leave_to_mpi(Kind kind, std::uint64_t detail, WaitHook& hook) {
+  prepare(hook);
+  agreement_.leave_to_mpi(kind, detail, hook);
+}
+
+void Communicator::refuse(std::string_view reason, WaitHook& hook) {
+  prepare(hook);
+  agreement_.refuse(reason, hook);
 }
 
 }  // namespace gradred

@@ -2,7 +2,6 @@
 // which handles one subject (docs/design/core.md).
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -17,19 +16,20 @@
 #include "comm/device_workspace.h"
 #include "comm/dispatch.h"
 #include "comm/library_operation.h"
+#include "comm/member.h"
 #include "comm/message_operations.h"
 #include "comm/mpi_operation.h"
 #include "comm/node_path.h"
 #include "comm/observer.h"
 #include "comm/operation_log.h"
 #include "comm/owner.h"
+#include "comm/parts.h"
 #include "comm/path.h"
 #include "comm/plan_choice.h"
 #include "comm/registry.h"
 #include "comm/settings.h"
 #include "comm/started.h"
 #include "comm/waiting.h"
-#include "engine/engine.h"
 #include "node/group.h"
 #include "plan/plan.h"
 
@@ -63,12 +63,12 @@ class Communicator final : public Owner {
     return std::static_pointer_cast<Communicator>(shared_from_this());
   }
 
-  int rank() const { return rank_; }
-  int size() const { return size_; }
-  mpi::Handle handle() const { return user_; }
+  int rank() const { return member_.rank; }
+  int size() const { return member_.size; }
+  mpi::Handle handle() const { return member_.comm; }
   bool& inside_call() { return inside_call_; }
   // Whether the MPI knows nothing of this communicator, because shrink() or connect() has made it.
-  bool node_only() const { return node_only_; }
+  bool node_only() const { return member_.node_only; }
   const Settings& own_settings() const { return settings_; }
   // `called`: by rank, the number that error texts use for it. Only before the communicator is
   // used.
@@ -102,37 +102,35 @@ class Communicator final : public Owner {
 
   // ---- what the ranks have agreed on ------------------------------------------------------------
 
-  // Whether a blocking call has set up what gradred needs. Always true without an MPI.
-  bool is_set_up() const { return set_up_; }
-  std::uint64_t key() const { return key_; }  // the same on all ranks; 0 before set-up
-  bool deterministic() const { return deterministic_; }
+  bool is_set_up() const { return agreed_.set_up; }
+  std::uint64_t key() const { return agreed_.key; }
+  bool deterministic() const { return agreed_.deterministic; }
   const Place& place() const { return choice_.place; }
-  // Whether thread_may_drive() holds on all ranks, and whether may_start_on_node() does.
-  bool threads_drive() const { return threads_drive_; }
-  bool starts_in_memory() const { return starts_in_memory_; }
-  // Whether gradred itself carries out nonblocking calls; all ranks decide alike. Otherwise, and
-  // always before the set-up, the MPI carries them out.
-  bool starts() const;
+  bool threads_drive() const { return agreed_.threads_drive; }
+  bool starts() const { return agreed_.starts; }
+
+  // As in Agreement. Those that block first set up what gradred needs.
+  void agree(const Signature& signature, WaitHook& hook);
+  void agree_on_init(const Call& call, WaitHook& hook);
+  void leave_to_mpi(Kind kind, std::uint64_t detail, WaitHook& hook);
+  void refuse(std::string_view reason, WaitHook& hook);
+  void refuse_started(std::string_view reason) { agreement_.refuse_started(reason); }
 
   // ---- its parts --------------------------------------------------------------------------------
 
   CommLiveness& liveness() { return liveness_; }
   PlanChoice& choice() { return choice_; }
-  Agreement& agreement() { return agreement_; }
   Dispatch& dispatch() { return dispatch_; }
-  // Through the memory of this rank's host. The shared pointer keeps the communicator alive.
+  // Through the memory of this rank's host.
   NodePath& node_path() { return node_path_; }
   const NodePath& node_path() const { return node_path_; }
-  std::shared_ptr<NodePath> shared_node_path() { return keep(node_path_); }
   // Over messages: path() may be called only if has_messages().
   bool has_messages() const { return path_ != nullptr; }
   SchedulePath& path() { return *path_; }
   OperationLog& operation_log() { return operation_log_; }
-  MessageOperations& messages() { return messages_; }
-  // By the MPI, or by libraries on devices.
+  // What the MPI carries out.
   OperationsOnMpi& on_mpi() { return on_mpi_; }
-  Libraries& libraries() { return libraries_; }
-  DeviceWorkspace& device_workspace() { return device_workspace_; }
+  const Parts& parts() const { return parts_; }
 
  private:
   void set_up(WaitHook& hook);
@@ -141,17 +139,11 @@ class Communicator final : public Owner {
   Figures figures(SetUpCalls& calls, WaitHook& hook);
   void adopt(Established& made);
 
-  const mpi::Handle user_;
-  const int rank_, size_;
-  const bool node_only_;
-  const Settings settings_;     // this rank's, when it first saw the communicator
-  bool deterministic_;          // rank 0's after set-up
-  bool direct_ = false;         // set up, and no call is observed
-  bool inside_call_ = false;    // for the caller: see python/one_thread.h
-  bool threads_drive_ = false;  // agreed on, like the next two
-  bool starts_in_memory_ = false;
-  std::uint64_t key_ = 0;
-  std::atomic<bool> set_up_{false};
+  const Member member_;
+  const Settings settings_;  // this rank's, when it first saw the communicator
+  Agreed agreed_;
+  bool direct_ = false;       // set up, and no call is observed
+  bool inside_call_ = false;  // for the caller: see python/one_thread.h
   std::mutex set_up_mutex_;
   PlanChoice choice_;
   std::unique_ptr<TagRange> tag_range_;
@@ -161,36 +153,27 @@ class Communicator final : public Owner {
   Libraries libraries_;
   NodePath node_path_{operation_log_};
   OperationsOnMpi on_mpi_;
-  Observer observer_{*this};
   CommLiveness liveness_;
   // The parts below use all of the above.
-  Agreement agreement_{*this};
-  Dispatch dispatch_{*this};
-  MessageOperations messages_{*this};
+  const Parts parts_{{*this, member_, choice_.place, liveness_, operation_log_, node_path_, path_},
+                     agreed_,
+                     settings_,
+                     choice_,
+                     agreement_,
+                     messages_,
+                     on_mpi_,
+                     libraries_,
+                     device_workspace_};
+  Agreement agreement_{parts_};
+  MessageOperations messages_{parts_, agreement_};
+  Dispatch dispatch_{parts_};
+  Observer observer_{parts_, dispatch_};
 };
 
 // ---- inline, because short calls pass through it ------------------------------------------------
 
-inline bool Dispatch::starts_on_node(const Call& call) const {
-  return comm_.choice().takes_usual(call) && comm_.node_path().serves_all() &&
-         comm_.starts_in_memory();
-}
-
-inline bool Dispatch::may_start_short(const Call& call) const {
-  return starts_on_node(call) && call.op != Op::kPremul && !comm_.node_path().queue().any() &&
-         !comm_.operation_log().has_failed();
-}
-
 inline std::shared_ptr<StartedOperation> Communicator::start_unless_ended(const Call& call) {
   return direct_ && dispatch_.may_start_short(call) ? dispatch_.start_short(call) : start(call);
 }
-
-// Throws UsageError if the type lacks the operation, the root is not a rank, or a buffer has no
-// address.
-void validate(const Call& call, int size);
-
-// The call with its plan, and the signature of it that the ranks compare.
-Call planned(const Call& call, const Plan& plan);
-Signature planned_signature(const Call& call, const Plan& plan);
 
 }  // namespace gradred

@@ -7,12 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/call.h"
 #include "plan/device_figures.h"
 
 namespace gradred {
-
-class Communicator;
 
 class DevicePlans {
  public:
@@ -44,9 +41,5 @@ class DevicePlans {
   std::vector<Size> sizes_;  // the shortest first
   bool tried_ = false;
 };
-
-// Blocking and collective, at the first call on arrays in device memory. The communicator's
-// PlanChoice gets what this measures, or what rank 0 has in its file.
-void measure_device_plans(Communicator& comm, Memory memory, WaitHook& hook);
 
 }  // namespace gradred

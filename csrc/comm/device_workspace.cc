@@ -18,12 +18,12 @@ bool is_aligned(const Call& call) {
 
 }  // namespace
 
-Workspace* DeviceWorkspace::find(const Call& call, const Plan& plan) {
+Workspace* DeviceWorkspace::find(const Call& call, ArrayAccess access) {
   const Memory memory = call.out.memory;
   if (call.stream_order() != nullptr)
     return nullptr;  // the thread that advances the call must not ask the device for anything
   if (memory.is_host()) return nullptr;
-  why_not_wanted_ = why_not_wanted(call, plan);
+  why_not_wanted_ = why_not_wanted(call, access);
   if (why_not_wanted_ != nullptr) return nullptr;
   if (call.op == Op::kPremul && !is_aligned(call)) return nullptr;
   if (device_ == nullptr) {  // only the first such call tries
@@ -43,10 +43,10 @@ Workspace* DeviceWorkspace::find(const Call& call, const Plan& plan) {
 }
 
 // Returns nullptr if the call wants a workspace, else the reason why it wants none.
-const char* DeviceWorkspace::why_not_wanted(const Call& call, const Plan& plan) const {
+const char* DeviceWorkspace::why_not_wanted(const Call& call, ArrayAccess access) const {
   if (bytes_ == 0) return "GRADRED_IPC_BYTES is none";
   if (size_ == 1) return "one rank has no peers";
-  if (!plan.family->shares_devices()) return "the plan goes through it";
+  if (access != ArrayAccess::kDevices) return "the plan goes through it";
   if (call.kind != Kind::kBcast && call.input_memory() != call.out.memory) {
     return "input and result of the last call lay in different memories";
   }

@@ -6,9 +6,8 @@
 #include <memory>
 #include <string>
 
-#include "comm/call.h"
+#include "comm/family.h"
 #include "memory/workspace.h"
-#include "plan/plan.h"
 
 namespace gradred {
 
@@ -22,14 +21,15 @@ class DeviceWorkspace {
   DeviceWorkspace(int rank, int size, std::size_t bytes, bool programs)
       : rank_(rank), size_(size), bytes_(bytes), programs_(programs) {}
 
-  // The workspace for this call, made at the first such call; nullptr: the arrays go through host
-  // memory. Inside the operation the ranks exchange what else they need for it.
-  Workspace* find(const Call& call, const Plan& plan);
+  // The workspace for this call, which a family takes with `access`, made at the first such call;
+  // nullptr: the arrays go through host memory. Inside the operation the ranks exchange what else
+  // they need for it.
+  Workspace* find(const Call& call, ArrayAccess access);
   std::string text() const;  // in words, how such calls have gone
 
  private:
   std::string text_of_arrays() const;
-  const char* why_not_wanted(const Call& call, const Plan& plan) const;
+  const char* why_not_wanted(const Call& call, ArrayAccess access) const;
 
   const int rank_, size_;
   const std::size_t bytes_;

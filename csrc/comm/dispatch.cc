@@ -1,10 +1,10 @@
 #include "comm/dispatch.h"
 
 #include "base/errors.h"
-#include "comm/communicator.h"
-#include "comm/device_plans.h"
+#include "comm/agreement.h"
 #include "comm/driving.h"
 #include "comm/families.h"
+#include "comm/measuring_devices.h"
 #include "comm/staged_calls.h"
 #include "comm/waiting.h"
 
@@ -14,30 +14,30 @@ namespace gradred {
 
 void Dispatch::run(const Call& call, WaitHook& hook) {
   count_operation(hook);
-  PlanChoice& choice = comm_.choice();
+  const PlanChoice& choice = parts_.choice;
   if (choice.takes_usual(call)) [[likely]] {
     const Plan& usual = *choice.usual();
-    return usual.family->run(comm_, usual, call, hook);
+    return family_of(usual).run(parts_, usual, call, hook);
   }
   if (choice.measures_devices() && !choice.device_plans.tried() && !call.out.memory.is_host() &&
-      call.plan == nullptr && comm_.size() > 1) {
-    measure_device_plans(comm_, call.out.memory, hook);
+      call.plan == nullptr && parts_.member.size > 1) {
+    measure_device_plans(parts_, call.out.memory, [&](const Call& made) { run(made, hook); });
   }
   const std::shared_ptr<const Plan> plan = plan_or_refuse(call, hook);
-  if (is_staged(call, *plan)) return run_staged(comm_, call, *plan, hook);
-  plan->family->run(comm_, *plan, call, hook);
+  if (is_staged(call, *plan)) return run_staged(parts_, call, *plan, hook);
+  family_of(*plan).run(parts_, *plan, call, hook);
 }
 
 // If this rank's call has no plan, the peers' calls fail with the same error.
 std::shared_ptr<const Plan> Dispatch::plan_or_refuse(const Call& call, WaitHook& hook) {
   try {
-    auto plan = comm_.choice().plan_for(call, true);
-    plan->family->check(comm_, call);
+    auto plan = parts_.choice.plan_for(call, true);
+    family_of(*plan).check(parts_, call);
     return plan;
   } catch (const UsageError& error) {
-    const std::string who_asks = comm_.choice().who_asks(call);
+    const std::string who_asks = parts_.choice.who_asks(call);
     const std::string objection = error.what() + who_asks;
-    comm_.agreement().refuse(objection, hook);
+    parts_.agreement.refuse(objection, hook);
     if (who_asks.empty()) throw;
     throw UsageError(objection);
   }
@@ -46,7 +46,7 @@ std::shared_ptr<const Plan> Dispatch::plan_or_refuse(const Call& call, WaitHook&
 void Dispatch::run_startable(const Call& call, WaitHook& hook) {
   count_operation(hook);
   if (starts_on_node(call)) [[likely]] {
-    return comm_.node_path().run(call, hook);
+    return parts_.node_path.run(call, hook);
   }
   Call waited = call;
   waited.waited = true;
@@ -57,24 +57,25 @@ void Dispatch::run_startable(const Call& call, WaitHook& hook) {
 
 // Messages move by MPI calls, which the progress thread must be allowed to make.
 bool Dispatch::starts_by(const Plan& plan) const {
-  return comm_.starts() && (!plan.family->sends(comm_.place()) || comm_.threads_drive());
+  return parts_.agreed.starts &&
+         (!family_of(plan).sends(parts_.place) || parts_.agreed.threads_drive);
 }
 
 bool Dispatch::keeps_streams(const Call& call) const {
   try {
-    if (!comm_.starts()) return false;
-    const std::shared_ptr<const Plan> plan = comm_.choice().plan_for(call, false);
-    return plan->family->keeps_streams() && starts_by(*plan);
+    if (!parts_.agreed.starts) return false;
+    const std::shared_ptr<const Plan> plan = parts_.choice.plan_for(call, false);
+    return family_of(*plan).access(call) == ArrayAccess::kStreamOrder && starts_by(*plan);
   } catch (const UsageError&) {
     return false;
   }
 }
 
 const Family* Dispatch::family_for(const Call& call, bool started) const {
-  if (started && !comm_.starts()) return &mpi_family();
+  if (started && !parts_.agreed.starts) return &mpi_family();
   try {
-    const std::shared_ptr<const Plan> plan = comm_.choice().plan_for(call, !started);
-    return !started || starts_by(*plan) ? plan->family : &mpi_family();
+    const std::shared_ptr<const Plan> plan = parts_.choice.plan_for(call, !started);
+    return !started || starts_by(*plan) ? &family_of(*plan) : &mpi_family();
   } catch (const UsageError&) {
     return nullptr;
   }
@@ -82,7 +83,7 @@ const Family* Dispatch::family_for(const Call& call, bool started) const {
 
 bool Dispatch::should_tell_of_mpi() {
   constexpr unsigned kMany = 16;  // a few may come before the first blocking call
-  if (comm_.rank() != 0 || told_of_mpi_ || started_on_mpi_ < kMany) return false;
+  if (parts_.member.rank != 0 || told_of_mpi_ || started_on_mpi_ < kMany) return false;
   told_of_mpi_ = true;
   return true;
 }

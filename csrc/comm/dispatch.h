@@ -6,24 +6,31 @@
 #include <memory>
 
 #include "comm/call.h"
-#include "plan/plan.h"
+#include "comm/family.h"
+#include "comm/member.h"
+#include "comm/node_path.h"
+#include "comm/operation_log.h"
+#include "comm/parts.h"
+#include "comm/plan_choice.h"
 
 namespace gradred {
 
-class Communicator;
 class NodeOperation;
 class Observation;
 
 class Dispatch {
  public:
-  explicit Dispatch(Communicator& comm) : comm_(comm) {}
+  explicit Dispatch(const Parts& parts) : parts_(parts) {}
 
   // Blocking, as Communicator::run() and run_startable().
   void run(const Call& call, WaitHook& hook);
   void run_startable(const Call& call, WaitHook& hook);
   // As Communicator::start(). `observation`: nullptr if the call is not observed.
+  // throw_if_failed() comes first.
   std::shared_ptr<StartedOperation> start(const Call& call,
                                           const std::shared_ptr<Observation>& observation);
+  // Throws the error that ended the communicator, if it is known.
+  void throw_if_failed(const Call& call) const;
   // For calls that are not observed: whether the call can go ahead at once, and the start of such a
   // call, which returns nullptr if the call has ended well.
   bool may_start_short(const Call& call) const;
@@ -49,10 +56,22 @@ class Dispatch {
   void launch(const std::shared_ptr<StartedOperation>& operation, const Call& call);
   void care_for(const std::shared_ptr<StartedOperation>& operation, const Call& call);
 
-  Communicator& comm_;
+  const Parts parts_;                     // not a reference: short calls look into it
   std::shared_ptr<NodeOperation> spare_;  // reused by the next start_short()
   unsigned started_on_mpi_ = 0;           // before a blocking call has set up the rest
   bool told_of_mpi_ = false;
 };
+
+// ---- inline, because short calls pass through it ------------------------------------------------
+
+inline bool Dispatch::starts_on_node(const Call& call) const {
+  return parts_.choice.takes_usual(call) && parts_.node_path.serves_all() &&
+         parts_.agreed.starts_in_memory;
+}
+
+inline bool Dispatch::may_start_short(const Call& call) const {
+  return starts_on_node(call) && call.op != Op::kPremul && !parts_.node_path.queue().any() &&
+         !parts_.operation_log.has_failed();
+}
 
 }  // namespace gradred

@@ -1,23 +1,32 @@
 #include "comm/families.h"
 
+#include <algorithm>
 #include <array>
 
-#include "comm/call.h"
-
 namespace gradred {
+namespace {
 
-bool Family::reads(const Call& call) const { return call.on_host(); }
+constexpr std::size_t kCount = 8;
 
 // If two plans cost the same, the selector takes the first in this order.
-Families plan_families() {
-  static const std::array<const Family*, 8> table = {
+const std::array<const Family*, kCount>& table() {
+  static const std::array<const Family*, kCount> table = {
       &copy_family(), &node_family(), &hierarchical_family(), &schedule_family(),
       &mpi_family(),  &nccl_family(), &one_shot_family(),     &two_shot_family()};
   return table;
 }
 
-const char* plan_of_agreements(const Place& place) {
-  return place.hosts_share_memory() ? kHierarchical.data() : "recursive_doubling";
+}  // namespace
+
+Families plan_families() { return table(); }
+
+PlanSources plan_sources() {
+  static const auto sources = [] {
+    std::array<const PlanSource*, kCount> all{};
+    std::ranges::copy(table(), all.begin());
+    return all;
+  }();
+  return sources;
 }
 
 }  // namespace gradred

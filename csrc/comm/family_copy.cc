@@ -1,9 +1,9 @@
 // Plan "copy": for one rank, which has nobody to exchange data with.
 #include <cstring>
 
-#include "comm/communicator.h"
+#include "comm/comm_liveness.h"
 #include "comm/families.h"
-#include "comm/scheduled.h"
+#include "comm/scaling.h"
 #include "comm/started.h"
 
 namespace gradred {
@@ -19,9 +19,9 @@ void run_alone(const Call& call) {
 
 class Copying final : public StartedOperation {
  public:
-  Copying(std::shared_ptr<Communicator> comm, const Call& call)
-      : comm_(std::move(comm)), call_(call) {}
-  std::string waiter() const override { return comm_->liveness().own_name(); }
+  Copying(std::shared_ptr<const CommLiveness> liveness, const Call& call)
+      : liveness_(std::move(liveness)), call_(call) {}
+  std::string waiter() const override { return liveness_->own_name(); }
   std::string waits_for() const override { return "nobody: it is alone"; }
 
  protected:
@@ -33,7 +33,7 @@ class Copying final : public StartedOperation {
   void withdraw() noexcept override {}
 
  private:
-  const std::shared_ptr<Communicator> comm_;
+  const std::shared_ptr<const CommLiveness> liveness_;
   const Call call_;
 };
 
@@ -51,15 +51,18 @@ class CopyFamily final : public Family {
     return "there are " + std::to_string(place.size) + " ranks";
   }
   std::vector<Plan> offers(const Question&, const Place&) const override {
-    return {{.family = this, .name = "copy", .reason = "one rank", .one_order = true}};
+    return {{.source = this, .name = "copy", .reason = "one rank", .one_order = true}};
   }
 
-  void run(Communicator&, const Plan&, const Call& call, WaitHook&) const override {
+  ArrayAccess access(const Call& call) const override {
+    return direct_or(ArrayAccess::kCopied, call, call.on_host());
+  }
+  void run(const Parts&, const Plan&, const Call& call, WaitHook&) const override {
     run_alone(call);
   }
-  std::shared_ptr<StartedOperation> operation(Communicator& comm, const Plan&,
+  std::shared_ptr<StartedOperation> operation(const Parts& parts, const Plan&,
                                               const Call& call) const override {
-    return std::make_shared<Copying>(comm.shared(), call);
+    return std::make_shared<Copying>(parts.owner.keep(parts.liveness), call);
   }
 };
 

@@ -3,8 +3,9 @@
 #include <algorithm>
 
 #include "comm/comm_operation.h"
-#include "comm/communicator.h"
 #include "comm/families.h"
+#include "comm/message_operations.h"
+#include "comm/plan_choice.h"
 
 namespace gradred {
 namespace {
@@ -109,15 +110,17 @@ class HierarchicalFamily final : public Family {
     return found;
   }
 
-  bool flows(const Call& call) const override { return call.may_flow(); }
-  void run(Communicator& comm, const Plan& plan, const Call& call, WaitHook& hook) const override {
-    if (!comm.place().hosts_share_memory()) return comm.messages().run(call, plan, hook);
-    comm.messages().run_hierarchical(call, plan, hook);
+  ArrayAccess access(const Call& call) const override {
+    return direct_or(ArrayAccess::kPieces, call, call.on_host());
   }
-  std::shared_ptr<StartedOperation> operation(Communicator& comm, const Plan& plan,
+  void run(const Parts& parts, const Plan& plan, const Call& call, WaitHook& hook) const override {
+    if (!parts.place.hosts_share_memory()) return parts.messages.run(call, plan, hook);
+    parts.messages.run_hierarchical(call, plan, hook);
+  }
+  std::shared_ptr<StartedOperation> operation(const Parts& parts, const Plan& plan,
                                               const Call& call) const override {
-    if (!comm.place().hosts_share_memory()) return comm.messages().start(call, plan);
-    return comm.messages().start_hierarchical(call, plan);
+    if (!parts.place.hosts_share_memory()) return parts.messages.start(call, plan);
+    return parts.messages.start_hierarchical(call, plan);
   }
 
  private:
@@ -134,7 +137,7 @@ class HierarchicalFamily final : public Family {
                           : place.costs->of(question.collective, kHierarchical, parameters);
     const Figures& figures = place.costs->figures();
     const std::size_t bytes = question.vector_bytes(place.size);
-    Plan plan{.family = this, .name = std::string(kHierarchical), .parameters = parameters};
+    Plan plan{.source = this, .name = std::string(kHierarchical), .parameters = parameters};
     plan.label = plan.name + " " + across + (leaders == 1 ? " by leaders" : " by all");
     const bool by_memory = place.hosts_share_memory() && place.topology.hosts < place.size;
     plan.slices = pieces_of(question, cost, figures.model, by_memory ? kMostPieces : kMostSlices);

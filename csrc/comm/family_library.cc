@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "base/errors.h"
-#include "comm/communicator.h"
 #include "comm/families.h"
+#include "comm/library_operation.h"
 #include "comm/waiting.h"
 
 namespace gradred {
@@ -47,25 +47,25 @@ class LibraryFamily final : public Family {
   }
 
   std::vector<Plan> offers(const Question&, const Place&) const override {
-    Plan plan{.family = this, .name = std::string(name_), .reason = "as asked"};
+    Plan plan{.source = this, .name = std::string(name_), .reason = "as asked"};
     plan.seconds = std::numeric_limits<double>::infinity();
     return {plan};
   }
 
-  bool reads(const Call&) const override { return true; }  // check() refuses what it cannot serve
+  // check() refuses what it cannot serve.
+  ArrayAccess access(const Call&) const override { return ArrayAccess::kStreamOrder; }
   bool rivals_on_devices(bool) const override { return true; }
-  bool keeps_streams() const override { return true; }
-  void check(Communicator& comm, const Call& call) const override {
-    const std::string why = comm.libraries().ranks(name_, kind_).why_not(call);
+  void check(const Parts& parts, const Call& call) const override {
+    const std::string why = parts.libraries.ranks(name_, kind_).why_not(call);
     if (why.empty()) return;
     throw UsageError("plan '" + std::string(name_) + "' cannot serve this call: " + why);
   }
-  void run(Communicator& comm, const Plan& plan, const Call& call, WaitHook& hook) const override {
-    wait_for(*library_operation(comm, call, plan, kind_), hook);
+  void run(const Parts& parts, const Plan& plan, const Call& call, WaitHook& hook) const override {
+    wait_for(*library_operation(parts, call, plan, kind_), hook);
   }
-  std::shared_ptr<StartedOperation> operation(Communicator& comm, const Plan& plan,
+  std::shared_ptr<StartedOperation> operation(const Parts& parts, const Plan& plan,
                                               const Call& call) const override {
-    return library_operation(comm, call, plan, kind_);
+    return library_operation(parts, call, plan, kind_);
   }
 
  private:

@@ -4,7 +4,6 @@
 
 #include "comm/families.h"
 #include "comm/mpi_operation.h"
-#include "comm/settings.h"
 #include "comm/started.h"
 
 namespace gradred {
@@ -24,7 +23,6 @@ class MpiFamily final : public Family {
   std::string_view medium() const override { return "mpi"; }
   const char* traced_as() const override { return "the MPI"; }
   Went went() const override { return Went::kMpi; }
-  bool leaves_to_mpi() const override { return true; }
   std::vector<std::string> plans(Collective) const override { return {"mpi"}; }
 
   std::optional<std::string> why_not(const Question& question, const Place& place) const override {
@@ -36,7 +34,7 @@ class MpiFamily final : public Family {
   // If its cost was not measured, it is chosen if it is named, or if no other plan can serve the
   // call.
   std::vector<Plan> offers(const Question& question, const Place& place) const override {
-    Plan plan{.family = this, .name = "mpi"};
+    Plan plan{.source = this, .name = "mpi"};
     plan.reason = question.plan.empty() ? "nothing of gradred's own can serve" : "as asked";
     plan.seconds = std::numeric_limits<double>::infinity();
     const Figures& figures = place.costs->figures();
@@ -51,29 +49,24 @@ class MpiFamily final : public Family {
 
   // Needs an MPI that knows device memory. It is not given what gradred itself would have to scale
   // or cut there.
-  bool reads(const Call& call) const override {
+  ArrayAccess access(const Call& call) const override {
     const bool scales = call.op == Op::kAvg || call.op == Op::kPremul;
     const bool cuts = call.kind == Kind::kReduceScatterBlock;
-    return call.on_host() || (!scales && !cuts && mpi_reads_devices());
+    const bool reads = call.on_host() || (!scales && !cuts && mpi_reads_devices());
+    return direct_or(ArrayAccess::kCopiedBefore, call, reads);
   }
   bool rivals_on_devices(bool mpi_reads) const override { return mpi_reads; }
-  void check(Communicator&, const Call& call) const override { check_mpi_call(call); }
-  void run(Communicator& comm, const Plan& plan, const Call& call, WaitHook& hook) const override {
-    run_agreed_on_mpi(comm, call, plan, hook);
+  void check(const Parts&, const Call& call) const override { check_mpi_call(call); }
+  void run(const Parts& parts, const Plan& plan, const Call& call, WaitHook& hook) const override {
+    run_agreed_on_mpi(parts, call, plan, hook);
   }
-  std::shared_ptr<StartedOperation> operation(Communicator& comm, const Plan&,
+  std::shared_ptr<StartedOperation> operation(const Parts& parts, const Plan&,
                                               const Call& call) const override {
-    return mpi_operation(comm, call);
+    return mpi_operation(parts, call);
   }
 };
 
 }  // namespace
-
-bool mpi_reads_devices() {
-  if (settings().mpi_reads_devices) return *settings().mpi_reads_devices;
-  const auto query = mpi::get().call.Query_cuda_support;
-  return query != nullptr && query() == 1;
-}
 
 const Family& mpi_family() {
   static const MpiFamily family;

@@ -1,7 +1,7 @@
 // Plan "node": all ranks share memory, and the operations of their node group do the work.
-#include "comm/communicator.h"
 #include "comm/families.h"
 #include "comm/node_operation.h"
+#include "comm/node_path.h"
 #include "node/layout.h"
 
 namespace gradred {
@@ -44,22 +44,23 @@ class NodeFamily final : public Family {
 
   // No message is faster than memory that both ranks share.
   std::vector<Plan> offers(const Question& question, const Place& place) const override {
-    Plan plan{.family = this, .name = "node", .reason = "all ranks share memory"};
+    Plan plan{.source = this, .name = "node", .reason = "all ranks share memory"};
     plan.specification = specification(question, place.size);
     plan.one_order = true;  // the order of the ranks
     plan.seconds = 0;
     return {plan};
   }
 
-  bool flows(const Call& call) const override { return call.may_flow(); }
-  bool shares_devices() const override { return true; }
-
-  void run(Communicator& comm, const Plan&, const Call& call, WaitHook& hook) const override {
-    comm.node_path().run(call, hook);
+  ArrayAccess access(const Call& call) const override {
+    return direct_or(ArrayAccess::kDevices, call, call.on_host());
   }
-  std::shared_ptr<StartedOperation> operation(Communicator& comm, const Plan&,
+
+  void run(const Parts& parts, const Plan&, const Call& call, WaitHook& hook) const override {
+    parts.node_path.run(call, hook);
+  }
+  std::shared_ptr<StartedOperation> operation(const Parts& parts, const Plan&,
                                               const Call& call) const override {
-    return enqueue(comm.shared_node_path(), call);
+    return enqueue(parts.owner.keep(parts.node_path), call);
   }
 };
 

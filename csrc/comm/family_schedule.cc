@@ -2,8 +2,9 @@
 #include <algorithm>
 
 #include "comm/comm_operation.h"
-#include "comm/communicator.h"
 #include "comm/families.h"
+#include "comm/message_operations.h"
+#include "comm/plan_choice.h"
 
 namespace gradred {
 namespace {
@@ -59,17 +60,18 @@ class ScheduleFamily final : public Family {
     return found;
   }
 
-  bool reads(const Call& call) const override {
+  ArrayAccess access(const Call& call) const override {
     const Memory result = call.out.memory;
-    return call.input_memory() == result && (result.is_host() || result.device()->reduces());
+    const bool reads =
+        call.input_memory() == result && (result.is_host() || result.device()->reduces());
+    return direct_or(ArrayAccess::kPieces, call, reads);
   }
-  bool flows(const Call& call) const override { return call.may_flow(); }
-  void run(Communicator& comm, const Plan& plan, const Call& call, WaitHook& hook) const override {
-    comm.messages().run(call, plan, hook);
+  void run(const Parts& parts, const Plan& plan, const Call& call, WaitHook& hook) const override {
+    parts.messages.run(call, plan, hook);
   }
-  std::shared_ptr<StartedOperation> operation(Communicator& comm, const Plan& plan,
+  std::shared_ptr<StartedOperation> operation(const Parts& parts, const Plan& plan,
                                               const Call& call) const override {
-    return comm.messages().start(call, plan);
+    return parts.messages.start(call, plan);
   }
 
  private:
@@ -79,7 +81,7 @@ class ScheduleFamily final : public Family {
     const Cost& cost = place.costs->of(question.collective, name, parameters);
     const Figures& figures = place.costs->figures();
     const std::size_t bytes = question.vector_bytes(place.size);
-    Plan plan{.family = this, .name = name, .label = name, .parameters = parameters};
+    Plan plan{.source = this, .name = name, .label = name, .parameters = parameters};
     plan.slices = slices_of(question, cost, figures.model);
     plan.seconds =
         cost.seconds(bytes, figures.model, plan.slices) * figures.correction(bytes, plan.label);
@@ -91,7 +93,7 @@ class ScheduleFamily final : public Family {
   }
 
   Plan own(const Question& question) const {
-    Plan plan{.family = this, .name = question.own->name, .reason = "the caller's own schedule"};
+    Plan plan{.source = this, .name = question.own->name, .reason = "the caller's own schedule"};
     plan.slices = std::clamp<std::size_t>(question.slices, 1, question.most_slices);
     return plan;
   }

@@ -4,7 +4,9 @@
 #include "base/clock.h"
 #include "comm/communicator.h"
 #include "comm/driving.h"
+#include "comm/families.h"
 #include "comm/measuring.h"
+#include "comm/process_trace.h"
 #include "comm/set_up.h"
 
 namespace gradred {
@@ -13,7 +15,7 @@ namespace gradred {
 void Communicator::set_up(WaitHook& hook) {
   hook.long_work();
   const std::lock_guard lock(set_up_mutex_);
-  if (set_up_) return;
+  if (agreed_.set_up) return;
   liveness_.throw_if_failed_before("the first call on a communicator");
   liveness_.throw_if_failed();
   try {
@@ -22,7 +24,9 @@ void Communicator::set_up(WaitHook& hook) {
     liveness_.fail(std::current_exception());
     throw;
   }
-  set_up_ = true;
+  agreed_.set_up = true;
+  agreed_.starts = (node_path_.serves_all() && agreed_.starts_in_memory) ||
+                   (agreed_.threads_drive && has_messages());
 }
 
 void Communicator::set_up_parts(WaitHook& hook) {
@@ -32,7 +36,7 @@ void Communicator::set_up_parts(WaitHook& hook) {
   // done so.
   drive();
   Registry::get().reap();
-  SetUpCalls calls(user_, rank_, size_, hook, liveness_.names());
+  SetUpCalls calls(handle(), rank(), size(), hook, liveness_.names());
   SetUp set_up(calls, settings_, choice_);
   try {
     set_up.run();
@@ -50,17 +54,17 @@ void Communicator::set_up_parts(WaitHook& hook) {
   }
   choice_.settle(found);
   observer_.profile(set_up.profiles);
-  observer_.set_up(calls, decorations(settings_, rank_, size_).trace, begin);
+  observer_.set_up(calls, process_trace(settings_, rank(), size()), begin);
   direct_ = observer_.idle();
 }
 
 void Communicator::adopt(Established& made) {
   choice_.wish = std::move(made.wish);
   choice_.place = std::move(made.place);
-  key_ = made.key;
-  deterministic_ = made.deterministic;
-  threads_drive_ = made.threads_drive;
-  starts_in_memory_ = made.starts_on_node;
+  agreed_.key = made.key;
+  agreed_.deterministic = made.deterministic;
+  agreed_.threads_drive = made.threads_drive;
+  agreed_.starts_in_memory = made.starts_on_node;
   tag_range_ = std::move(made.tag_range);
   path_ = std::move(made.path);
   node_path_.open(std::move(made.node), std::move(made.host), made.spins);
@@ -69,8 +73,9 @@ void Communicator::adopt(Established& made) {
 
 Figures Communicator::figures(SetUpCalls& calls, WaitHook& hook) {
   Trials trials;
+  trials.sources = plan_sources();
   trials.run = [&](const Call& call, const Plan& plan) {
-    plan.family->run(*this, plan, call, hook);
+    family_of(plan).run(parts_, plan, call, hook);
   };
   if (node_path_.host() != nullptr) {
     trials.meet_on_host = [&] { node_path_.agree({}, hook); };

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <utility>
 
-#include "comm/node_call.h"
+#include "comm/scaling.h"
 #include "schedule/algorithms.h"
 
 namespace gradred {
@@ -16,11 +16,12 @@ std::size_t count_of_vector(const Call& call, int size) {
 
 }  // namespace
 
-HierarchicalOperation::HierarchicalOperation(std::shared_ptr<Communicator> comm, const Call& call,
-                                             const Plan& plan)
-    : HostedOperation(std::move(comm), call, plan),
-      roots_place_(
-          is(Kind::kBcast) ? place_on_host(comm_->place().topology, comm_->rank(), call.root) : -1),
+HierarchicalOperation::HierarchicalOperation(std::shared_ptr<const MessageParts> parts,
+                                             const Call& call, const Plan& plan)
+    : HostedOperation(std::move(parts), call, plan),
+      roots_place_(is(Kind::kBcast)
+                       ? place_on_host(parts_->place.topology, parts_->member.rank, call.root)
+                       : -1),
       led_(!alone() && plan.parameters.leaders != 0 && plan.slices == 1 &&
            group()->may_lead(count() * size_of(call.dtype))) {
   const auto pieces = static_cast<unsigned>(plan.slices);
@@ -43,10 +44,12 @@ void HierarchicalOperation::bind(const Call& call) {
 
 void HierarchicalOperation::scale_by_factor(const Call& call) {
   const bool reduces = is(Kind::kAllreduce) || is(Kind::kReduceScatterBlock);
-  if (reduces && call.op == Op::kPremul) scaled_input(call, comm_->size(), scaled_);
+  if (reduces && call.op == Op::kPremul) scaled_input(call, parts_->member.size, scaled_);
 }
 
-std::size_t HierarchicalOperation::count() const { return count_of_vector(call_, comm_->size()); }
+std::size_t HierarchicalOperation::count() const {
+  return count_of_vector(call_, parts_->member.size);
+}
 
 std::byte* HierarchicalOperation::vector() const {
   if (is(Kind::kReduceScatterBlock)) return scheduled_.bound_plan().work.data();
@@ -63,14 +66,14 @@ std::unique_ptr<BoundPlan> HierarchicalOperation::take_bound_plan() {
   key.op = call_.op;
   // If nothing is combined on the host, the first round reads the input itself.
   key.in_place = !(alone() && is(Kind::kAllreduce) && reads_callers_input(call_));
-  auto bound_plan = comm_->path().take(key, [&] {
-    Schedule schedule =
-        make_across_groups(key.collective, comm_->rank(), comm_->size(), plan_.parameters);
+  auto bound_plan = parts_->path->take(key, [&] {
+    Schedule schedule = make_across_groups(key.collective, parts_->member.rank, parts_->member.size,
+                                           plan_.parameters);
     schedule.name = plan_.name;
     return std::make_shared<const Schedule>(std::move(schedule));
   });
   if (bound_plan->parts.begins.empty()) {
-    bound_plan->parts = host_parts(call_, plan_, comm_->rank(), comm_->size(), pieces(),
+    bound_plan->parts = host_parts(call_, plan_, parts_->member.rank, parts_->member.size, pieces(),
                                    bound_plan->schedule->chunks, led_);
   }
   return bound_plan;
@@ -82,7 +85,7 @@ void HierarchicalOperation::put_input() {
   BoundPlan& bound_plan = scheduled_.bound_plan();
   const std::size_t bytes = count() * size_of(call_.dtype);
   const std::size_t own = call_.count * size_of(call_.dtype);
-  const auto rank = static_cast<std::size_t>(comm_->rank());
+  const auto rank = static_cast<std::size_t>(parts_->member.rank);
   const bool blocks = is(Kind::kReduceScatterBlock);
   if (blocks && bound_plan.work.bytes() < bytes) bound_plan.work = Allocation(Memory(), bytes);
   const void* const from = input() == kInPlace ? call_.out.data : input();
@@ -99,10 +102,11 @@ void HierarchicalOperation::put_input() {
 void HierarchicalOperation::take_result() {
   const std::size_t bytes = call_.count * size_of(call_.dtype);
   if (is(Kind::kReduceScatterBlock) && bytes > 0) {
-    std::memcpy(call_.out.data, vector() + static_cast<std::size_t>(comm_->rank()) * bytes, bytes);
+    std::memcpy(call_.out.data, vector() + static_cast<std::size_t>(parts_->member.rank) * bytes,
+                bytes);
   }
   const bool reduces = is(Kind::kAllreduce) || is(Kind::kReduceScatterBlock);
-  if (reduces) scale_result(call_, call_.out.data, call_.count, comm_->size());
+  if (reduces) scale_result(call_, call_.out.data, call_.count, parts_->member.size);
 }
 
 // ---- the steps of an operation ------------------------------------------------------------------

@@ -34,7 +34,8 @@ namespace gradred {
 
 class HierarchicalOperation final : public HostedOperation {
  public:
-  HierarchicalOperation(std::shared_ptr<Communicator> comm, const Call& call, const Plan& plan);
+  HierarchicalOperation(std::shared_ptr<const MessageParts> parts, const Call& call,
+                        const Plan& plan);
   void bind(const Call& call) override;
 
  protected:

@@ -6,8 +6,9 @@
 
 namespace gradred {
 
-HostedOperation::HostedOperation(std::shared_ptr<Communicator> comm, const Call& call, Plan plan)
-    : CommOperation(std::move(comm), call, std::move(plan)) {
+HostedOperation::HostedOperation(std::shared_ptr<const MessageParts> parts, const Call& call,
+                                 Plan plan)
+    : CommOperation(std::move(parts), call, std::move(plan)) {
   if (group() != nullptr) execution_.emplace(*group());
 }
 
@@ -27,24 +28,24 @@ void HostedOperation::bind(const Call& call) {
 // While a call blocks, its communicator gets no other call.
 void HostedOperation::stand_in_line(const std::shared_ptr<CommOperation>& self) {
   in_line_ = true;  // operations behind it may advance it at once
-  alone_ = kept() && !comm_->node_path().queue().any();
-  if (!alone_) comm_->node_path().queue().add(self);
+  alone_ = kept() && !parts_->node_path.queue().any();
+  if (!alone_) parts_->node_path.queue().add(self);
 }
 
 void HostedOperation::step_out_of_line() noexcept {
   if (!in_line_.exchange(false) || alone_) return;
-  const auto lock = comm_->node_path().queue().lock();
-  comm_->node_path().queue().remove(this);
+  const auto lock = parts_->node_path.queue().lock();
+  parts_->node_path.queue().remove(this);
 }
 
 // Advances the operations before it.
 bool HostedOperation::is_its_turn() {
   if (alone_) return true;
   while (true) {
-    const std::shared_ptr<StartedOperation> first = comm_->node_path().queue().first();
+    const std::shared_ptr<StartedOperation> first = parts_->node_path.queue().first();
     if (first.get() == this) return true;
     // It may have left the queue without having ended.
-    if (!first->advance() && comm_->node_path().queue().first() == first) return false;
+    if (!first->advance() && parts_->node_path.queue().first() == first) return false;
   }
 }
 
@@ -67,7 +68,7 @@ bool HostedOperation::on_host(const NodeCall& call) {
 void HostedOperation::pass_on() {
   if (group() == nullptr || !execution_->leads()) return;
   {
-    const NodeQueue::Lock lock = alone_ ? NodeQueue::Lock() : comm_->node_path().queue().lock();
+    const NodeQueue::Lock lock = alone_ ? NodeQueue::Lock() : parts_->node_path.queue().lock();
     execution_->pass_on();
   }
   end_on_host();
@@ -79,7 +80,7 @@ void HostedOperation::end_on_host() {
 }
 
 bool HostedOperation::advance_on_host() {
-  const NodeQueue::Lock lock = alone_ ? NodeQueue::Lock() : comm_->node_path().queue().try_lock();
+  const NodeQueue::Lock lock = alone_ ? NodeQueue::Lock() : parts_->node_path.queue().try_lock();
   if (!alone_ && !lock.owns_lock()) return false;
   try {
     if (execution_->advance()) return true;
@@ -132,7 +133,7 @@ void HostedOperation::on_end(bool well) noexcept {
 
 std::string HostedOperation::waits_for() const {
   std::string text = CommOperation::waits_for();
-  const auto lock = comm_->node_path().queue().lock();
+  const auto lock = parts_->node_path.queue().lock();
   if (in_line_ && execution_->entered()) text += "; on this host: " + group()->missing();
   return text;
 }

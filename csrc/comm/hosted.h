@@ -23,7 +23,7 @@ namespace gradred {
 
 class HostedOperation : public CommOperation {
  public:
-  HostedOperation(std::shared_ptr<Communicator> comm, const Call& call, Plan plan);
+  HostedOperation(std::shared_ptr<const MessageParts> parts, const Call& call, Plan plan);
   void begin(std::uint64_t number, const std::shared_ptr<CommOperation>& self) override;
   void bind(const Call& call) override;
 
@@ -42,7 +42,7 @@ class HostedOperation : public CommOperation {
   void pass_on();
   // Whether messages are in flight, so that no thread may sleep until the host's ranks have come.
   virtual bool awaits_messages() const { return false; }
-  NodeGroup* group() const { return comm_->node_path().group(); }
+  NodeGroup* group() const { return parts_->node_path.group(); }
 
   unsigned operations_on_host_ = 1;
 

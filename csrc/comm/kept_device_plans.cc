@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "base/day.h"
-#include "comm/communicator.h"
+#include "comm/member.h"
+#include "comm/plan_choice.h"
+#include "comm/settings.h"
 #include "memory/collectives.h"
 #include "mpi/mpi.h"
 #include "plan/device_figures.h"
@@ -43,26 +45,26 @@ std::string devices_text(const std::vector<Where>& all) {
   return text;
 }
 
-bool keeps_figures(const Communicator& comm) {
-  const Settings& settings = comm.own_settings();
-  return comm.rank() == 0 && settings.tune && !settings.figures.empty();
+bool keeps_figures(const Parts& parts) {
+  const Settings& settings = parts.settings;
+  return parts.member.rank == 0 && settings.tune && !settings.figures.empty();
 }
 
 }  // namespace
 
-DeviceFigures device_place(Communicator& comm, DeviceMemory& memory,
-                           const DevicePlans::Candidates& candidates, WaitHook& hook) {
+DeviceFigures device_place(const Parts& parts, DeviceMemory& memory,
+                           const DevicePlans::Candidates& candidates, const RunCall& run) {
   const Where mine = own_place(memory);
-  std::vector<Where> all(static_cast<std::size_t>(comm.size()));
+  std::vector<Where> all(static_cast<std::size_t>(parts.member.size));
   Call gather{.kind = Kind::kAllgather, .in = {&mine}, .out = {all.data()}, .count = sizeof mine};
   gather.plan = "";
-  comm.dispatch().run(gather, hook);
+  run(gather);
   DeviceFigures made;
   std::vector<std::string> hosts;
   for (const Where& one : all) hosts.emplace_back(one.host.data());
   std::string mpi = mpi::initialized() ? mpi::get().version() : "none";
   made.place = {mpi.substr(0, mpi.find('\n')), hosts_text(hosts),
-                layout_text(comm.place().topology)};
+                layout_text(parts.place.topology)};
   std::string why;
   CollectiveLibrary* const library = memory.collectives(LibraryKind::kNccl, why);
   made.devices = devices_text(all) + "; " + (library != nullptr ? library->name() : "no NCCL");
@@ -71,12 +73,12 @@ DeviceFigures device_place(Communicator& comm, DeviceMemory& memory,
   return made;
 }
 
-bool recall_device_plans(Communicator& comm, DeviceFigures& figures,
+bool recall_device_plans(const Parts& parts, DeviceFigures& figures,
                          const DevicePlans::Candidates& candidates,
-                         std::span<const std::size_t> lengths, WaitHook& hook) {
+                         std::span<const std::size_t> lengths, const RunCall& run) {
   std::vector<double> values(lengths.size() * candidates.size());  // zeros: the file has no figures
-  if (keeps_figures(comm)) {
-    const DeviceFigures kept = read_device_figures(comm.own_settings().figures, figures);
+  if (keeps_figures(parts)) {
+    const DeviceFigures kept = read_device_figures(parts.settings.figures, figures);
     std::vector<double> found;
     for (const DeviceFigures::Size& size : kept.sizes) {
       if (std::ranges::find(lengths, size.bytes) == lengths.end()) continue;
@@ -86,7 +88,7 @@ bool recall_device_plans(Communicator& comm, DeviceFigures& figures,
   }
   Call share{.kind = Kind::kBcast, .out = {values.data()}, .count = values.size() * sizeof(double)};
   share.plan = "";
-  comm.dispatch().run(share, hook);
+  run(share);
   if (values.front() == 0) return false;
   auto next = values.begin();
   for (const std::size_t bytes : lengths) {
@@ -97,8 +99,8 @@ bool recall_device_plans(Communicator& comm, DeviceFigures& figures,
   return true;
 }
 
-void keep_device_plans(const Communicator& comm, const DeviceFigures& figures) {
-  if (keeps_figures(comm)) write_device_figures(comm.own_settings().figures, figures);
+void keep_device_plans(const Parts& parts, const DeviceFigures& figures) {
+  if (keeps_figures(parts)) write_device_figures(parts.settings.figures, figures);
 }
 
 }  // namespace gradred

@@ -3,22 +3,27 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <span>
 
 #include "comm/call.h"
 #include "comm/device_plans.h"
+#include "comm/parts.h"
 #include "plan/device_figures.h"
 
 namespace gradred {
 
+// Carries out one blocking call.
+using RunCall = std::function<void(const Call& call)>;
+
 // Collective, like the next function. Returns where the ranks are and what they compare, without
 // sizes.
-DeviceFigures device_place(Communicator& comm, DeviceMemory& memory,
-                           const DevicePlans::Candidates& candidates, WaitHook& hook);
+DeviceFigures device_place(const Parts& parts, DeviceMemory& memory,
+                           const DevicePlans::Candidates& candidates, const RunCall& run);
 // Whether rank 0's file has such figures for these lengths. If so, all ranks get their sizes.
-bool recall_device_plans(Communicator& comm, DeviceFigures& figures,
+bool recall_device_plans(const Parts& parts, DeviceFigures& figures,
                          const DevicePlans::Candidates& candidates,
-                         std::span<const std::size_t> lengths, WaitHook& hook);
-void keep_device_plans(const Communicator& comm, const DeviceFigures& figures);
+                         std::span<const std::size_t> lengths, const RunCall& run);
+void keep_device_plans(const Parts& parts, const DeviceFigures& figures);
 
 }  // namespace gradred

@@ -6,9 +6,12 @@
 #include "base/clock.h"
 #include "base/errors.h"
 #include "base/failure.h"
-#include "comm/communicator.h"
-#include "comm/families.h"
+#include "comm/comm_liveness.h"
+#include "comm/family.h"
+#include "comm/member.h"
 #include "comm/node_operation.h"
+#include "comm/node_path.h"
+#include "comm/plan_choice.h"
 #include "memory/order.h"
 
 namespace gradred {
@@ -134,16 +137,16 @@ class LibraryOperation final : public StartedOperation {
     std::vector<Told> all;
   };
 
-  LibraryOperation(std::shared_ptr<Communicator> comm, LibraryRanks& ranks, const Call& call,
+  LibraryOperation(std::shared_ptr<const Parts> parts, LibraryRanks& ranks, const Call& call,
                    std::unique_ptr<Exchange> exchange, std::shared_ptr<StartedOperation> agreement)
-      : comm_(std::move(comm)),
+      : parts_(std::move(parts)),
         ranks_(ranks),
         call_(call),
         turn_(ranks_.take_turn()),
         exchange_(std::move(exchange)),
         agreement_(std::move(agreement)) {}
 
-  std::string waiter() const override { return comm_->liveness().own_name(); }
+  std::string waiter() const override { return parts_->liveness.own_name(); }
   std::string waits_for() const override {
     if (phase_ == Phase::kAgrees) return agreement_->waits_for();
     return "a call on GPUs' arrays (" + describe_with_bytes(call_.signature()) + ")";
@@ -155,10 +158,10 @@ class LibraryOperation final : public StartedOperation {
     return phase_ != Phase::kAgrees || agreement_->is_first_to_wait();
   }
   Went went() const override { return Went::kLibrary; }
-  bool needs_no_mpi() const override { return comm_->node_path().serves_all(); }
+  bool needs_no_mpi() const override { return parts_->node_path.serves_all(); }
   bool must_end() const override { return true; }
   std::size_t bytes() const override { return call_.count * size_of(call_.dtype); }
-  bool spins() const override { return comm_->node_path().spins(); }
+  bool spins() const override { return parts_->node_path.spins(); }
   bool is_given() const override { return ended() || (stream() && phase_ == Phase::kRuns); }
   // A failed peer leaves the program's stream waiting, whatever the program's threads do. So the
   // progress thread looks after the operation.
@@ -196,7 +199,7 @@ class LibraryOperation final : public StartedOperation {
   void on_end(bool well) noexcept override {
     if (!well && !is_usage_error(failure())) {
       tell_peers();
-      comm_->libraries().abort();  // calls by other plans wait for the same peers
+      parts_->libraries.abort();  // calls by other plans wait for the same peers
     }
     if (call_.before() != nullptr) call_.before()->rest();
     StartedOperation::on_end(well);
@@ -207,10 +210,10 @@ class LibraryOperation final : public StartedOperation {
 
   // The peers wait on their devices for work that does not come.
   void tell_peers() noexcept {
-    comm_->liveness().fail(failure());
-    if (NodeGroup* const group = comm_->node_path().group()) {
+    parts_->liveness.fail(failure());
+    if (NodeGroup* const group = parts_->node_path.group()) {
       FailureReport report = report_of(failure());
-      report.text += " (found by " + comm_->liveness().own_name() + ")";
+      report.text += " (found by " + parts_->liveness.own_name() + ")";
       group->poison(report);
     }
   }
@@ -251,7 +254,7 @@ class LibraryOperation final : public StartedOperation {
     const bool gathers = call_.kind == Kind::kAllgather;
     const std::size_t block = call_.count * size_of(call_.dtype);
     const auto* const place = static_cast<const std::byte*>(call_.out.data) +
-                              (gathers ? block * static_cast<std::size_t>(comm_->rank()) : 0);
+                              (gathers ? block * static_cast<std::size_t>(parts_->member.rank) : 0);
     const bool moves = gathers || call_.kind == Kind::kBcast;
     return {.kind = call_.kind,
             .input = call_.in_place() ? place : call_.in.data,
@@ -271,14 +274,14 @@ class LibraryOperation final : public StartedOperation {
     const std::uint64_t now = now_ns();
     if (now - looked_ns_ < kEveryNs) return false;
     looked_ns_ = now;
-    if (const NodeGroup* const group = comm_->node_path().group()) group->throw_if_poisoned();
-    comm_->liveness().hear();
-    comm_->liveness().throw_if_failed();
-    comm_->liveness().throw_if_lost("a call on GPUs' arrays");
+    if (const NodeGroup* const group = parts_->node_path.group()) group->throw_if_poisoned();
+    parts_->liveness.hear();
+    parts_->liveness.throw_if_failed();
+    parts_->liveness.throw_if_lost("a call on GPUs' arrays");
     return false;
   }
 
-  const std::shared_ptr<Communicator> comm_;
+  const std::shared_ptr<const Parts> parts_;
   LibraryRanks& ranks_;
   const Call call_;
   const std::uint64_t turn_;
@@ -314,32 +317,32 @@ std::string Libraries::text() const {
 
 // The first call on a communicator gathers what the ranks need to connect, and that gather also
 // agrees on the call. Later calls only agree, and move no data.
-std::shared_ptr<StartedOperation> library_operation(Communicator& comm, const Call& call,
+std::shared_ptr<StartedOperation> library_operation(const Parts& parts, const Call& call,
                                                     const Plan& plan, LibraryKind kind) {
   const auto inner_operation = [&](const Call& made) {
-    const std::shared_ptr<const Plan> chosen = comm.choice().plan_for(made, false);
-    return chosen->family->operation(comm, *chosen, made);
+    const std::shared_ptr<const Plan> chosen = parts.choice.plan_for(made, false);
+    return family_of(*chosen).operation(parts, *chosen, made);
   };
   const Signature signature = planned_signature(call, plan);
-  LibraryRanks& ranks = comm.libraries().ranks(plan.family->name(), kind);
+  LibraryRanks& ranks = parts.libraries.ranks(plan.source->name(), kind);
   std::unique_ptr<LibraryOperation::Exchange> exchange;
   std::shared_ptr<StartedOperation> agreement;
   if (ranks.first()) {
     exchange = std::make_unique<LibraryOperation::Exchange>();
-    exchange->mine = ranks.told(call, comm.rank(), comm.size());
-    exchange->all.resize(static_cast<std::size_t>(comm.size()));
+    exchange->mine = ranks.told(call, parts.member.rank, parts.member.size);
+    exchange->all.resize(static_cast<std::size_t>(parts.member.size));
     Call gather{.kind = Kind::kAllgather, .in = {&exchange->mine}, .out = {exchange->all.data()}};
     gather.count = sizeof(Told);
     gather.plan = "";  // the selector's choice, whatever the settings ask for
     gather.layout = mix(signature.what, signature.detail);
     agreement = inner_operation(gather);
-  } else if (comm.node_path().serves_all()) {
-    agreement = enqueue(comm.shared_node_path(), signature);
+  } else if (parts.node_path.serves_all()) {
+    agreement = enqueue(parts.owner.keep(parts.node_path), signature);
   } else {
-    agreement = inner_operation({.plan = plan_of_agreements(comm.place()), .agreement = signature});
+    agreement = inner_operation({.plan = plan_of_agreements(parts.place), .agreement = signature});
   }
-  return std::make_shared<LibraryOperation>(comm.shared(), ranks, call, std::move(exchange),
-                                            std::move(agreement));
+  return std::make_shared<LibraryOperation>(parts.owner.keep(parts), ranks, call,
+                                            std::move(exchange), std::move(agreement));
 }
 
 }  // namespace gradred

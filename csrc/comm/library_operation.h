@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "comm/call.h"
+#include "comm/parts.h"
+#include "comm/started.h"
 #include "memory/collectives.h"
 #include "plan/plan.h"
 
@@ -91,7 +93,7 @@ class Libraries {
   std::map<std::string_view, LibraryRanks> ranks_;  // by plan
 };
 
-std::shared_ptr<StartedOperation> library_operation(Communicator& comm, const Call& call,
+std::shared_ptr<StartedOperation> library_operation(const Parts& parts, const Call& call,
                                                     const Plan& plan, LibraryKind kind);
 
 }  // namespace gradred

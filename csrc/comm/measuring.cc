@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "base/day.h"
 #include "base/types.h"
-#include "comm/families.h"
+#include "comm/plan_choice.h"
 #include "comm/scheduled.h"
 #include "mpi/mpi.h"
 #include "plan/selector.h"
@@ -247,7 +247,7 @@ class Measuring {
     place.costs = std::make_shared<Costs>(topology_, figures_);
     const Question question{
         .bytes = bytes, .plan = name, .most_slices = transport_.tags().most_slices()};
-    return weigh(plan_families(), question, place);
+    return weigh(trials_.sources, question, place);
   }
 
   // The plan that costs least in the model, the best plan of another family, and the next plans of
@@ -264,11 +264,11 @@ class Measuring {
       const auto next = std::ranges::find_if(plans, is_wanted);
       if (next != plans.end() && next->seconds < most) found.push_back(*next);
     };
-    add([&](const Plan& plan) { return plan.family != best.family; });
+    add([&](const Plan& plan) { return plan.source != best.source; });
     for (double before = best.seconds; found.size() < (is_short ? 4 : 3);) {
       const std::size_t tried = found.size();
       add([&](const Plan& plan) {
-        return plan.family == best.family && plan.seconds > 1.01 * before;
+        return plan.source == best.source && plan.seconds > 1.01 * before;
       });
       if (found.size() == tried) break;
       before = found.back().seconds;

@@ -14,8 +14,9 @@
 
 namespace gradred {
 
-// Functions of the communicator that a measurement calls. Both block.
+// What a measurement compares, and the functions of the communicator that it calls. Both block.
 struct Trials {
+  PlanSources sources;                 // of the plans that are compared
   std::function<void()> meet_on_host;  // for the ranks of each host; empty: they share no memory
   std::function<void(const Call& call, const Plan& plan)> run;
 };

@@ -10,10 +10,11 @@
 #include "base/clock.h"
 #include "base/errors.h"
 #include "comm/communicator.h"
-#include "comm/node_call.h"
+#include "comm/families.h"
 #include "comm/place_among_all.h"
-#include "comm/set_up.h"
+#include "comm/process_trace.h"
 #include "comm/sharing.h"
+#include "comm/why_not.h"
 #include "liveness/shown_ranks.h"
 #include "liveness/status_page.h"
 
@@ -57,25 +58,22 @@ std::shared_ptr<Communicator> Communicator::connect(Bootstrap& calls, std::strin
 
 void Communicator::observe(std::uint64_t began_ns) {
   observer_.profile(settings_.profile);
-  observer_.log_results(ResultLog::get(settings_, rank_, size_));
-  observer_.open(decorations(settings_, rank_, size_).trace, began_ns);
+  observer_.log_results(ResultLog::get(settings_, rank(), size()));
+  observer_.open(process_trace(settings_, rank(), size()), began_ns);
   direct_ = observer_.idle();
 }
 
 Communicator::Communicator(int rank, int size, const Settings& settings, RankNames names,
                            std::unique_ptr<NodeGroup> node)
-    : user_(mpi::get().is.comm_null),
-      rank_(rank),
-      size_(size),
-      node_only_(true),
+    : member_{mpi::get().is.comm_null, rank, size, true},
       settings_(settings),
-      deterministic_(settings.deterministic),
       direct_(true),
-      starts_in_memory_(true),
-      set_up_(true),
-      choice_(size_, {}),
+      choice_(size, {}, plan_sources()),
       device_workspace_(rank, size, settings.ipc_bytes, settings.ipc_programs),
-      liveness_(user_, rank_, size_, operation_log_) {
+      liveness_(member_.comm, rank, size, operation_log_) {
+  agreed_.deterministic = settings.deterministic;
+  agreed_.starts_in_memory = true;
+  agreed_.set_up = agreed_.starts = true;
   const bool spins = node && node->spins();
   node_path_.open(std::move(node), nullptr, spins);
   liveness_.open({.names = std::move(names), .node = node_path_.node()});

@@ -3,12 +3,14 @@
 #include <new>
 #include <utility>
 
+#include "comm/agreement.h"
 #include "comm/comm_operation.h"
-#include "comm/communicator.h"
 #include "comm/hierarchical.h"
 #include "comm/hosted.h"
-#include "comm/node_call.h"
 #include "comm/node_operation.h"
+#include "comm/node_path.h"
+#include "comm/operation_log.h"
+#include "comm/plan_choice.h"
 #include "comm/waiting.h"
 
 namespace gradred {
@@ -22,48 +24,49 @@ std::shared_ptr<CommOperation> MessageOperations::begin(const Call& call, const 
     operation->bind(planned);
   } else if (waited) {
     // The communicator owns the operation, so the operation must not keep the communicator alive.
-    std::shared_ptr<Communicator> comm(std::shared_ptr<Communicator>(), &comm_);
-    operation = std::make_shared<Made>(std::move(comm), planned, plan);
+    std::shared_ptr<const MessageParts> parts(std::shared_ptr<const MessageParts>(), &parts_);
+    operation = std::make_shared<Made>(std::move(parts), planned, plan);
     operation->be_kept();
     kept_.add(operation);
   } else {
-    operation = std::make_shared<Made>(comm_.shared(), planned, plan);
+    operation = std::make_shared<Made>(parts_.owner.keep(parts_), planned, plan);
   }
-  operation->begin(comm_.operation_log().begin(), operation);
+  operation->begin(parts_.operation_log.begin(), operation);
   return operation;
 }
 
 std::shared_ptr<CommOperation> MessageOperations::begin_schedule(const Call& call, const Plan& plan,
                                                                  bool waited) {
-  return comm_.node_path().host() == nullptr ? begin<CommOperation>(call, plan, waited)
-                                             : begin<HostedOperation>(call, plan, waited);
+  return parts_.node_path.host() == nullptr ? begin<CommOperation>(call, plan, waited)
+                                            : begin<HostedOperation>(call, plan, waited);
 }
 
 void MessageOperations::run(const Call& call, const Plan& plan, WaitHook& hook) {
   // The root of a broadcast receives nothing from its peers, so the ranks agree before they begin.
-  if (comm_.node_path().serves_all() || call.kind == Kind::kBcast) {
-    comm_.agreement().agree(planned_signature(call, plan), hook);
+  if (parts_.node_path.serves_all() || call.kind == Kind::kBcast) {
+    agreement_.agree(planned_signature(call, plan), hook);
   }
   if (call.count * size_of(call.dtype) > kLongWorkBytes) hook.long_work();
   wait_for(*begin_schedule(call, plan, true), hook);
 }
 
 std::shared_ptr<CommOperation> MessageOperations::start(const Call& call, const Plan& plan) {
-  if (!comm_.node_path().serves_all()) return begin_schedule(call, plan, call.waited);
+  if (!parts_.node_path.serves_all()) return begin_schedule(call, plan, call.waited);
   const Call planned = gradred::planned(call, plan);
-  return std::make_shared<CommOperation>(comm_.shared(), planned, plan,
-                                         enqueue(comm_.shared_node_path(), planned.signature()));
+  return std::make_shared<CommOperation>(
+      parts_.owner.keep(parts_), planned, plan,
+      enqueue(parts_.owner.keep(parts_.node_path), planned.signature()));
 }
 
 void MessageOperations::run_hierarchical(const Call& call, const Plan& plan, WaitHook& hook) {
   // The root of a broadcast receives nothing from its peers, so the ranks agree before they begin.
-  if (call.kind == Kind::kBcast) comm_.agreement().agree(planned_signature(call, plan), hook);
+  if (call.kind == Kind::kBcast) agreement_.agree(planned_signature(call, plan), hook);
   if (call.count * size_of(call.dtype) > kLongWorkBytes) hook.long_work();
   std::shared_ptr<Operation> operation;
   try {
     operation = begin<HierarchicalOperation>(call, plan, true);
   } catch (const std::bad_alloc&) {
-    comm_.agreement().refuse("no memory for its input times the factor", hook);
+    agreement_.refuse("no memory for its input times the factor", hook);
     throw;
   }
   wait_for(*operation, hook);

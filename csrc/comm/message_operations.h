@@ -6,16 +6,17 @@
 
 #include "comm/call.h"
 #include "comm/kept.h"
+#include "comm/parts.h"
 #include "plan/plan.h"
 
 namespace gradred {
 
-class Communicator;
 class CommOperation;
 
 class MessageOperations {
  public:
-  explicit MessageOperations(Communicator& comm) : comm_(comm) {}
+  MessageOperations(const MessageParts& parts, Agreement& agreement)
+      : parts_(parts), agreement_(agreement) {}
 
   // Calls that a schedule carries out. The ranks of a host first agree on the call.
   void run(const Call& call, const Plan& plan, WaitHook& hook);
@@ -30,7 +31,8 @@ class MessageOperations {
   template <class Made>
   std::shared_ptr<CommOperation> begin(const Call& call, const Plan& plan, bool waited);
 
-  Communicator& comm_;
+  const MessageParts& parts_;
+  Agreement& agreement_;
   KeptOperations kept_;
 };
 

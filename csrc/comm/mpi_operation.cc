@@ -25,11 +25,17 @@
 
 #include "base/errors.h"
 #include "base/failure.h"
-#include "comm/communicator.h"
+#include "comm/agreement.h"
+#include "comm/comm_liveness.h"
 #include "comm/driving.h"
+#include "comm/member.h"
 #include "comm/mpi_handles.h"
-#include "comm/node_call.h"
+#include "comm/node_path.h"
+#include "comm/operation_log.h"
+#include "comm/plan_choice.h"
+#include "comm/scaling.h"
 #include "comm/waiting.h"
+#include "comm/why_not.h"
 #include "liveness/first_calls.h"
 
 namespace gradred {
@@ -46,9 +52,9 @@ class Comparison {
     bool operator==(const Asked&) const = default;
   };
 
-  explicit Comparison(Communicator& comm)
-      : rank_(static_cast<std::size_t>(comm.rank())),
-        ranks_(static_cast<std::size_t>(comm.size())) {}
+  explicit Comparison(const Member& member)
+      : rank_(static_cast<std::size_t>(member.rank)),
+        ranks_(static_cast<std::size_t>(member.size)) {}
 
   void begin(const Asked& asked, mpi::Handle comm) {
     const mpi::Mpi& mpi = mpi::get();
@@ -88,38 +94,39 @@ class Comparison {
 
 class MpiOperation final : public StartedOperation {
  public:
-  enum class Agreed : bool { kNotYet, kBefore };
+  enum class Compared : bool { kNotYet, kBefore };
 
   // Whether the MPI adds, in an order of its own, or this rank adds in the order of ranks.
   enum class Sums : bool { kByMpi, kInOrder };
 
-  MpiOperation(std::shared_ptr<Communicator> comm, const Call& call, Agreed agreed, Sums sums)
-      : comm_(std::move(comm)),
+  MpiOperation(std::shared_ptr<const Parts> parts, const Call& call, Compared compared, Sums sums)
+      : parts_(std::move(parts)),
         call_(call),
-        begun_(comm_->liveness().count_on_mpi()),
+        begun_(parts_->liveness.count_on_mpi()),
         in_order_(sums == Sums::kInOrder),
-        comparison_(*comm_) {
+        comparison_(parts_->member) {
     if (gathers()) gathered_ = std::make_unique_for_overwrite<std::byte[]>(input_bytes() * ranks());
     // Compares only if the MPI's own Wait also completes the comparison's request. All ranks decide
     // alike, because they have one MPI.
-    const bool compares = agreed == Agreed::kNotYet && comm_->size() > 1 && completes_inside_mpi();
-    if (compares) comparison_.begin({call_.signature(), in_order_ ? 1U : 0U}, comm_->handle());
+    const bool compares =
+        compared == Compared::kNotYet && parts_->member.size > 1 && completes_inside_mpi();
+    if (compares) comparison_.begin({call_.signature(), in_order_ ? 1U : 0U}, parts_->member.comm);
     begin();
   }
 
-  std::string waiter() const override { return comm_->liveness().own_name(); }
+  std::string waiter() const override { return parts_->liveness.own_name(); }
   std::string waits_for() const override {
-    return comm_->liveness().freed() ? name() : name() + unnumbered().missing();
+    return parts_->liveness.freed() ? name() : name() + unnumbered().missing();
   }
   WaitRecord wait_record() const override {
-    return comm_->liveness().freed() ? unnumbered().call : unnumbered().record();
+    return parts_->liveness.freed() ? unnumbered().call : unnumbered().record();
   }
   bool is_first_to_wait() const override {
-    if (comm_->liveness().freed()) return true;
-    return gradred::is_first_to_wait(known_local_peers(comm_->handle()), comm_->rank(),
+    if (parts_->liveness.freed()) return true;
+    return gradred::is_first_to_wait(known_local_peers(parts_->member.comm), parts_->member.rank,
                                      unnumbered().call);
   }
-  bool spins() const override { return comm_->node_path().spins(); }
+  bool spins() const override { return parts_->node_path.spins(); }
   Went went() const override { return Went::kMpi; }
   // At MPI_THREAD_MULTIPLE the progress thread advances it, and MPI functions may hold the MPI's
   // locks here.
@@ -175,7 +182,7 @@ class MpiOperation final : public StartedOperation {
   }
 
   void on_end(bool well) noexcept override {
-    if (!well && !is_over_on_mpi()) comm_->liveness().fail(failure());
+    if (!well && !is_over_on_mpi()) parts_->liveness.fail(failure());
     if (call_.before() != nullptr) call_.before()->rest();
     StartedOperation::on_end(well);
   }
@@ -185,16 +192,16 @@ class MpiOperation final : public StartedOperation {
   static constexpr std::size_t kGatheredBytes = std::size_t{1} << 30;  // of each rank in one call
 
   UnnumberedCall unnumbered() const {
-    return {comm_->handle(),
-            comm_->liveness().names(),
+    return {parts_->member.comm,
+            parts_->liveness.names(),
             {.state = WaitRecord::State::kOnMpi,
-             .ranks = static_cast<std::uint32_t>(comm_->size()),
+             .ranks = static_cast<std::uint32_t>(parts_->member.size),
              .what = call_.signature().what}};
   }
 
   std::string name() const {
     return std::string(kCarriedByMpi) + " (" + describe_with_bytes(call_.signature()) + ")" +
-           among(comm_->size());
+           among(parts_->member.size);
   }
 
   [[noreturn]] void disagree(const Comparison::Asked& other) {
@@ -202,13 +209,13 @@ class MpiOperation final : public StartedOperation {
     const int rank = comparison_.rank_of(&other);
     if (other.signature == call_.signature()) {
       throw UsageError("GRADRED_DETERMINISTIC is " + std::string(in_order_ ? "on" : "off") +
-                       " on rank " + std::to_string(comm_->rank()) + " and not on rank " +
+                       " on rank " + std::to_string(parts_->member.rank) + " and not on rank " +
                        std::to_string(rank) +
                        ". For non-blocking calls before a blocking one set it alike on all ranks");
     }
-    throw UsageError(disagreement_text(comm_->liveness().names().of(comm_->rank()),
-                                       call_.signature(), comm_->liveness().names().of(rank),
-                                       other.signature));
+    const RankNames& names = parts_->liveness.names();
+    throw UsageError(disagreement_text(names.of(parts_->member.rank), call_.signature(),
+                                       names.of(rank), other.signature));
   }
   // The ranks have disagreed, and the MPI has ended all that it was given: the communicator is as
   // usable as before.
@@ -232,7 +239,7 @@ class MpiOperation final : public StartedOperation {
     gathers() ? gather(send) : post(send);
   }
 
-  std::size_t ranks() const { return static_cast<std::size_t>(comm_->size()); }
+  std::size_t ranks() const { return static_cast<std::size_t>(parts_->member.size); }
   std::size_t input_count() const {
     return call_.count * (call_.kind == Kind::kReduceScatterBlock ? ranks() : 1);
   }
@@ -262,7 +269,7 @@ class MpiOperation final : public StartedOperation {
       const void* from =
           send == kInPlace ? mpi.is.in_place : static_cast<const std::byte*>(send) + at * element;
       mpi.check(mpi.call.Iallreduce(from, recv + at * element, count, handles.type, handles.op,
-                                    comm_->handle(), &requests_.emplace_back(0)),
+                                    parts_->member.comm, &requests_.emplace_back(0)),
                 "MPI_Iallreduce");
     }
   }
@@ -278,7 +285,7 @@ class MpiOperation final : public StartedOperation {
     mpi.check(
         mpi.call.Ireduce_scatter_block(send != kInPlace ? send : mpi.is.in_place, call_.out.data,
                                        static_cast<int>(call_.count), handles.type, handles.op,
-                                       comm_->handle(), &requests_.emplace_back(0)),
+                                       parts_->member.comm, &requests_.emplace_back(0)),
         "MPI_Ireduce_scatter_block");
   }
 
@@ -288,15 +295,15 @@ class MpiOperation final : public StartedOperation {
     const auto bytes = static_cast<int>(call_.count * size_of(call_.dtype));
     mpi.check(mpi.call.Iallgather(send != kInPlace ? send : mpi.is.in_place, bytes,
                                   mpi.is.byte_type, call_.out.data, bytes, mpi.is.byte_type,
-                                  comm_->handle(), &requests_.emplace_back(0)),
+                                  parts_->member.comm, &requests_.emplace_back(0)),
               "MPI_Iallgather");
   }
 
   void bcast() {
     const mpi::Mpi& mpi = mpi::get();
     const auto bytes = static_cast<int>(call_.count * size_of(call_.dtype));
-    mpi.check(mpi.call.Ibcast(call_.out.data, bytes, mpi.is.byte_type, call_.root, comm_->handle(),
-                              &requests_.emplace_back(0)),
+    mpi.check(mpi.call.Ibcast(call_.out.data, bytes, mpi.is.byte_type, call_.root,
+                              parts_->member.comm, &requests_.emplace_back(0)),
               "MPI_Ibcast");
   }
 
@@ -308,10 +315,11 @@ class MpiOperation final : public StartedOperation {
     const auto* from = static_cast<const std::byte*>(send != kInPlace ? send : call_.out.data);
     for (std::size_t at = 0; at == 0 || at < input_count(); at += most) {
       const auto bytes = static_cast<int>(std::min(input_count() - at, most) * element);
-      mpi.check(mpi.call.Iallgather(from + at * element, bytes, mpi.is.byte_type,
-                                    gathered_.get() + at * ranks() * element, bytes,
-                                    mpi.is.byte_type, comm_->handle(), &requests_.emplace_back(0)),
-                "MPI_Iallgather");
+      mpi.check(
+          mpi.call.Iallgather(from + at * element, bytes, mpi.is.byte_type,
+                              gathered_.get() + at * ranks() * element, bytes, mpi.is.byte_type,
+                              parts_->member.comm, &requests_.emplace_back(0)),
+          "MPI_Iallgather");
     }
   }
 
@@ -321,7 +329,8 @@ class MpiOperation final : public StartedOperation {
   void reduce_in_order() {
     const std::size_t element = size_of(call_.dtype), most = gathered_at_once();
     const bool blocks = call_.kind == Kind::kReduceScatterBlock;
-    const std::size_t first = blocks ? static_cast<std::size_t>(comm_->rank()) * call_.count : 0;
+    const std::size_t first =
+        blocks ? static_cast<std::size_t>(parts_->member.rank) * call_.count : 0;
     const ReduceFunctions* const reduction = find_reduction(call_.op, call_.dtype);
     std::vector<const void*> inputs(ranks());
     for (std::size_t done = 0; done < call_.count;) {
@@ -340,12 +349,12 @@ class MpiOperation final : public StartedOperation {
   void put_result() {
     if (gathers()) reduce_in_order();
     gathered_.reset();
-    scale_result(call_, call_.out.data, call_.count, comm_->size());
+    scale_result(call_, call_.out.data, call_.count, parts_->member.size);
   }
 
-  void throw_if_lost() { comm_->liveness().throw_if_lost_on_mpi(lost_, begun_); }
+  void throw_if_lost() { parts_->liveness.throw_if_lost_on_mpi(lost_, begun_); }
 
-  const std::shared_ptr<Communicator> comm_;
+  const std::shared_ptr<const Parts> parts_;
   const Call call_;
   const std::uint64_t begun_;
   const bool in_order_;
@@ -363,19 +372,19 @@ bool has_ended(const std::weak_ptr<StartedOperation>& one) {
   return operation == nullptr || operation->ended();
 }
 
-std::shared_ptr<StartedOperation> start_on_mpi(Communicator& comm, const Call& call,
-                                               MpiOperation::Agreed agreed,
+std::shared_ptr<StartedOperation> start_on_mpi(const Parts& parts, const Call& call,
+                                               MpiOperation::Compared compared,
                                                MpiOperation::Sums sums) {
-  auto operation = std::make_shared<MpiOperation>(comm.shared(), call, agreed, sums);
-  comm.on_mpi().add(operation);
+  auto operation = std::make_shared<MpiOperation>(parts.owner.keep(parts), call, compared, sums);
+  parts.on_mpi.add(operation);
   return operation;
 }
 
 // For input in device memory, which an MPI reads at once.
-void wait_for_input(Communicator& comm, const Call& call, WaitHook& hook) {
+void wait_for_input(const Parts& parts, const Call& call, WaitHook& hook) {
   while (call.before() != nullptr && !call.before()->ready()) {
     hook.waiting();
-    drive(comm.operation_log());
+    drive(parts.operation_log);
     sched_yield();
   }
 }
@@ -401,33 +410,34 @@ void OperationsOnMpi::finish(WaitHook& hook) {
   }
 }
 
-std::shared_ptr<StartedOperation> mpi_operation(Communicator& comm, const Call& call) {
+std::shared_ptr<StartedOperation> mpi_operation(const Parts& parts, const Call& call) {
   if (call.schedule) {
-    if (comm.is_set_up() && !comm.has_messages()) throw UsageError(kNoneLeft);
+    const bool set_up = parts.agreed.set_up;
+    if (set_up && parts.path == nullptr) throw UsageError(kNoneLeft);
     throw UsageError(
         std::string("a schedule of your own and a non-blocking call that the MPI would carry out, "
                     "in an order of its own: ") +
-        (comm.is_set_up()
+        (set_up
              ? "on some rank the MPI was initialised below MPI_THREAD_MULTIPLE, or "
                "GRADRED_PROGRESS_THREAD is 0. Change that, or make blocking calls"
              : "no blocking call of gradred has set up the communicator. Make a blocking call on "
                "it first, for example Allreduce_init or Bcast"));
   }
-  comm.liveness().throw_if_failed_before(kCarriedByMpi);
+  parts.liveness.throw_if_failed_before(kCarriedByMpi);
   // A persistent call was agreed on when it was made.
-  const auto agreed =
-      call.persistent ? MpiOperation::Agreed::kBefore : MpiOperation::Agreed::kNotYet;
+  const auto compared =
+      call.persistent ? MpiOperation::Compared::kBefore : MpiOperation::Compared::kNotYet;
   const auto sums =
-      comm.deterministic() ? MpiOperation::Sums::kInOrder : MpiOperation::Sums::kByMpi;
-  return start_on_mpi(comm, call, agreed, sums);
+      parts.agreed.deterministic ? MpiOperation::Sums::kInOrder : MpiOperation::Sums::kByMpi;
+  return start_on_mpi(parts, call, compared, sums);
 }
 
-void run_agreed_on_mpi(Communicator& comm, const Call& call, const Plan& plan, WaitHook& hook) {
-  comm.agreement().agree(planned_signature(call, plan), hook);
-  wait_for_input(comm, call, hook);
+void run_agreed_on_mpi(const Parts& parts, const Call& call, const Plan& plan, WaitHook& hook) {
+  parts.agreement.agree(planned_signature(call, plan), hook);
+  wait_for_input(parts, call, hook);
   if (call.count * size_of(call.dtype) > kLongWorkBytes) hook.long_work();
   const auto operation =
-      start_on_mpi(comm, call, MpiOperation::Agreed::kBefore, MpiOperation::Sums::kByMpi);
+      start_on_mpi(parts, call, MpiOperation::Compared::kBefore, MpiOperation::Sums::kByMpi);
   wait_for(*operation, hook);  // unlike the MPI it looks for lost peers and time limits
 }
 

@@ -5,7 +5,7 @@
 #include "base/errors.h"
 #include "comm/node_call.h"
 #include "comm/node_path.h"
-#include "comm/scheduled.h"
+#include "comm/scaling.h"
 
 namespace gradred {
 

@@ -8,7 +8,7 @@
 #include "comm/driving.h"
 #include "comm/node_call.h"
 #include "comm/registry.h"
-#include "comm/scheduled.h"
+#include "comm/scaling.h"
 #include "liveness/watchdog.h"
 
 namespace gradred {

@@ -8,7 +8,10 @@
 #include <numeric>
 
 #include "base/clock.h"
-#include "comm/communicator.h"
+#include "comm/agreement.h"
+#include "comm/comm_liveness.h"
+#include "comm/dispatch.h"
+#include "comm/mpi_operation.h"
 #include "comm/place_among_all.h"
 #include "comm/set_up_calls.h"
 #include "mpi/groups.h"
@@ -79,14 +82,14 @@ Observer::~Observer() {
 void Observer::profile(bool wanted) {
   if (!wanted) profile_ = nullptr;
   if (!wanted || profile_ != nullptr) return;
-  const auto [rank, size] = place_among_all(comm_.rank(), comm_.size());
+  const auto [rank, size] = place_among_all(parts_.member.rank, parts_.member.size);
   profile_ = std::make_shared<Profile>();
   profile_->started_at(now_ns(), rank, size);
 }
 
 void Observer::set_up(SetUpCalls& calls, Trace* trace, std::uint64_t began_ns) {
   if (profile_ != nullptr) {
-    std::uint64_t compares = comm_.has_messages() && comparisons < kMostComparisons ? 1 : 0;
+    std::uint64_t compares = parts_.path != nullptr && comparisons < kMostComparisons ? 1 : 0;
     calls.bcast(&compares, sizeof compares);
     if (compares != 0) comparison_ = make_comparison(calls);
   }
@@ -97,19 +100,19 @@ void Observer::open(Trace* trace, std::uint64_t began_ns) {
   trace_ = trace;
   if (trace_ != nullptr) trace_line_ = trace_->open_line();
   if (profile_ == nullptr) return;
-  std::vector<int> world = comm_.liveness().names().world_ranks();
+  std::vector<int> world = parts_.liveness.names().world_ranks();
   if (world.empty()) {  // spawned or connected: the ranks of this communicator
-    world.resize(static_cast<std::size_t>(comm_.size()));
+    world.resize(static_cast<std::size_t>(parts_.member.size));
     std::iota(world.begin(), world.end(), 0);
   }
   quick_profile_ = profile_.get();
   profile_->set_up(node() != nullptr && trace_ == nullptr, std::move(world), now_ns() - began_ns);
 }
 
-NodeGroup* Observer::node() const { return comm_.node_path().node(); }
+NodeGroup* Observer::node() const { return parts_.node_path.node(); }
 
 void Observer::log_results(ResultLog* log) {
-  results_ = log != nullptr ? std::make_shared<LoggedResults>(*log, comm_.size()) : nullptr;
+  results_ = log != nullptr ? std::make_shared<LoggedResults>(*log, parts_.member.size) : nullptr;
 }
 
 // ---- blocking calls ---------------------------------------------------------------------------
@@ -117,9 +120,9 @@ void Observer::log_results(ResultLog* log) {
 inline void Observer::carry_out(const Call& call, WaitHook& hook, Mode mode) {
   const std::uint64_t number = results_ == nullptr ? 0 : results_->begin();
   if (mode == Mode::kBlocking) {
-    comm_.dispatch().run(call, hook);
+    dispatch_.run(call, hook);
   } else {
-    comm_.dispatch().run_startable(call, hook);
+    dispatch_.run_startable(call, hook);
   }
   if (results_ != nullptr) [[unlikely]] {
     results_->end(number, results_->result_of(call));
@@ -167,18 +170,18 @@ void Observer::run_timed(const Call& call, WaitHook& hook, Mode mode) {
 }
 
 void Observer::note_way(const Call& call, Mode mode, ProfileRow& row) const {
-  const Family* const family = comm_.dispatch().family_for(call, mode != Mode::kBlocking);
+  const Family* const family = dispatch_.family_for(call, mode != Mode::kBlocking);
   if (family == nullptr) return;
   const bool on_node = family->went() == Went::kUnknown && node() != nullptr;
   const Went went = on_node ? node()->how_it_went() : family->went();
   const bool on_devices = went == Went::kDevices || went == Went::kDevicesCopied;
-  row.went(went, !call.on_host() && !on_devices && !family->reads(call));
+  row.went(went, !call.on_host() && !on_devices && works_on_copies(family->access(call)));
 }
 
 void Observer::run_traced(const Call& call, WaitHook& hook, Mode mode) {
   if (trace_ == nullptr) return carry_out(call, hook, mode);
   const bool blocking = mode == Mode::kBlocking;
-  const Family* const family = comm_.dispatch().family_for(call, !blocking);
+  const Family* const family = dispatch_.family_for(call, !blocking);
   if (family == nullptr || family->traced_as() == nullptr) {
     return carry_out(call, hook, mode);  // an error; or the transport traces it
   }
@@ -191,9 +194,9 @@ void Observer::run_traced(const Call& call, WaitHook& hook, Mode mode) {
 
 std::shared_ptr<Observation> Observer::observation(const Call& call) const {
   if (idle()) return nullptr;
-  const Family* const family = comm_.dispatch().family_for(call, true);
+  const Family* const family = dispatch_.family_for(call, true);
   // The MPI notifies nobody of the end of its own operations.
-  const bool traced = trace_ != nullptr && family != nullptr && !family->leaves_to_mpi() &&
+  const bool traced = trace_ != nullptr && family != nullptr && family->went() != Went::kMpi &&
                       family->traced_as() != nullptr;
   if (profile_ == nullptr && !traced && results_ == nullptr) return nullptr;
   return std::make_shared<Observation>(profile_, traced ? trace_ : nullptr, call,
@@ -205,13 +208,13 @@ std::shared_ptr<Observation> Observer::observation(const Call& call) const {
 // The answer depends only on what the ranks have agreed on.
 bool Observer::may_compare(const Call& call, Mode mode) const {
   if (comparison_ == nullptr || mode != Mode::kBlocking) return false;
-  const Family* const family = comm_.dispatch().family_for(call, false);
-  if (family != nullptr && family->leaves_to_mpi()) return false;
+  const Family* const family = dispatch_.family_for(call, false);
+  if (family != nullptr && family->went() == Went::kMpi) return false;
   // Ranks count a call that fails, but not one that they refuse themselves.
   if (node() != nullptr && node()->has_disagreed()) return false;
   if (call.kind == Kind::kReduceScatterBlock) return false;  // run_on_mpi() has none
   const bool moves = call.kind == Kind::kAllgather || call.kind == Kind::kBcast;
-  return result_bytes(call, comm_.size()) <= kMostComparedBytes &&
+  return result_bytes(call, parts_.member.size) <= kMostComparedBytes &&
          (moves || mpi::get().handle_of(call.dtype).has_value());
 }
 
@@ -221,14 +224,14 @@ bool Observer::may_compare(const Call& call, Mode mode) const {
 void Observer::compare_with_mpi(const Call& call, ProfileRow& row, WaitHook& hook) {
   hook.long_work();
   const std::uint64_t begin = now_ns();
-  comm_.agreement().agree(
+  parts_.agreement.agree(
       make_signature(Kind::kLeftToMpi, call.op, call.dtype, static_cast<std::uint64_t>(call.kind),
                      mix(call.count, std::string_view("profile"))),
       hook);
   Call copy = call;
   if (!call.input_memory().is_host()) copy.in = {};  // the MPI reads the host's memory
   copy.order = nullptr;
-  const std::size_t bytes = result_bytes(copy, comm_.size());
+  const std::size_t bytes = result_bytes(copy, parts_.member.size);
   const std::unique_ptr<std::byte[]> scratch(new (std::nothrow) std::byte[bytes]());
   std::array<std::uint64_t, 1> lacking = {scratch == nullptr ? 1U : 0U};
   agree_on_largest(lacking, comparison_->comm);
@@ -237,8 +240,8 @@ void Observer::compare_with_mpi(const Call& call, ProfileRow& row, WaitHook& hoo
   copy.out = {.data = scratch.get()};
   const bool brief = bytes <= kShortBytes;
   const unsigned turns = brief ? kTurns : 1;
-  const auto by_mpi = [&] { run_on_mpi(copy, comm_.size(), comparison_->comm); };
-  const auto by_us = [&] { comm_.dispatch().run(copy, hook); };
+  const auto by_mpi = [&] { run_on_mpi(copy, parts_.member.size, comparison_->comm); };
+  const auto by_us = [&] { dispatch_.run(copy, hook); };
   if (brief || row.counts().compared == 0) {  // the first comparison warms up
     by_mpi();
     by_us();

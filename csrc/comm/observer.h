@@ -7,18 +7,19 @@
 
 #include "comm/call.h"
 #include "comm/observation.h"
+#include "comm/parts.h"
 #include "comm/profile.h"
 #include "comm/registry.h"
 #include "comm/result_log.h"
 
 namespace gradred {
 
-class Communicator;
+class Dispatch;
 class SetUpCalls;
 
 class Observer {
  public:
-  explicit Observer(Communicator& comm) : comm_(comm) {}
+  Observer(const Parts& parts, Dispatch& dispatch) : parts_(parts), dispatch_(dispatch) {}
   ~Observer();
   Observer(const Observer&) = delete;
   Observer& operator=(const Observer&) = delete;
@@ -53,7 +54,8 @@ class Observer {
   void compare_with_mpi(const Call& call, ProfileRow& row, WaitHook& hook);
   NodeGroup* node() const;  // nullptr: not all ranks share memory
 
-  Communicator& comm_;
+  const Parts& parts_;
+  Dispatch& dispatch_;
   std::shared_ptr<Profile> profile_;  // nullptr: none; this rank's wish until set-up
   Profile* quick_profile_ = nullptr;  // the same once it is set up
   Trace* trace_ = nullptr;            // for plans without schedules; nullptr: none

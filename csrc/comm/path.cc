@@ -16,19 +16,6 @@ std::size_t work_count(const Call& call, int size) {
 
 }  // namespace
 
-Collective collective_of(Kind kind) {
-  switch (kind) {
-    case Kind::kReduceScatterBlock:
-      return Collective::kReduceScatter;
-    case Kind::kAllgather:
-      return Collective::kAllgather;
-    case Kind::kBcast:
-      return Collective::kBcast;
-    default:
-      return Collective::kAllreduce;
-  }
-}
-
 SchedulePath::SchedulePath(mpi::Handle comm, int rank, int size, TagSpace tags,
                            const Decorations& decorations)
     : transport_(comm, rank, size, tags), outermost_(decorate(decorations)) {}

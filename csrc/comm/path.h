@@ -49,6 +49,4 @@ class SchedulePath {
   KeptMemory memory_;                           // of these
 };
 
-Collective collective_of(Kind kind);
-
 }  // namespace gradred

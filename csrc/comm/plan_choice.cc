@@ -4,16 +4,29 @@
 #include <utility>
 #include <vector>
 
-#include "comm/families.h"
 #include "comm/mpi_handles.h"
-#include "comm/path.h"
-#include "comm/registry.h"
 #include "plan/selector.h"
+#include "transport/mpi.h"
 
 namespace gradred {
 
+const char* plan_of_agreements(const Place& place) {
+  return place.hosts_share_memory() ? kHierarchical.data() : "recursive_doubling";
+}
+
+Call planned(const Call& call, const Plan& plan) {
+  Call planned = call;
+  planned.path = plan.hash();
+  return planned;
+}
+
+Signature planned_signature(const Call& call, const Plan& plan) {
+  return planned(call, plan).signature();
+}
+
 // Until settle(), all ranks are assumed to be on one host, and no link is measured.
-PlanChoice::PlanChoice(int size, Wish asked) : wish(std::move(asked)) {
+PlanChoice::PlanChoice(int size, Wish asked, PlanSources sources)
+    : wish(std::move(asked)), sources_(sources) {
   place.size = size;
   place.topology = Topology::of(std::vector<int>(static_cast<std::size_t>(size), 0));
   place.costs = std::make_shared<Costs>(place.topology, assumed_figures());
@@ -39,7 +52,7 @@ std::string_view PlanChoice::plan_asked(const Call& call) const {
   const Collective collective = collective_of(call.kind);
   const std::string_view wished = plan_wished(call);
   const bool means_it =
-      call.kind == Kind::kAllreduce || family_of(plan_families(), collective, wished) != nullptr;
+      call.kind == Kind::kAllreduce || source_of(sources_, collective, wished) != nullptr;
   return means_it ? wished : std::string_view();
 }
 
@@ -47,12 +60,12 @@ void PlanChoice::settle(Figures figures) {
   place.costs = std::make_shared<Costs>(place.topology, std::move(figures));
   plans_->clear();  // cached plans are for another place
   if (place.size > 1 && !wish.plan.empty()) return;
-  auto plan = std::make_shared<const Plan>(choose(plan_families(), {}, place));
+  auto plan = std::make_shared<const Plan>(choose(sources_, {}, place));
   if (plan->seconds == 0) usual_ = std::move(plan);  // nothing is cheaper, whatever the call
 }
 
 Question PlanChoice::question(const Call& call, bool waits) const {
-  const TagSpace tags = TagSpace::make(0, Registry::get().largest_tag());
+  const TagSpace tags = TagSpace::make(0, largest_tag());
   Question question{.collective = collective_of(call.kind),
                     .bytes = call.count * size_of(call.dtype),
                     .plan = plan_asked(call),
@@ -76,7 +89,7 @@ std::shared_ptr<const Plan> PlanChoice::plan_for(const Call& call, bool waits) c
                        .plan = call.plan != nullptr ? call.plan : plan_wished(call),
                        .own = call.schedule,
                        .waits = waits};
-  return plans_->get(key, [&] { return choose(plan_families(), question(call, waits), place); });
+  return plans_->get(key, [&] { return choose(sources_, question(call, waits), place); });
 }
 
 std::string PlanChoice::who_asks(const Call& call) const {

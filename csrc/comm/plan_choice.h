@@ -14,6 +14,15 @@
 
 namespace gradred {
 
+inline constexpr std::string_view kHierarchical = "hierarchical";
+
+// The plan by which ranks that do not all share memory compare their calls.
+const char* plan_of_agreements(const Place& place);
+
+// The call with its plan, and the signature of it that the ranks compare.
+Call planned(const Call& call, const Plan& plan);
+Signature planned_signature(const Call& call, const Plan& plan);
+
 class PlanChoice {
  public:
   // What calls that name no plan ask for: a name and a number of slices. Empty: whatever costs
@@ -25,7 +34,8 @@ class PlanChoice {
     bool one_order = false;  // the length changes no bits: Question::one_order
   };
 
-  PlanChoice(int size, Wish wish);
+  // `sources`: of all plans, alive as long as this object.
+  PlanChoice(int size, Wish wish, PlanSources sources);
 
   Place place;  // found by the set-up
   Wish wish;
@@ -52,6 +62,7 @@ class PlanChoice {
   std::string_view plan_asked(const Call& call) const;
   Question question(const Call& call, bool waits) const;
 
+  const PlanSources sources_;
   const std::unique_ptr<PlanCache> plans_ = std::make_unique<PlanCache>();
   std::shared_ptr<const Plan> usual_;
 };

@@ -28,7 +28,7 @@ Registry& Registry::get() {
 
 Duplicate::~Duplicate() {
   Registry& registry = Registry::get();
-  const int largest = registry.largest_tag();
+  const int largest = largest_tag();
   const int tag = TagSpace::make(TagSpace::most_ids(largest), largest).tag(0);  // no id uses it
   const std::lock_guard lock(registry.mutex_);
   registry.to_close_.emplace_back(comm, notices, tag);
@@ -94,21 +94,6 @@ void Registry::reap() {
   }
   closing_.remove_if([](Closing& closing) { return closing.advance(); });
   trim_pools();
-}
-
-int Registry::largest_tag() {
-  constexpr int kAlways = 32767;  // every MPI has these tags
-  if (!mpi::initialized()) return kAlways;
-  const std::lock_guard lock(mutex_);
-  if (!largest_tag_) {
-    const mpi::Mpi& mpi = mpi::get();
-    int* bound = nullptr;
-    int found = 0;
-    mpi.check(mpi.call.Comm_get_attr(mpi.is.comm_world, mpi.is.tag_ub, &bound, &found),
-              "MPI_Comm_get_attr");
-    largest_tag_ = found != 0 && bound != nullptr ? *bound : kAlways;
-  }
-  return *largest_tag_;
 }
 
 bool Registry::may_add_group() {

@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -71,8 +70,6 @@ class Registry {
   std::uint64_t count_on_mpi(std::uint64_t group);  // counts one more
   std::map<std::uint64_t, std::uint64_t> counts_on_mpi();
 
-  int largest_tag();
-
   // Limits the number of node groups alive at one time, and with it the shared memory.
   bool may_add_group();
   void count_group(int change);
@@ -97,7 +94,6 @@ class Registry {
   std::map<std::uint64_t, std::uint64_t> on_mpi_;  // operations, by group
   int groups_ = 0;
   std::list<std::shared_ptr<Pool>> pools_;  // most recently used first
-  std::optional<int> largest_tag_;
   std::mutex closing_mutex_;
   std::list<Closing> closing_;
 };

@@ -6,8 +6,8 @@
 #include "base/errors.h"
 #include "comm/mpi_handles.h"
 #include "comm/mpi_operation.h"
-#include "comm/node_call.h"
-#include "comm/scheduled.h"
+#include "comm/scaling.h"
+#include "comm/settings.h"
 
 namespace gradred {
 namespace {
@@ -55,6 +55,12 @@ void allreduce(const Call& call, mpi::Handle comm) {
 }
 
 }  // namespace
+
+bool mpi_reads_devices() {
+  if (settings().mpi_reads_devices) return *settings().mpi_reads_devices;
+  const auto query = mpi::get().call.Query_cuda_support;
+  return query != nullptr && query() == 1;
+}
 
 void check_mpi_call(const Call& call) {
   const bool moves = call.kind == Kind::kAllgather || call.kind == Kind::kBcast;

@@ -1,6 +1,7 @@
 #include "comm/scheduled.h"
 
 #include "base/errors.h"
+#include "comm/scaling.h"
 #include "schedule/combinators.h"
 
 namespace gradred {
@@ -32,14 +33,6 @@ bool reads_callers_input(const Call& call) {
   if (call.op == Op::kPremul) return false;
   if (call.kind == Kind::kReduceScatterBlock) return true;  // the work buffer is the bound plan's
   return call.kind == Kind::kAllreduce && !call.in_place() && call.in.data != call.out.data;
-}
-
-void scale_input(const Call& call, void* data, std::size_t count) {
-  if (call.op == Op::kPremul) scale(data, count, call.dtype, call.factor, false);
-}
-
-void scale_result(const Call& call, void* data, std::size_t count, int size) {
-  if (call.op == Op::kAvg) scale(data, count, call.dtype, size, true);
 }
 
 bool ScheduledCall::step() {

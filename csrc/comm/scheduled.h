@@ -107,9 +107,4 @@ class ScheduledCall {
 // nor if the whole input becomes a part of the result.
 bool reads_callers_input(const Call& call);
 
-// Multiply `count` elements of input in host memory by the call's factor (premul), and divide a
-// result by the number of ranks (avg).
-void scale_input(const Call& call, void* data, std::size_t count);
-void scale_result(const Call& call, void* data, std::size_t count, int size);
-
 }  // namespace gradred

@@ -10,8 +10,8 @@
 #include "base/text.h"
 #include "comm/driving.h"
 #include "comm/host_groups.h"
-#include "comm/node_call.h"
 #include "comm/process_trace.h"
+#include "comm/why_not.h"
 #include "liveness/local_peers.h"
 #include "mpi/groups.h"
 #include "node/cores.h"
@@ -95,10 +95,9 @@ void SetUp::make_path(std::unique_ptr<TagRange> range) {
     if (deterministic) place.why_no_mpi = kNoneLeft;
     return;
   }
-  path =
-      std::make_unique<SchedulePath>(tag_range->duplicate->comm, calls_.rank(), calls_.size(),
-                                     TagSpace::make(tag_range->id, Registry::get().largest_tag()),
-                                     decorations(settings_, calls_.rank(), calls_.size()));
+  path = std::make_unique<SchedulePath>(tag_range->duplicate->comm, calls_.rank(), calls_.size(),
+                                        TagSpace::make(tag_range->id, largest_tag()),
+                                        decorations(settings_, calls_.rank(), calls_.size()));
 }
 
 SettingsOffer SetUp::offered_settings() const {

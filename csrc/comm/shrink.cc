@@ -3,7 +3,6 @@
 #include "base/errors.h"
 #include "comm/communicator.h"
 #include "comm/driving.h"
-#include "comm/node_call.h"
 #include "liveness/supervisor.h"
 #include "node/shrinking.h"
 
@@ -14,21 +13,21 @@ namespace {
 // no MPI call: the MPI may wait for failed processes.
 class ShrinkPoll final : public Poll {
  public:
-  ShrinkPoll(Communicator& comm, const Shrinking& shrinking, WaitHook& hook)
-      : comm_(comm), shrinking_(shrinking), hook_(hook) {}
+  ShrinkPoll(const MessageParts& parts, const Shrinking& shrinking, WaitHook& hook)
+      : parts_(parts), shrinking_(shrinking), hook_(hook) {}
 
   void poll() override {
     hook_.waiting();
-    if (!process_poisoned) drive(comm_.operation_log());
+    if (!process_poisoned) drive(parts_.operation_log);
     watchdog_.check(*this);
   }
   WaitRecord record() const { return shrinking_.wait_record(); }
-  std::string waiter() const { return comm_.liveness().own_name(); }
+  std::string waiter() const { return parts_.liveness.own_name(); }
   std::string waits_for() const { return shrinking_.missing(); }
   bool reports() const { return shrinking_.is_first_to_wait(); }
 
  private:
-  Communicator& comm_;
+  const MessageParts& parts_;
   const Shrinking& shrinking_;
   WaitHook& hook_;
   Watchdog watchdog_;
@@ -45,9 +44,9 @@ std::shared_ptr<Communicator> Communicator::shrink(WaitHook& hook, std::vector<i
   const std::uint64_t begin = now_ns();
   stop_driving_after_failure();
   Settings settings = settings_;
-  settings.deterministic = deterministic_;
+  settings.deterministic = agreed_.deterministic;
   settings.profile = observer_.keeps_profile();
-  if (size_ == 1) {
+  if (size() == 1) {
     const auto alone = std::make_shared<Communicator>(0, 1, settings, liveness_.names(), nullptr);
     alone->observe(begin);
     return alone;
@@ -56,7 +55,7 @@ std::shared_ptr<Communicator> Communicator::shrink(WaitHook& hook, std::vector<i
   if (!node_path_.serves_all()) throw UsageError(no_memory_text(choice_.place.why_no_memory));
   hook.long_work();
   Shrinking shrinking(*node_path_.node());
-  ShrinkPoll poll(*this, shrinking, hook);
+  ShrinkPoll poll(parts_, shrinking, hook);
   auto node = shrinking.run(&poll);
   for (const std::size_t rank : shrinking.ended()) {
     const RankNames names = liveness_.names();

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/errors.h"
-#include "comm/scheduled.h"
+#include "comm/scaling.h"
 #include "memory/order.h"
 
 namespace gradred {

@@ -6,22 +6,21 @@
 #include <string>
 
 #include "comm/call.h"
+#include "comm/parts.h"
 #include "comm/staged.h"
 #include "plan/plan.h"
 
 namespace gradred {
 
-class Communicator;
-
 bool is_staged(const Call& call, const Plan& plan);
-void run_staged(Communicator& comm, const Call& call, const Plan& plan, WaitHook& hook);
+void run_staged(const Parts& parts, const Call& call, const Plan& plan, WaitHook& hook);
 // `plan`: nullptr if the MPI carries the call out.
-std::shared_ptr<StartedOperation> staged_operation(Communicator& comm, const Call& call,
+std::shared_ptr<StartedOperation> staged_operation(const Parts& parts, const Call& call,
                                                    const Plan* plan,
                                                    const StagedOperation::Make& make);
 
 // In words, how those calls on arrays in device memory have gone that could go from device to
 // device. Local.
-std::string device_path(Communicator& comm);
+std::string device_path(const Parts& parts);
 
 }  // namespace gradred

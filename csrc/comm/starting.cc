@@ -2,7 +2,8 @@
 #include <new>
 
 #include "base/errors.h"
-#include "comm/communicator.h"
+#include "comm/agreement.h"
+#include "comm/comm_liveness.h"
 #include "comm/dispatch.h"
 #include "comm/driving.h"
 #include "comm/mpi_operation.h"
@@ -13,6 +14,13 @@
 
 namespace gradred {
 
+void Dispatch::throw_if_failed(const Call& call) const {
+  parts_.liveness.throw_if_failed();
+  // The call before may have failed while only a stream waited for it: its error is thrown here.
+  if (call.stream_order() != nullptr && parts_.node_path.serves_all())
+    parts_.node_path.node()->throw_if_poisoned();
+}
+
 std::shared_ptr<StartedOperation> Dispatch::start(const Call& call,
                                                   const std::shared_ptr<Observation>& observation) {
   const InCall in_call(observation.get(), observation ? observation->start_ns() : 0);
@@ -20,7 +28,7 @@ std::shared_ptr<StartedOperation> Dispatch::start(const Call& call,
   try {
     operation = operation_for(call);
   } catch (const std::bad_alloc&) {
-    comm_.agreement().refuse_started("no memory for its input times the factor");
+    parts_.agreement.refuse_started("no memory for its input times the factor");
     throw;
   }
   operation->observe(observation);
@@ -53,25 +61,25 @@ void Dispatch::care_for(const std::shared_ptr<StartedOperation>& operation, cons
 std::shared_ptr<StartedOperation> Dispatch::operation_for(const Call& call) {
   std::shared_ptr<const Plan> plan;  // nullptr: the MPI carries the call out
   try {
-    if (comm_.starts()) plan = comm_.choice().plan_for(call, false);
-    if (comm_.size() > 1 && !comm_.is_set_up()) ++started_on_mpi_;
-    if (plan) plan->family->check(comm_, call);
+    if (parts_.agreed.starts) plan = parts_.choice.plan_for(call, false);
+    if (parts_.member.size > 1 && !parts_.agreed.set_up) ++started_on_mpi_;
+    if (plan) family_of(*plan).check(parts_, call);
   } catch (const UsageError& error) {
-    const std::string who_asks = comm_.choice().who_asks(call);
+    const std::string who_asks = parts_.choice.who_asks(call);
     const std::string objection = error.what() + who_asks;
-    comm_.agreement().refuse_started(objection);
+    parts_.agreement.refuse_started(objection);
     if (who_asks.empty()) throw;
     throw UsageError(objection);
   }
   if (plan && !starts_by(*plan)) plan = nullptr;
   const auto make = [&](const Call& made) {
-    return plan ? plan->family->operation(comm_, *plan, made) : mpi_operation(comm_, made);
+    return plan ? family_of(*plan).operation(parts_, *plan, made) : mpi_operation(parts_, made);
   };
   if (plan ? !is_staged(call, *plan) : call.on_host()) return make(call);
   try {
-    return staged_operation(comm_, call, plan.get(), make);
+    return staged_operation(parts_, call, plan.get(), make);
   } catch (const DeviceError& error) {  // from the copies, which come first
-    comm_.agreement().refuse_started(error.what());
+    parts_.agreement.refuse_started(error.what());
     throw;
   }
 }
@@ -79,14 +87,17 @@ std::shared_ptr<StartedOperation> Dispatch::operation_for(const Call& call) {
 // ---- with nothing in flight ---------------------------------------------------------------------
 
 std::shared_ptr<StartedOperation> Dispatch::start_short(const Call& call) {
-  if (spare_ == nullptr) spare_ = std::make_shared<NodeOperation>(comm_.node_path());
+  if (spare_ == nullptr) spare_ = std::make_shared<NodeOperation>(parts_.node_path);
   const NodeOperation::Alone alone = spare_->start_alone(call);
   if (alone == NodeOperation::Alone::kEndedWell) return nullptr;
-  if (alone == NodeOperation::Alone::kTooLong) return comm_.start(call);
+  if (alone == NodeOperation::Alone::kTooLong) {
+    throw_if_failed(call);
+    return start(call, nullptr);
+  }
   const std::shared_ptr<NodeOperation> operation = std::move(spare_);
-  operation->go_on(comm_.shared_node_path(), call);
+  operation->go_on(parts_.owner.keep(parts_.node_path), call);
   if (operation->ended()) return operation;  // it has failed
-  comm_.node_path().queue().add(operation);
+  parts_.node_path.queue().add(operation);
   care_for(operation, call);
   return operation;
 }

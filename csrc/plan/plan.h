@@ -1,5 +1,4 @@
-// Plan: how one call is carried out. Family: the plans of one implementation. The selector chooses
-// among the plans of all families.
+// Plan: how one call is carried out. The selector chooses among the plans of all sources.
 //
 // A choice depends on two things only: what the call asks for (Question) and where the ranks of the
 // communicator are (Place). Both are the same on all ranks, so all ranks make the same choice
@@ -15,8 +14,6 @@
 #include <string_view>
 #include <vector>
 
-#include "base/went.h"
-#include "memory/memory.h"
 #include "plan/costs.h"
 #include "schedule/algorithms.h"
 #include "schedule/schedule.h"
@@ -24,11 +21,7 @@
 
 namespace gradred {
 
-struct Call;         // comm/call.h
-class Communicator;  // comm/communicator.h
-class Family;
-class StartedOperation;  // comm/started.h
-class WaitHook;          // comm/call.h
+class PlanSource;
 
 struct Place {
   int size = 1;
@@ -78,7 +71,7 @@ struct Specification {
 };
 
 struct Plan {
-  const Family* family = nullptr;
+  const PlanSource* source = nullptr;
   std::string name{};
   std::string label{};     // its name in measured figures; empty: it was not measured
   std::size_t slices = 1;  // executions of the schedule that are in flight at once
@@ -97,61 +90,21 @@ struct Plan {
   std::uint64_t hash() const;  // of everything on which ranks must agree; never 0
 };
 
-// One implementation of calls. To add a family, implement this class in a file and add a row to
-// comm/families.cc.
-class Family {
+// Where plans come from: it knows which calls they can serve, and what they cost.
+class PlanSource {
  public:
-  virtual ~Family() = default;
+  virtual ~PlanSource() = default;
   virtual std::string_view name() const = 0;
-  virtual std::string_view about() const = 0;
-  // The transport of its data, for reports: memory, messages, mpi (the MPI's own calls), library or
-  // none.
-  virtual std::string_view medium() const = 0;
-  // The name of a whole call in a timeline; nullptr: each of its messages is an event instead.
-  virtual const char* traced_as() const = 0;
-  // How the data of its calls are moved. If that is unknown here, the node group knows it.
-  virtual Went went() const { return Went::kMessages; }
-  // Whether the ranks send each other messages, for which the MPI must be called between the start
-  // and the end of an operation.
-  virtual bool sends(const Place& /*place*/) const { return false; }
-  // Whether a call is nothing but the MPI's own collective call, so that there is nothing to
-  // compare with it.
-  virtual bool leaves_to_mpi() const { return false; }
   // The plans that a call may ask for by name.
   virtual std::vector<std::string> plans(Collective collective) const = 0;
   // Why none of its plans can serve the call; nullopt if they can.
   virtual std::optional<std::string> why_not(const Question& question,
                                              const Place& place) const = 0;
   // The plans for a call that names none, or the plan that it names, with their costs. Only to be
-  // called if why_not() returned nullopt. If a family offers nothing unless it is named, its file
+  // called if why_not() returned nullopt. If a source offers nothing unless it is named, its file
   // says why.
   virtual std::vector<Plan> offers(const Question& question, const Place& place) const = 0;
-
-  // Whether the operation can use the caller's buffers where they are; else they are staged in host
-  // memory. This is not part of the choice, since ranks may differ in it. A staged call keeps the
-  // order of a stream only if the family keeps_streams().
-  virtual bool reads(const Call& call) const;
-  // Whether this is another library's or the MPI's own allreduce that takes arrays in devices'
-  // memory on all ranks, so that it is to be compared with gradred's. `mpi_reads`: whether the MPI
-  // of every rank reads devices' memory.
-  virtual bool rivals_on_devices(bool /*mpi_reads*/) const { return false; }
-  // Whether its operations give their work to the stream in whose order the call is.
-  virtual bool keeps_streams() const { return false; }
-  // Whether its operations read the input of such a call and write the result in order, from the
-  // beginning to the end, so that the data can pass in pieces (Call::flow).
-  virtual bool flows(const Call& /*call*/) const { return false; }
-  // Whether its operations work on arrays in devices' memory if all ranks have such (Flow::device).
-  virtual bool shares_devices() const { return false; }
-  // Throws UsageError for a call that the plan cannot carry out for a reason that the choice does
-  // not consider, for example a type that the MPI lacks.
-  virtual void check(Communicator& /*comm*/, const Call& /*call*/) const {}
-  // The call itself, blocking, and as an operation in flight. The plan must have been chosen for
-  // the communicator's Place.
-  virtual void run(Communicator& comm, const Plan& plan, const Call& call,
-                   WaitHook& hook) const = 0;
-  virtual std::shared_ptr<StartedOperation> operation(Communicator& comm, const Plan& plan,
-                                                      const Call& call) const = 0;
 };
-using Families = std::span<const Family* const>;
+using PlanSources = std::span<const PlanSource* const>;
 
 }  // namespace gradred

@@ -14,8 +14,8 @@
 namespace gradred {
 namespace {
 
-bool has(const Family& family, Collective collective, std::string_view name) {
-  const std::vector<std::string> names = family.plans(collective);
+bool has(const PlanSource& source, Collective collective, std::string_view name) {
+  const std::vector<std::string> names = source.plans(collective);
   return std::ranges::find(names, name) != names.end();
 }
 
@@ -23,10 +23,10 @@ bool sums(Collective collective) {
   return collective == Collective::kAllreduce || collective == Collective::kReduceScatter;
 }
 
-std::string names_of(Families families, Collective collective) {
+std::string names_of(PlanSources sources, Collective collective) {
   std::string names;
-  for (const Family* family : families) {
-    for (const std::string& name : family->plans(collective)) {
+  for (const PlanSource* source : sources) {
+    for (const std::string& name : source->plans(collective)) {
       names += (names.empty() ? "" : ", ") + name;
     }
   }
@@ -68,23 +68,23 @@ std::uint64_t Plan::hash() const {
   return hash | 1;
 }
 
-const Family* family_of(Families families, Collective collective, std::string_view name) {
+const PlanSource* source_of(PlanSources sources, Collective collective, std::string_view name) {
   const auto found = std::ranges::find_if(
-      families, [&](const Family* family) { return has(*family, collective, name); });
-  return found == families.end() ? nullptr : *found;
+      sources, [&](const PlanSource* source) { return has(*source, collective, name); });
+  return found == sources.end() ? nullptr : *found;
 }
 
-std::vector<Plan> weigh(Families families, const Question& question, const Place& place) {
+std::vector<Plan> weigh(PlanSources sources, const Question& question, const Place& place) {
   const bool named = !question.plan.empty();
   std::vector<Plan> found;
   std::optional<std::string> objection;
-  for (const Family* family : families) {
-    if (named && !has(*family, question.collective, question.plan)) continue;
-    if (auto why = family->why_not(question, place)) {
+  for (const PlanSource* source : sources) {
+    if (named && !has(*source, question.collective, question.plan)) continue;
+    if (auto why = source->why_not(question, place)) {
       if (!objection) objection = std::move(why);
       continue;
     }
-    std::ranges::move(family->offers(question, place), std::back_inserter(found));
+    std::ranges::move(source->offers(question, place), std::back_inserter(found));
     if (std::ranges::any_of(found, [](const Plan& plan) { return plan.seconds == 0; })) break;
   }
   const bool asked = named || question.own != nullptr;
@@ -100,11 +100,11 @@ std::vector<Plan> weigh(Families families, const Question& question, const Place
   if (objection) throw UsageError(*objection);
   throw UsageError("no plan for " + std::string(name_of(question.collective)) + " is called '" +
                    std::string(question.plan) +
-                   "'. There are: " + names_of(families, question.collective));
+                   "'. There are: " + names_of(sources, question.collective));
 }
 
-Plan choose(Families families, const Question& question, const Place& place) {
-  return cheapest(weigh(families, question, place));
+Plan choose(PlanSources sources, const Question& question, const Place& place) {
+  return cheapest(weigh(sources, question, place));
 }
 
 }  // namespace gradred

@@ -10,11 +10,11 @@ namespace gradred {
 
 // Returns all plans that can serve the call, the cheapest first. Throws UsageError, with the
 // reason, if no plan has the name or none can serve the call.
-std::vector<Plan> weigh(Families families, const Question& question, const Place& place);
+std::vector<Plan> weigh(PlanSources sources, const Question& question, const Place& place);
 // Returns the first plan of weigh().
-Plan choose(Families families, const Question& question, const Place& place);
+Plan choose(PlanSources sources, const Question& question, const Place& place);
 
-// Returns the family that has a plan of this name for such calls, or nullptr.
-const Family* family_of(Families families, Collective collective, std::string_view name);
+// Returns the source that has a plan of this name for such calls, or nullptr.
+const PlanSource* source_of(PlanSources sources, Collective collective, std::string_view name);
 
 }  // namespace gradred

@@ -107,7 +107,7 @@ inline Call ordered_or_refused(const Call& call, const Placement& placement, Com
   try {
     return ordered(call, placement, comm, why);
   } catch (const Error& error) {
-    comm.agreement().refuse_started(error.what());
+    comm.refuse_started(error.what());
     throw;
   }
 }
@@ -117,7 +117,7 @@ inline Call ordered_or_refused(const Call& call, const Placement& placement, Com
   try {
     return ordered(call, placement, comm, why);
   } catch (const Error& error) {
-    comm.agreement().refuse(error.what(), hook);
+    comm.refuse(error.what(), hook);
     throw;
   }
 }

@@ -9,11 +9,11 @@
 #include "base/failure.h"
 #include "comm/families.h"
 #include "comm/mpi_handles.h"
-#include "comm/node_call.h"
 #include "comm/registry.h"
 #include "comm/set_up_calls.h"
 #include "comm/shutdown_handshake.h"
 #include "comm/staged_calls.h"
+#include "comm/why_not.h"
 #include "liveness/process.h"
 #include "plan/selector.h"
 #include "python/call.h"
@@ -70,7 +70,7 @@ void run_call(Communicator& communicator, const PyCall& call) {
   try {
     validate(call.call, communicator.size());
   } catch (const Error& error) {
-    communicator.agreement().refuse(error.what(), hook);
+    communicator.refuse(error.what(), hook);
     throw;
   }
   communicator.run(ordered_or_refused(call.call, call.placement, communicator, hook), hook);
@@ -91,9 +91,9 @@ void run(const py::object& comm, const PyCall& call, const py::object& passed) {
 void refuse(const py::object& comm, const std::string& reason, bool blocking) {
   Communicator& communicator = communicator_of(comm.ptr());
   const OneThread one_thread(communicator);
-  if (!blocking) return communicator.agreement().refuse_started(reason);
+  if (!blocking) return communicator.refuse_started(reason);
   GilHook hook;
-  communicator.agreement().refuse(reason, hook);
+  communicator.refuse(reason, hook);
 }
 
 std::shared_ptr<PyOperation> start(const py::object& comm, const PyCall& call, bool mpi_request) {
@@ -105,7 +105,7 @@ std::shared_ptr<PyOperation> start(const py::object& comm, const PyCall& call, b
     validate(call.call, communicator.size());
     started = ordered(call.call, call.placement, communicator, why_waits);
   } catch (const Error& error) {
-    communicator.agreement().refuse_started(error.what());
+    communicator.refuse_started(error.what());
     throw;
   }
   started.mpi_request = mpi_request;
@@ -147,9 +147,9 @@ py::object described(const std::optional<Specification>& specification) {
 py::dict described(const Plan& plan) {
   py::dict result;
   result["plan"] = plan.name;
-  result["family"] = plan.family->name();
-  result["medium"] = plan.family->medium();
-  result["about"] = plan.family->about();
+  result["family"] = family_of(plan).name();
+  result["medium"] = family_of(plan).medium();
+  result["about"] = family_of(plan).about();
   result["slices"] = plan.slices;
   result["reason"] = plan.reason;
   result["seconds"] = plan.seconds;
@@ -161,7 +161,7 @@ py::dict described(const Plan& plan) {
 
 py::dict plan_for(const py::object& comm, const PyCall& call, bool blocking) {
   Communicator& communicator = communicator_of(comm.ptr());
-  const Plan left{.family = &mpi_family(), .name = "mpi", .reason = kLeftToMpi};
+  const Plan left{.source = &mpi_family(), .name = "mpi", .reason = kLeftToMpi};
   if (!blocking && !communicator.starts()) return described(left);
   const std::shared_ptr<const Plan> plan = communicator.choice().plan_for(call.call, blocking);
   return described(blocking || communicator.dispatch().starts_by(*plan) ? *plan : left);
@@ -222,7 +222,7 @@ py::dict choose_plan(const std::string& collective, std::size_t bytes,
                           .slices = slices,
                           .mpi_may_carry = mpi_computes_alike(op_named(op), dtype_named(dtype)),
                           .one_order = one_order};
-  py::dict result = described(choose(plan_families(), question, place));
+  py::dict result = described(choose(plan_sources(), question, place));
   result["model"] = described(figures);
   return result;
 }
@@ -252,7 +252,7 @@ py::dict comm_info(const py::object& comm) {
   result["node_reason"] = communicator.place().why_no_memory;
   result["hosts_share_memory"] = communicator.place().hosts_share_memory();
   result["host_reason"] = communicator.place().why_no_host_memory;
-  result["device_path"] = device_path(communicator);
+  result["device_path"] = device_path(communicator.parts());
   result["device_plans"] = communicator.choice().device_plans.texts();
   return result;
 }
@@ -294,8 +294,7 @@ void bind_calls(py::module_& m) {
         Communicator& communicator = communicator_of(comm.ptr());
         const OneThread one_thread(communicator);
         GilHook hook;
-        communicator.agreement().leave_to_mpi(find_tag<Kind>(kKindNames, kind, "kind"), detail,
-                                              hook);
+        communicator.leave_to_mpi(find_tag<Kind>(kKindNames, kind, "kind"), detail, hook);
       },
       py::arg("comm"), py::arg("kind"), py::arg("detail") = 0,
       "Blocks until all ranks have agreed to leave this call to the MPI.");
@@ -305,7 +304,7 @@ void bind_calls(py::module_& m) {
         Communicator& communicator = communicator_of(comm.ptr());
         const OneThread one_thread(communicator);
         GilHook hook;
-        communicator.agreement().agree_on_init(call.call, hook);
+        communicator.agree_on_init(call.call, hook);
       },
       py::arg("comm"), py::arg("call"),
       "Blocks until all ranks have agreed on this persistent call; sets up what gradred needs.");

@@ -197,10 +197,10 @@ void run_buckets(const py::object& comm, const PyBuckets& buckets) {
     try {
       bucket->pack();
     } catch (const std::bad_alloc&) {
-      communicator.agreement().refuse("no memory to pack its arrays in", hook);
+      communicator.refuse("no memory to pack its arrays in", hook);
       throw;
     } catch (const Error& error) {
-      communicator.agreement().refuse(error.what(), hook);
+      communicator.refuse(error.what(), hook);
       throw;
     }
     communicator.run(bucket->call()->call, hook);

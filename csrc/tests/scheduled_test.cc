@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "comm/communicator.h"
 #include "comm/families.h"
 #include "expect.h"
 #include "late_memory.h"
@@ -180,7 +179,7 @@ void schedules_alone_read_memory_that_is_not_the_hosts() {
       Call call;
       call.in = {&call, input};
       call.out.memory = result;
-      return family->reads(call);
+      return !works_on_copies(family->access(call));
     };
     // Skips families that handle device memory themselves (MPI) or serve only device memory.
     if (family->rivals_on_devices(true)) continue;

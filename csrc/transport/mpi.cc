@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstring>
 
@@ -348,6 +349,21 @@ class MpiChannel final : public Channel {
 };
 
 }  // namespace
+
+int largest_tag() {
+  constexpr int kAlways = 32767;  // every MPI has these tags
+  static std::atomic<int> known{0};
+  if (const int largest = known.load(std::memory_order_relaxed); largest != 0) return largest;
+  if (!mpi::initialized()) return kAlways;
+  const mpi::Mpi& mpi = mpi::get();
+  int* bound = nullptr;
+  int found = 0;
+  mpi.check(mpi.call.Comm_get_attr(mpi.is.comm_world, mpi.is.tag_ub, &bound, &found),
+            "MPI_Comm_get_attr");
+  const int largest = found != 0 && bound != nullptr ? *bound : kAlways;
+  known.store(largest, std::memory_order_relaxed);
+  return largest;
+}
 
 TagSpace TagSpace::make(int id, int largest_tag) {
   // The number of bits that may hold any value.

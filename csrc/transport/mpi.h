@@ -11,6 +11,8 @@
 
 namespace gradred {
 
+int largest_tag();  // that this MPI allows
+
 // The tags of one communicator among those that share a duplicate. A tag has `id` in its high bits,
 // followed by the operation and its slice, in as many bits as the MPI's largest tag allows.
 struct TagSpace {

@@ -40,7 +40,7 @@ void carry_out(const Library& mpi, Communicator& comm, Call call, Way way) {
   call.mpi_request = way != Way::kStarted;
   if (way != Way::kPersistent) return start_and_wait(mpi, comm, call);
   call.persistent = true;
-  comm.agreement().agree_on_init(call, hook);
+  comm.agree_on_init(call, hook);
   for (int time = 0; time < 2; ++time) {
     start_and_wait(mpi, comm, call);
     comm.run_startable(call, hook);

@@ -44,7 +44,7 @@ class OnMpi {
   void only_agree() {
     PlainWait hook;
     const auto plan = comm_.choice().plan_for(call_, true);
-    comm_.agreement().agree(planned_signature(call_, *plan), hook);
+    comm_.agree(planned_signature(call_, *plan), hook);
   }
 
  private:
