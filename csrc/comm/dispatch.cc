@@ -1,12 +1,12 @@
 #include "comm/dispatch.h"
 
 #include "base/errors.h"
-#include "comm/agreement.h"
-#include "comm/driving.h"
-#include "comm/families.h"
 #include "comm/measuring_devices.h"
-#include "comm/staged_calls.h"
-#include "comm/waiting.h"
+#include "families/families.h"
+#include "messages/agreement.h"
+#include "on_devices/staged_calls.h"
+#include "progress/driving.h"
+#include "progress/waiting.h"
 
 namespace gradred {
 

@@ -5,13 +5,13 @@
 
 #include <memory>
 
-#include "comm/call.h"
-#include "comm/family.h"
-#include "comm/member.h"
-#include "comm/node_path.h"
-#include "comm/operation_log.h"
-#include "comm/parts.h"
-#include "comm/plan_choice.h"
+#include "calls/call.h"
+#include "calls/family.h"
+#include "calls/member.h"
+#include "calls/parts.h"
+#include "calls/plan_choice.h"
+#include "notices/operation_log.h"
+#include "shared_memory/node_path.h"
 
 namespace gradred {
 

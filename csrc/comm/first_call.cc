@@ -2,12 +2,12 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "calls/process_trace.h"
 #include "comm/communicator.h"
-#include "comm/driving.h"
-#include "comm/families.h"
-#include "comm/measuring.h"
-#include "comm/process_trace.h"
-#include "comm/set_up.h"
+#include "families/families.h"
+#include "progress/driving.h"
+#include "set_up/measuring.h"
+#include "set_up/set_up.h"
 
 namespace gradred {
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "base/day.h"
-#include "comm/member.h"
-#include "comm/plan_choice.h"
-#include "comm/settings.h"
+#include "calls/member.h"
+#include "calls/plan_choice.h"
+#include "calls/settings.h"
 #include "memory/collectives.h"
 #include "mpi/mpi.h"
 #include "plan/device_figures.h"

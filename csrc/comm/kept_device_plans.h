@@ -6,9 +6,9 @@
 #include <functional>
 #include <span>
 
-#include "comm/call.h"
-#include "comm/device_plans.h"
-#include "comm/parts.h"
+#include "calls/call.h"
+#include "calls/device_plans.h"
+#include "calls/parts.h"
 #include "plan/device_figures.h"
 
 namespace gradred {

@@ -18,10 +18,10 @@
 #include <vector>
 
 #include "base/bell.h"
-#include "comm/call.h"
+#include "calls/call.h"
 #include "comm/communicator.h"
-#include "comm/started.h"
 #include "node/segment.h"
+#include "progress/started.h"
 
 namespace gradred {
 

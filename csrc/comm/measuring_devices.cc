@@ -13,11 +13,11 @@
 
 #include "base/clock.h"
 #include "base/errors.h"
-#include "comm/device_plans.h"
-#include "comm/families.h"
+#include "by_mpi/mpi_operation.h"
+#include "calls/device_plans.h"
+#include "calls/plan_choice.h"
 #include "comm/kept_device_plans.h"
-#include "comm/mpi_operation.h"
-#include "comm/plan_choice.h"
+#include "families/families.h"
 
 namespace gradred {
 namespace {

@@ -1,8 +1,8 @@
 // Measures which plan is the fastest for calls on arrays in device memory.
 #pragma once
 
+#include "calls/parts.h"
 #include "comm/kept_device_plans.h"
-#include "comm/parts.h"
 #include "memory/memory.h"
 
 namespace gradred {

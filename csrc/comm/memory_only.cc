@@ -9,14 +9,14 @@
 
 #include "base/clock.h"
 #include "base/errors.h"
+#include "calls/place_among_all.h"
+#include "calls/process_trace.h"
+#include "calls/why_not.h"
 #include "comm/communicator.h"
-#include "comm/families.h"
-#include "comm/place_among_all.h"
-#include "comm/process_trace.h"
-#include "comm/sharing.h"
-#include "comm/why_not.h"
+#include "families/families.h"
 #include "liveness/shown_ranks.h"
 #include "liveness/status_page.h"
+#include "set_up/sharing.h"
 
 namespace gradred {
 

@@ -8,13 +8,13 @@
 #include <numeric>
 
 #include "base/clock.h"
-#include "comm/agreement.h"
-#include "comm/comm_liveness.h"
+#include "by_mpi/mpi_operation.h"
+#include "calls/place_among_all.h"
 #include "comm/dispatch.h"
-#include "comm/mpi_operation.h"
-#include "comm/place_among_all.h"
-#include "comm/set_up_calls.h"
+#include "messages/agreement.h"
 #include "mpi/groups.h"
+#include "notices/comm_liveness.h"
+#include "set_up/set_up_calls.h"
 
 namespace gradred {
 namespace {

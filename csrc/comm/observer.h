@@ -5,12 +5,12 @@
 #include <cstdint>
 #include <memory>
 
-#include "comm/call.h"
-#include "comm/observation.h"
-#include "comm/parts.h"
-#include "comm/profile.h"
-#include "comm/registry.h"
-#include "comm/result_log.h"
+#include "calls/call.h"
+#include "calls/observation.h"
+#include "calls/parts.h"
+#include "calls/profile.h"
+#include "calls/result_log.h"
+#include "notices/registry.h"
 
 namespace gradred {
 

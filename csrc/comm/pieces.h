@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/types.h"
-#include "comm/call.h"
+#include "calls/call.h"
 
 namespace gradred {
 

@@ -2,15 +2,15 @@
 #include <new>
 
 #include "base/errors.h"
-#include "comm/agreement.h"
-#include "comm/comm_liveness.h"
+#include "by_mpi/mpi_operation.h"
+#include "calls/observation.h"
 #include "comm/dispatch.h"
-#include "comm/driving.h"
-#include "comm/mpi_operation.h"
-#include "comm/node_operation.h"
-#include "comm/observation.h"
-#include "comm/staged_calls.h"
-#include "comm/started.h"
+#include "messages/agreement.h"
+#include "notices/comm_liveness.h"
+#include "on_devices/staged_calls.h"
+#include "progress/driving.h"
+#include "progress/started.h"
+#include "shared_memory/node_operation.h"
 
 namespace gradred {
 

@@ -9,11 +9,11 @@
 #include "base/failure.h"
 #include "base/pool.h"
 #include "base/text.h"
-#include "comm/fork_guard.h"
-#include "comm/host_calls.h"
 #include "comm/shutdown_handshake.h"
 #include "coordinator/work.h"
+#include "progress/fork_guard.h"
 #include "reduce/reduce.h"
+#include "set_up/host_calls.h"
 
 namespace gradred {
 namespace {

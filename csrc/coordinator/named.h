@@ -17,13 +17,13 @@
 
 #include "base/pool.h"
 #include "comm/communicator.h"
-#include "comm/started.h"
 #include "coordinator/board.h"
 #include "coordinator/kept_vectors.h"
 #include "coordinator/relay.h"
 #include "coordinator/submission.h"
 #include "coordinator/timeline.h"
 #include "node/segment.h"
+#include "progress/started.h"
 
 namespace gradred {
 

@@ -8,10 +8,10 @@
 #include "base/clock.h"
 #include "base/errors.h"
 #include "base/text.h"
-#include "comm/host_calls.h"
 #include "comm/own_calls.h"
-#include "comm/set_up_calls.h"
 #include "coordinator/named.h"
+#include "set_up/host_calls.h"
+#include "set_up/set_up_calls.h"
 
 namespace gradred {
 namespace {

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/errors.h"
 #include "base/signature.h"
-#include "comm/device_workspace.h"
+#include "on_devices/device_workspace.h"
 #include "reduce/reduce.h"
 
 namespace gradred {

@@ -19,7 +19,7 @@ namespace gradred {
 // The libraries that a device may have.
 enum class LibraryKind : std::uint8_t { kNccl, kOneShot, kTwoShot };
 
-// A call as such a library takes it. `count` as in MPI (see comm/call.h).
+// A call as such a library takes it. `count` as in MPI (see calls/call.h).
 struct LibraryCall {
   Kind kind = Kind::kAllreduce;
   const void* input = nullptr;  // or the input's position in `result`, in place

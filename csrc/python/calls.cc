@@ -7,14 +7,13 @@
 
 #include "base/errors.h"
 #include "base/failure.h"
-#include "comm/families.h"
-#include "comm/mpi_handles.h"
-#include "comm/registry.h"
-#include "comm/set_up_calls.h"
+#include "calls/mpi_handles.h"
+#include "calls/why_not.h"
 #include "comm/shutdown_handshake.h"
-#include "comm/staged_calls.h"
-#include "comm/why_not.h"
+#include "families/families.h"
 #include "liveness/process.h"
+#include "notices/registry.h"
+#include "on_devices/staged_calls.h"
 #include "plan/selector.h"
 #include "python/call.h"
 #include "python/comm.h"
@@ -31,6 +30,7 @@
 #include "python/wait_hook.h"
 #include "runtime/launched.h"
 #include "runtime/process.h"
+#include "set_up/set_up_calls.h"
 
 namespace py = pybind11;
 

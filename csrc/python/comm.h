@@ -5,7 +5,7 @@
 
 #include <optional>
 
-#include "comm/call.h"
+#include "calls/call.h"
 #include "python/call.h"
 #include "python/numpy.h"
 

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "comm/started.h"
+#include "progress/started.h"
 
 namespace gradred {
 

@@ -7,7 +7,7 @@
 #include <atomic>
 
 #include "base/errors.h"
-#include "comm/fork_guard.h"
+#include "progress/fork_guard.h"
 #include "python/comm.h"
 #include "python/errors.h"
 #include "python/gil.h"

@@ -17,7 +17,7 @@
 #include "base/pool.h"
 #include "base/signature.h"
 #include "comm/communicator.h"
-#include "comm/fork_guard.h"
+#include "progress/fork_guard.h"
 #include "python/call.h"
 #include "python/device_arrays.h"
 #include "python/errors.h"

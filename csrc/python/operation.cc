@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "comm/driving.h"
-#include "comm/fork_guard.h"
+#include "progress/driving.h"
+#include "progress/fork_guard.h"
 #include "python/errors.h"
 #include "python/gil.h"
 #include "python/mpi4py.h"

@@ -3,7 +3,7 @@
 #include <array>
 
 #include "base/errors.h"
-#include "comm/fork_guard.h"
+#include "progress/fork_guard.h"
 #include "python/call.h"
 #include "python/errors.h"
 #include "python/method.h"

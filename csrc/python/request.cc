@@ -5,7 +5,7 @@
 
 #include "base/errors.h"
 #include "comm/communicator.h"
-#include "comm/driving.h"
+#include "progress/driving.h"
 #include "python/errors.h"
 #include "python/gil.h"
 #include "python/method.h"

@@ -4,7 +4,7 @@
 #include <Python.h>
 
 #include "base/clock.h"
-#include "comm/call.h"
+#include "calls/call.h"
 #include "engine/callbacks.h"
 #include "python/errors.h"
 #include "python/gil.h"

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/settings.h"
+#include "calls/settings.h"
 
 namespace gradred {
 

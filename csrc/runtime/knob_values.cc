@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "base/nearest.h"
-#include "comm/device_plans.h"
-#include "comm/device_workspace.h"
-#include "comm/families.h"
+#include "calls/device_plans.h"
+#include "families/families.h"
+#include "on_devices/device_workspace.h"
 #include "plan/plan.h"
 
 namespace gradred {

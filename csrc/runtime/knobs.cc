@@ -8,7 +8,7 @@
 
 #include "base/errors.h"
 #include "base/nearest.h"
-#include "comm/settings.h"
+#include "calls/settings.h"
 #include "runtime/environment.h"
 #include "runtime/knob_values.h"
 

@@ -9,9 +9,7 @@
 #include <mutex>
 
 #include "base/failure.h"
-#include "comm/driving.h"
-#include "comm/fork_guard.h"
-#include "comm/process_trace.h"
+#include "calls/process_trace.h"
 #include "comm/shutdown_handshake.h"
 #include "engine/callbacks.h"
 #include "liveness/local_peer_search.h"
@@ -20,6 +18,8 @@
 #include "liveness/supervisor.h"
 #include "liveness/watchdog.h"
 #include "mpi/mpi.h"
+#include "progress/driving.h"
+#include "progress/fork_guard.h"
 #include "runtime/launched.h"
 #include "runtime/profile_report.h"
 #include "runtime/settings.h"

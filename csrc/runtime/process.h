@@ -2,7 +2,7 @@
 // and by a library that is loaded before a program.
 #pragma once
 
-#include "comm/call.h"
+#include "calls/call.h"
 
 namespace gradred {
 

@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "base/clock.h"
-#include "comm/observation.h"
+#include "calls/observation.h"
 #include "runtime/profile_report.h"
 
 namespace gradred {

@@ -1,7 +1,7 @@
 // Reports what calls have cost: the table on rank 0 and the files of GRADRED_PROFILE, at exit.
 //
-// Communicators count (comm/profile.h). This code merges rows, formats and writes them. It does not
-// communicate, because peers may have ended when the program ends.
+// Communicators count (calls/profile.h). This code merges rows, formats and writes them. It does
+// not communicate, because peers may have ended when the program ends.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 #include "base/bell.h"
 #include "base/driver_calls.h"
-#include "comm/profile.h"
+#include "calls/profile.h"
 
 namespace gradred {
 

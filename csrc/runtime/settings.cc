@@ -2,7 +2,7 @@
 
 #include "base/clock.h"
 #include "base/driver_calls.h"
-#include "comm/settings.h"
+#include "calls/settings.h"
 #include "liveness/local_peer_search.h"
 #include "liveness/watchdog.h"
 #include "runtime/destinations.h"

@@ -1,6 +1,6 @@
 // Calls over messages without MPI, in host memory and in memory that no host thread may access.
 // They test the copies of input and result, the factor, and the average.
-#include "comm/scheduled.h"
+#include "messages/scheduled.h"
 
 #include <cstring>
 #include <memory>
@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "comm/families.h"
 #include "expect.h"
+#include "families/families.h"
 #include "late_memory.h"
 #include "schedule/algorithms.h"
 #include "testing/threads.h"

@@ -72,7 +72,7 @@ def test_tables_of_results_are_up_to_date() -> None:
 
 
 def test_families_in_the_page_on_plans_are_those_of_the_table() -> None:
-    table = (ROOT / "csrc" / "comm" / "families.cc").read_text(encoding="utf-8")
+    table = (ROOT / "csrc" / "families" / "families.cc").read_text(encoding="utf-8")
     page = (ROOT / "docs" / "design" / "plans.md").read_text(encoding="utf-8")
     _, _, rows = page.partition("| family | plans |")
     rows, _, _ = rows.partition("\n\n")

@@ -152,6 +152,17 @@ def test_no_files_of_one_folder_include_each_other_in_a_circle() -> None:
     assert {name: circle for name, circle in found.items() if circle} == CIRCLES
 
 
+def test_picture_of_the_house_shows_each_folder_above_those_that_it_includes() -> None:
+    page = (ROOT / "docs" / "design" / "house.md").read_text()
+    picture = page.split("```")[1].strip("\n").splitlines()
+    floors = [re.split(r"\s{2,}", line.strip())[0].split(", ") for line in picture]
+    floor_of = {name: number for number, names in enumerate(floors) for name in names}
+    shown = {*floor_of}
+    assert shown == CXX_LAYERS.keys() - {"testing", "tests"}
+    for layer in shown:
+        assert [low for low in CXX_LAYERS[layer] if floor_of[low] <= floor_of[layer]] == []
+
+
 def csrc_sources() -> list[Path]:
     return [path for path in (ROOT / "csrc").rglob("*") if path.suffix in (".h", ".cc")]
 

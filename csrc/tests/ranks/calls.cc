@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "bytes.h"
-#include "comm/node_call.h"
 #include "late_memory.h"
 #include "program.h"
 #include "runtime/knobs.h"
+#include "shared_memory/node_call.h"
 
 namespace gradred::testing {
 namespace {

@@ -1,0 +1,49 @@
+// The parts of one communicator, as those who carry its calls out get them: they include the
+// headers of the parts that they use, and do not know the communicator, which owns the parts.
+#pragma once
+
+#include <memory>
+
+#include "calls/owner.h"
+
+namespace gradred {
+
+struct Agreed;            // calls/member.h
+class Agreement;          // messages/agreement.h
+class CommLiveness;       // notices/comm_liveness.h
+class DeviceWorkspace;    // on_devices/device_workspace.h
+class Libraries;          // on_devices/library_operation.h
+struct Member;            // calls/member.h
+class MessageOperations;  // messages/message_operations.h
+class NodePath;           // shared_memory/node_path.h
+class OperationLog;       // notices/operation_log.h
+class OperationsOnMpi;    // by_mpi/mpi_operation.h
+struct Place;             // plan/plan.h
+class PlanChoice;         // calls/plan_choice.h
+class SchedulePath;       // messages/path.h
+struct Settings;          // calls/settings.h
+
+// For operations over messages.
+struct MessageParts {
+  Owner& owner;
+  const Member& member;
+  const Place& place;
+  CommLiveness& liveness;
+  OperationLog& operation_log;
+  NodePath& node_path;
+  const std::unique_ptr<SchedulePath>& path;  // nullptr: there are no messages
+};
+
+// For plan families and for operations of all kinds.
+struct Parts : MessageParts {
+  const Agreed& agreed;
+  const Settings& settings;
+  PlanChoice& choice;
+  Agreement& agreement;
+  MessageOperations& messages;
+  OperationsOnMpi& on_mpi;
+  Libraries& libraries;
+  DeviceWorkspace& device_workspace;
+};
+
+}  // namespace gradred

@@ -1,0 +1,19 @@
+// The factor of a call (premul) and the division by the number of ranks (avg), in host memory.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "calls/call.h"
+
+namespace gradred {
+
+// Multiply `count` elements of input by the call's factor (premul), and divide a result by the
+// number of ranks (avg).
+void scale_input(const Call& call, void* data, std::size_t count);
+void scale_result(const Call& call, void* data, std::size_t count, int size);
+
+// The input times the factor, which is put into `storage`.
+const void* scaled_input(const Call& call, int size, std::vector<std::byte>& storage);
+
+}  // namespace gradred

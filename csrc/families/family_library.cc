@@ -1,0 +1,104 @@
+// Plans by which a library carries out whole calls on arrays in GPU memory (memory/collectives.h):
+// NCCL, and gradred's kernels that wait for each other.
+//
+// They are used only if a call or GRADRED_DEVICE_PLAN names them. They need a GPU for each rank,
+// which no rank knows of its peers before the call, and arrays in GPU memory on all ranks.
+#include <limits>
+
+#include "base/errors.h"
+#include "families/families.h"
+#include "on_devices/library_operation.h"
+#include "progress/waiting.h"
+
+namespace gradred {
+namespace {
+
+// Where the ranks may be, and which collectives the family carries out.
+enum class Reach : std::uint8_t { kHosts, kOneHost };
+enum class Serves : std::uint8_t { kAll, kAllreduce };
+
+class LibraryFamily final : public Family {
+ public:
+  LibraryFamily(LibraryKind kind, std::string_view name, std::string_view about, Reach reach,
+                Serves serves)
+      : kind_(kind), name_(name), about_(about), reach_(reach), serves_(serves) {}
+
+  std::string_view name() const override { return name_; }
+  std::string_view about() const override { return about_; }
+  std::string_view medium() const override { return "library"; }
+  const char* traced_as() const override { return name_.data(); }
+  Went went() const override { return Went::kLibrary; }
+  // Without shared memory the ranks agree on the call by messages.
+  bool sends(const Place& place) const override { return !place.why_no_memory.empty(); }
+  std::vector<std::string> plans(Collective collective) const override {
+    if (serves_ == Serves::kAllreduce && collective != Collective::kAllreduce) return {};
+    return {std::string(name_)};
+  }
+
+  std::optional<std::string> why_not(const Question& question, const Place& place) const override {
+    if (question.own != nullptr) return "it knows no schedule of the caller's";
+    if (question.plan.empty()) return "it is taken where it is named";
+    if (reach_ == Reach::kOneHost && !place.why_no_memory.empty()) {
+      return "not all ranks share memory: " + place.why_no_memory;
+    }
+    const bool meets = place.why_no_memory.empty() || place.why_no_messages.empty();
+    if (!meets) return "the ranks have no way to agree on the call: " + place.why_no_messages;
+    return std::nullopt;
+  }
+
+  std::vector<Plan> offers(const Question&, const Place&) const override {
+    Plan plan{.source = this, .name = std::string(name_), .reason = "as asked"};
+    plan.seconds = std::numeric_limits<double>::infinity();
+    return {plan};
+  }
+
+  // check() refuses what it cannot serve.
+  ArrayAccess access(const Call&) const override { return ArrayAccess::kStreamOrder; }
+  bool rivals_on_devices(bool) const override { return true; }
+  void check(const Parts& parts, const Call& call) const override {
+    const std::string why = parts.libraries.ranks(name_, kind_).why_not(call);
+    if (why.empty()) return;
+    throw UsageError("plan '" + std::string(name_) + "' cannot serve this call: " + why);
+  }
+  void run(const Parts& parts, const Plan& plan, const Call& call, WaitHook& hook) const override {
+    wait_for(*library_operation(parts, call, plan, kind_), hook);
+  }
+  std::shared_ptr<StartedOperation> operation(const Parts& parts, const Plan& plan,
+                                              const Call& call) const override {
+    return library_operation(parts, call, plan, kind_);
+  }
+
+ private:
+  const LibraryKind kind_;
+  const std::string_view name_, about_;
+  const Reach reach_;
+  const Serves serves_;
+};
+
+}  // namespace
+
+const Family& nccl_family() {
+  static const LibraryFamily family(
+      LibraryKind::kNccl, "nccl",
+      "NCCL's own call, on arrays in the memory of GPUs of which each rank has one", Reach::kHosts,
+      Serves::kAll);
+  return family;
+}
+
+const Family& one_shot_family() {
+  static const LibraryFamily family(
+      LibraryKind::kOneShot, "one_shot",
+      "a kernel on each rank's own GPU, which reads the inputs of all ranks", Reach::kOneHost,
+      Serves::kAllreduce);
+  return family;
+}
+
+const Family& two_shot_family() {
+  static const LibraryFamily family(
+      LibraryKind::kTwoShot, "two_shot",
+      "a kernel on each rank's own GPU, which reduces a slice and reads the others",
+      Reach::kOneHost, Serves::kAllreduce);
+  return family;
+}
+
+}  // namespace gradred

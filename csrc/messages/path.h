@@ -1,0 +1,52 @@
+// Schedules over the MPI underneath, for one communicator. Bound plans are cached between calls.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "calls/call.h"
+#include "messages/kept_memory.h"
+#include "messages/scheduled.h"
+#include "plan/plan.h"
+#include "transport/faulty.h"
+#include "transport/mpi.h"
+#include "transport/tracing.h"
+
+namespace gradred {
+
+// What stands between the executor and the MPI: a trace, and injected faults.
+struct Decorations {
+  Trace* trace = nullptr;  // the caller keeps it alive as long as the path
+  std::optional<FaultSpec> fault;
+};
+
+class SchedulePath {
+ public:
+  SchedulePath(mpi::Handle comm, int rank, int size, TagSpace tags, const Decorations& decorations);
+
+  MpiTransport& transport() { return transport_; }
+  // A bound plan for this call, new or cached. The caller gives it back after use.
+  std::unique_ptr<BoundPlan> take(const Call& call, const Plan& plan);
+  using Make = std::function<std::shared_ptr<const Schedule>()>;
+  std::unique_ptr<BoundPlan> take(const BoundPlanKey& key, const Make& make);
+  void give_back(std::unique_ptr<BoundPlan> bound_plan);
+
+ private:
+  Transport& decorate(const Decorations& decorations);
+  bool keep_memory();
+  std::shared_ptr<const Schedule> schedule_for(const Call& call, const Plan& plan) const;
+
+  MpiTransport transport_;
+  std::optional<FaultyTransport> faulty_;
+  std::optional<TracingTransport> tracing_;
+  Transport& outermost_;
+  std::mutex mutex_;
+  std::list<std::unique_ptr<BoundPlan>> kept_;  // cached; the last one given back first
+  KeptMemory memory_;                           // of these
+};
+
+}  // namespace gradred

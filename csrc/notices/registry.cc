@@ -1,0 +1,197 @@
+#include "notices/registry.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+
+#include "base/errors.h"
+#include "base/failure.h"
+#include "base/signature.h"
+#include "mpi/groups.h"
+#include "transport/mpi.h"
+
+namespace gradred {
+namespace {
+
+constexpr int kMostGroups = 64;
+constexpr std::size_t kMostIdlePools = 4;
+constexpr int kMostIds = 4096;
+constexpr int kMostReserved = 8;
+
+}  // namespace
+
+// Never destroyed: callbacks of the MPI may run after static destructors.
+Registry& Registry::get() {
+  static auto* const registry = new Registry;
+  return *registry;
+}
+
+Duplicate::~Duplicate() {
+  Registry& registry = Registry::get();
+  const int largest = largest_tag();
+  const int tag = TagSpace::make(TagSpace::most_ids(largest), largest).tag(0);  // no id uses it
+  const std::lock_guard lock(registry.mutex_);
+  registry.to_close_.emplace_back(comm, notices, tag);
+}
+
+TagRange::~TagRange() {
+  if (keeps_id) Registry::get().give_back_id(group, id);
+}
+
+std::shared_ptr<Duplicate> Registry::add_duplicate(mpi::Handle comm, std::vector<int> group,
+                                                   std::uint64_t serial) {
+  auto made = std::make_shared<Duplicate>();
+  made->comm = comm;
+  made->serial = serial;
+  made->group = std::move(group);
+  const std::lock_guard lock(mutex_);
+  if (!made->group.empty()) duplicates_.push_back(made);
+  return made;
+}
+
+std::vector<std::shared_ptr<Duplicate>> Registry::duplicates_over(const std::vector<int>& group) {
+  // Declared before the lock, because the destructor of a last owner takes the lock.
+  std::vector<std::shared_ptr<Duplicate>> all;
+  {
+    const std::lock_guard lock(mutex_);
+    duplicates_.remove_if([](const auto& entry) { return entry.expired(); });
+    for (const auto& entry : duplicates_) {
+      if (auto duplicate = entry.lock()) all.push_back(std::move(duplicate));
+    }
+  }
+  std::erase_if(all, [&](const auto& entry) { return entry->group != group; });
+  return all;
+}
+
+std::uint64_t Registry::new_serial() {
+  const std::lock_guard lock(mutex_);
+  return next_serial_++;
+}
+
+std::uint64_t Registry::group_key(mpi::Handle comm) {
+  std::uint64_t key = mix(1, std::string_view("group"));
+  for (const int rank : mpi::world_ranks(comm)) key = mix(key, static_cast<std::uint64_t>(rank));
+  return key | 1;
+}
+
+std::uint64_t Registry::count_on_mpi(std::uint64_t group) {
+  const std::lock_guard lock(mutex_);
+  return ++on_mpi_[group];
+}
+
+std::map<std::uint64_t, std::uint64_t> Registry::counts_on_mpi() {
+  const std::lock_guard lock(mutex_);
+  return on_mpi_;
+}
+
+void Registry::reap() {
+  const std::unique_lock mine(closing_mutex_, std::try_to_lock);
+  // Another thread is reaping; or a peer has failed, and the MPI may wait for it.
+  if (!mine.owns_lock() || process_poisoned.load(std::memory_order_relaxed)) return;
+  {
+    const std::lock_guard lock(mutex_);
+    closing_.splice(closing_.end(), to_close_);
+  }
+  closing_.remove_if([](Closing& closing) { return closing.advance(); });
+  trim_pools();
+}
+
+bool Registry::may_add_group() {
+  const std::lock_guard lock(mutex_);
+  return groups_ < kMostGroups;
+}
+
+void Registry::count_group(int change) {
+  const std::lock_guard lock(mutex_);
+  groups_ += change;
+}
+
+void Registry::add_pool(const std::shared_ptr<Pool>& pool) {
+  const std::lock_guard lock(mutex_);
+  std::erase(pools_, pool);
+  pools_.push_front(pool);
+}
+
+std::vector<std::shared_ptr<Pool>> Registry::pools_over(std::span<const int> world_ranks) {
+  std::vector<std::shared_ptr<Pool>> found;
+  if (world_ranks.empty()) return found;  // some ranks belong to other programs
+  const std::lock_guard lock(mutex_);
+  for (const auto& pool : pools_) {
+    if (pool->find(world_ranks) && pool->knows_this_process()) found.push_back(pool);
+  }
+  return found;
+}
+
+void Registry::trim_pools() {
+  std::list<std::shared_ptr<Pool>> dropped;  // unmapped after the lock is released
+  const std::lock_guard lock(mutex_);
+  std::size_t idle = 0;
+  for (auto pool = pools_.begin(); pool != pools_.end();) {
+    const auto next = std::next(pool);
+    (*pool)->trim();
+    const bool in_use = pool->use_count() > 1;
+    if (!in_use && ++idle > kMostIdlePools) dropped.splice(dropped.end(), pools_, pool);
+    pool = next;
+  }
+}
+
+std::uint64_t Registry::number_windows() {
+  const int most = std::min(TagSpace::most_ids(largest_tag()), kMostIds);
+  return (static_cast<std::uint64_t>(most) + 63) / 64;
+}
+
+std::uint64_t Registry::free_in(const std::vector<int>& group, std::uint64_t window) const {
+  std::uint64_t free = ~std::uint64_t{0};
+  if (const auto own = ids_.find(group); own != ids_.end()) {
+    const int first = static_cast<int>(window) * 64;
+    const auto end = own->second.lower_bound(first + 64);
+    for (auto id = own->second.lower_bound(first); id != end; ++id)
+      free &= ~(1ULL << (*id - first));
+  }
+  return free;
+}
+
+std::uint64_t Registry::free_numbers(const std::vector<int>& group, std::uint64_t window) {
+  const int most = std::min(TagSpace::most_ids(largest_tag()), kMostIds);
+  const int left = most - static_cast<int>(window) * 64;
+  const std::uint64_t exist = left >= 64 ? ~std::uint64_t{0} : left <= 0 ? 0 : (1ULL << left) - 1;
+  const std::lock_guard lock(mutex_);
+  return free_in(group, window) & exist;
+}
+
+std::uint64_t Registry::first_window(const std::vector<int>& group) {
+  const std::uint64_t windows = number_windows();
+  for (std::uint64_t window = 0; window < windows; ++window) {
+    if (free_numbers(group, window) != 0) return window;
+  }
+  return windows;
+}
+
+std::uint64_t Registry::reserve_numbers(const std::vector<int>& group, std::uint64_t window) {
+  std::uint64_t free = free_numbers(group, window), reserved = 0;
+  const std::lock_guard lock(mutex_);
+  std::set<int>& own = ids_[group];
+  for (int count = 0; free != 0 && count < kMostReserved; free &= free - 1) {
+    const int bit = std::countr_zero(free);
+    // If the number is there already, another thread has just taken it.
+    if (!own.insert(static_cast<int>(window) * 64 + bit).second) continue;
+    reserved |= 1ULL << bit;
+    ++count;
+  }
+  return reserved;
+}
+
+void Registry::keep_id(const std::vector<int>& group, int id) {
+  const std::lock_guard lock(mutex_);
+  ids_[group].insert(id);
+}
+
+void Registry::give_back_id(const std::vector<int>& group, int id) {
+  const std::lock_guard lock(mutex_);
+  const auto own = ids_.find(group);
+  if (own == ids_.end()) return;
+  own->second.erase(id);
+  if (own->second.empty()) ids_.erase(own);
+}
+
+}  // namespace gradred

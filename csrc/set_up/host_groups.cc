@@ -1,0 +1,55 @@
+#include "set_up/host_groups.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/text.h"
+#include "notices/registry.h"
+#include "set_up/host_calls.h"
+#include "set_up/sharing.h"
+
+namespace gradred {
+namespace {
+
+// A part of memory that these ranks share already; nullptr: they share none.
+std::unique_ptr<NodeGroup> part_of_a_pool(HostCalls& calls, const NodeOptions& options) {
+  MemoryAgreement memory(calls.rank(), calls.names(), MemoryOffer::Wish::kShares, options);
+  const MemoryOffer mine = memory.offer();
+  std::vector<MemoryOffer> all(static_cast<std::size_t>(calls.size()));
+  calls.allgather(&mine, sizeof mine, all.data());
+  return memory.settle(all);
+}
+
+}  // namespace
+
+std::unique_ptr<NodeGroup> make_host_group(SetUpCalls& calls, MpiTransport& transport,
+                                           const Topology& topology, const RankNames& names,
+                                           const NodeOptions& options, std::string& why_not) {
+  std::vector<int> members;
+  for (int rank = 0; rank < calls.size(); ++rank) {
+    const auto host_of = [&](int one) { return topology.host_of[static_cast<std::size_t>(one)]; };
+    if (host_of(rank) == host_of(calls.rank())) members.push_back(rank);
+  }
+  std::unique_ptr<NodeGroup> group;
+  std::string reason;
+  if (members.size() > 1) {
+    HostCalls host(calls, transport, std::move(members), names);
+    group = part_of_a_pool(host, options);
+    if (group == nullptr) group = NodeGroup::create(host, options, reason);
+  }
+  struct Told {
+    char reason[200] = {};
+  } mine;
+  set_text(mine.reason, reason);
+  std::vector<Told> all(static_cast<std::size_t>(calls.size()));
+  calls.allgather(&mine, sizeof mine, all.data());
+  const auto lacks = [](const Told& one) { return one.reason[0] != '\0'; };
+  if (const auto first = std::ranges::find_if(all, lacks); first != all.end()) {
+    why_not = first->reason;
+    return nullptr;
+  }
+  if (group != nullptr) Registry::get().add_pool(group->pool());
+  return group;
+}
+
+}  // namespace gradred

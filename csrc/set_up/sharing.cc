@@ -1,0 +1,71 @@
+#include "set_up/sharing.h"
+
+#include <algorithm>
+
+#include "notices/registry.h"
+
+namespace gradred {
+
+MemoryOffer::Wish memory_wish(const Settings& settings) {
+  if (!settings.shared_memory) return MemoryOffer::Wish::kOff;
+  const bool may_add = Registry::get().may_add_group();
+  return may_add ? MemoryOffer::Wish::kShares : MemoryOffer::Wish::kHasTooMany;
+}
+
+NodeOptions node_options(const Settings& settings) {
+  constexpr std::size_t kNever = ~std::size_t{0};
+  return {.single_copy_bytes = settings.single_copy ? NodeOptions().single_copy_bytes : kNever,
+          .ranks_on_host = settings.ranks_on_host};
+}
+
+std::string why_no_memory(std::span<const MemoryOffer::Wish> all, bool deterministic) {
+  using Wish = MemoryOffer::Wish;
+  if (std::ranges::find(all, Wish::kOff) != all.end()) return "GRADRED_SHM is off";
+  if (std::ranges::find(all, Wish::kHasTooMany) != all.end() && !deterministic) {
+    return "64 other communicators share memory already";
+  }
+  return "";
+}
+
+MemoryAgreement::MemoryAgreement(int rank, RankNames names, MemoryOffer::Wish wish,
+                                 const NodeOptions& options)
+    : names_(std::move(names)), rank_(rank), offer_{.wish = wish} {
+  if (wish != MemoryOffer::Wish::kShares) return;
+  known_ = Registry::get().pools_over(names_.world_ranks());
+  if (rank_ == 0) {
+    reserve(options);
+    return;
+  }
+  for (std::size_t i = 0; i < std::min(known_.size(), MemoryOffer::kMost); ++i) {
+    offer_.pools[i] = known_[i]->token();
+  }
+}
+
+void MemoryAgreement::reserve(const NodeOptions& options) {
+  for (const auto& pool : known_) {
+    reserved_ = NodeGroup::reserve(*pool, names_.world_ranks().size(), options);
+    if (reserved_ == nullptr) continue;
+    offer_.pools[0] = pool->token();
+    offer_.begin = reserved_->begin;
+    known_ = {pool};
+    return;
+  }
+}
+
+std::unique_ptr<NodeGroup> MemoryAgreement::settle(std::span<const MemoryOffer> all) {
+  const std::uint64_t token = all.front().pools[0];
+  const bool common = token != 0 && std::ranges::all_of(all, [&](const MemoryOffer& offer) {
+                        return std::ranges::find(offer.pools, token) != offer.pools.end();
+                      });
+  if (!common) {
+    if (reserved_ != nullptr) known_.front()->free(*reserved_);
+    return nullptr;
+  }
+  const auto& pool =
+      *std::ranges::find(known_, token, [](const auto& one) { return one->token(); });
+  Registry::get().add_pool(pool);
+  return NodeGroup::join(pool, all.front().begin, *pool->find(names_.world_ranks()),
+                         static_cast<std::size_t>(rank_), names_);
+}
+
+}  // namespace gradred
