@@ -64,7 +64,7 @@ struct DTypeInfo {
 };
 
 // All properties of an element type except its arithmetic (reduce/kernels/elements.h) and its MPI
-// handles (mpi/families.cc). Python reads this as gradred.element_types.
+// handles (mpi/mpi_families.cc). Python reads this as gradred.element_types.
 inline constexpr auto kDTypeInfo = std::to_array<DTypeInfo>({
     {DType::kInt8, "int8", 1, DTypeKind::kSigned, 7, 0, true},
     {DType::kInt16, "int16", 2, DTypeKind::kSigned, 15, 0, true},
@@ -99,7 +99,7 @@ struct OpInfo {
 };
 
 // All properties of an operation except its function (reduce/kernels/operations.h) and its MPI
-// handles (mpi/families.cc). Python reads this as gradred.ops.
+// handles (mpi/mpi_families.cc). Python reads this as gradred.ops.
 inline constexpr auto kOpInfo = std::to_array<OpInfo>({
     {Op::kSum, "sum", "add"},
     {Op::kProd, "prod", "multiply"},

@@ -29,7 +29,7 @@ enum class ArrayAccess : std::uint8_t {
 };
 inline bool works_on_copies(ArrayAccess access) { return access > ArrayAccess::kStreamOrder; }
 
-// To add a family, implement this class in a file and add a row to families.cc.
+// To add a family, implement this class in a file and add a row to families/families.cc.
 class Family : public PlanSource {
  public:
   virtual std::string_view about() const = 0;
@@ -67,7 +67,7 @@ class Family : public PlanSource {
 };
 using Families = std::span<const Family* const>;
 
-// The family that carries a plan out. All sources of plans are families (families.h).
+// The family that carries a plan out. All sources of plans are families (families/families.h).
 inline const Family& family_of(const Plan& plan) {
   return static_cast<const Family&>(*plan.source);
 }

@@ -6,7 +6,7 @@
 
 #include "calls/mpi_handles.h"
 #include "plan/selector.h"
-#include "transport/mpi.h"
+#include "transport/mpi_transport.h"
 
 namespace gradred {
 

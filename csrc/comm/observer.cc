@@ -12,7 +12,7 @@
 #include "calls/place_among_all.h"
 #include "comm/dispatch.h"
 #include "messages/agreement.h"
-#include "mpi/groups.h"
+#include "mpi/world_ranks.h"
 #include "notices/comm_liveness.h"
 #include "set_up/set_up_calls.h"
 

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/errors.h"
 #include "base/failure.h"
-#include "base/pool.h"
+#include "base/free_blocks.h"
 #include "base/text.h"
 #include "comm/shutdown_handshake.h"
 #include "coordinator/work.h"

@@ -15,7 +15,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "base/pool.h"
+#include "base/free_blocks.h"
 #include "comm/communicator.h"
 #include "coordinator/board.h"
 #include "coordinator/kept_vectors.h"

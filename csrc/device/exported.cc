@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/errors.h"
-#include "device/memory.h"
+#include "device/cuda_memory.h"
 #include "device/pointer_cache.h"
 
 namespace gradred::device {

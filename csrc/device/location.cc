@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <optional>
 
-#include "device/memory.h"
+#include "device/cuda_memory.h"
 #include "device/pointer_cache.h"
 
 namespace gradred::device {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/errors.h"
-#include "device/memory.h"
+#include "device/cuda_memory.h"
 #include "device/owners.h"
 
 namespace gradred::device {

@@ -3,7 +3,7 @@
 #include <iterator>
 #include <utility>
 
-#include "device/memory.h"
+#include "device/cuda_memory.h"
 
 namespace gradred::device {
 

@@ -2,7 +2,7 @@
 
 #include <iterator>
 
-#include "device/memory.h"
+#include "device/cuda_memory.h"
 
 namespace gradred::device {
 namespace {

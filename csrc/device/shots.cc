@@ -11,9 +11,9 @@
 
 #include "base/clock.h"
 #include "base/errors.h"
+#include "device/cuda_memory.h"
 #include "device/kernels.h"
 #include "device/kernels/arguments.h"
-#include "device/memory.h"
 
 namespace gradred::device {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "base/clock.h"
 #include "liveness/failure_board.h"
-#include "mpi/groups.h"
+#include "mpi/world_ranks.h"
 
 namespace gradred {
 

@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "base/errors.h"
-#include "memory/order.h"
+#include "memory/stream_order.h"
 #include "memory/workspace.h"
 
 namespace gradred {

@@ -3,8 +3,9 @@
 //
 // The executor, the transports and their decorators access bytes only through it. In host memory
 // each operation is complete when it returns, and costs one comparison more than the function it
-// calls. A device provides two classes, DeviceMemory and DeviceStream. device/memory.h implements
-// them for CUDA, csrc/tests/late_memory.h for tests in which no host thread may touch the memory.
+// calls. A device provides two classes, DeviceMemory and DeviceStream. device/cuda_memory.h
+// implements them for CUDA, csrc/tests/late_memory.h for tests in which no host thread may touch
+// the memory.
 #pragma once
 
 #include <array>

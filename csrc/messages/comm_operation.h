@@ -52,7 +52,7 @@ class CommOperation : public StartedOperation {
     post_begun();
   }
 
-  // ---- reused by later calls (kept.h) -----------------------------------------------------------
+  // ---- reused by later calls (kept_operations.h) ------------------------------------------------
 
   // For a call whose caller waits for it, so that no other thread knows the operation. After the
   // call it stays cached, with what it needs to carry out such a call again.

@@ -17,7 +17,7 @@
 #include <optional>
 
 #include "messages/comm_operation.h"
-#include "node/execution.h"
+#include "node/node_execution.h"
 
 namespace gradred {
 

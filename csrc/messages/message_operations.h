@@ -1,12 +1,12 @@
 // The operations of one communicator over messages. Each gets the next number, and operations of
-// blocking calls are cached (kept.h).
+// blocking calls are cached (kept_operations.h).
 #pragma once
 
 #include <memory>
 
 #include "calls/call.h"
 #include "calls/parts.h"
-#include "messages/kept.h"
+#include "messages/kept_operations.h"
 #include "plan/plan.h"
 
 namespace gradred {

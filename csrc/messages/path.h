@@ -13,7 +13,7 @@
 #include "messages/scheduled.h"
 #include "plan/plan.h"
 #include "transport/faulty.h"
-#include "transport/mpi.h"
+#include "transport/mpi_transport.h"
 #include "transport/tracing.h"
 
 namespace gradred {

@@ -6,7 +6,7 @@
 #include <atomic>
 
 #include "base/errors.h"
-#include "mpi/families.h"
+#include "mpi/mpi_families.h"
 
 namespace gradred::mpi {
 namespace {

@@ -35,8 +35,8 @@
 #include "liveness/process.h"
 #include "liveness/wait_record.h"
 #include "node/bootstrap.h"
-#include "node/call.h"
 #include "node/layout.h"
+#include "node/node_call.h"
 #include "node/pool.h"
 #include "node/shared_part.h"
 #include "node/wait.h"
@@ -132,7 +132,8 @@ class NodeGroup final : private Guard {
   // Makes every other rank throw. If several ranks call it, the first report stays.
   void poison(const FailureReport& report) noexcept;
 
-  // The functions that follow are for the classes that carry out operations (ways.h, execution.h).
+  // The functions that follow are for the classes that carry out operations (ways.h,
+  // node_execution.h).
   NodeWays& ways() { return *ways_; }
   const SharedPart& part() const { return part_; }
   SharedPart& part() { return part_; }

@@ -11,7 +11,7 @@
 #include "liveness/local_peers.h"
 #include "liveness/status_page.h"
 #include "liveness/supervisor.h"
-#include "mpi/groups.h"
+#include "mpi/world_ranks.h"
 #include "node/group.h"
 #include "notices/operation_log.h"
 #include "notices/registry.h"

@@ -33,7 +33,7 @@
 #include "base/signature.h"
 #include "notices/closing.h"
 #include "notices/numbers.h"
-#include "transport/mpi.h"
+#include "transport/mpi_transport.h"
 
 namespace gradred {
 

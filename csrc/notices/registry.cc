@@ -7,8 +7,8 @@
 #include "base/errors.h"
 #include "base/failure.h"
 #include "base/signature.h"
-#include "mpi/groups.h"
-#include "transport/mpi.h"
+#include "mpi/world_ranks.h"
+#include "transport/mpi_transport.h"
 
 namespace gradred {
 namespace {

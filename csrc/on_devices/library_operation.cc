@@ -9,7 +9,7 @@
 #include "calls/family.h"
 #include "calls/member.h"
 #include "calls/plan_choice.h"
-#include "memory/order.h"
+#include "memory/stream_order.h"
 #include "notices/comm_liveness.h"
 #include "shared_memory/node_operation.h"
 #include "shared_memory/node_path.h"

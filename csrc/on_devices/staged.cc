@@ -7,7 +7,7 @@
 
 #include "base/errors.h"
 #include "calls/scaling.h"
-#include "memory/order.h"
+#include "memory/stream_order.h"
 
 namespace gradred {
 namespace {

@@ -8,10 +8,10 @@
 
 #include "python/comm.h"
 #include "python/device_arrays.h"
-#include "python/errors.h"
 #include "python/method.h"
 #include "python/mpi4py.h"
 #include "python/one_thread.h"
+#include "python/py_errors.h"
 #include "python/wait_hook.h"
 
 namespace py = pybind11;

@@ -6,11 +6,11 @@
 
 #include "base/errors.h"
 #include "python/device_arrays.h"
-#include "python/errors.h"
 #include "python/method.h"
 #include "python/mpi4py.h"
 #include "python/numpy.h"
 #include "python/one_thread.h"
+#include "python/py_errors.h"
 #include "python/request.h"
 #include "python/wait_hook.h"
 

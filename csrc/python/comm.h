@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "calls/call.h"
-#include "python/call.h"
 #include "python/numpy.h"
+#include "python/py_call.h"
 
 namespace gradred {
 

@@ -11,8 +11,8 @@
 #include "base/errors.h"
 #include "comm/pieces.h"
 #include "device/location.h"
-#include "python/errors.h"
-#include "python/memory.h"
+#include "python/device_options.h"
+#include "python/py_errors.h"
 #include "python/tensors.h"
 
 namespace gradred {

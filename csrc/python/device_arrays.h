@@ -11,8 +11,8 @@
 #include <optional>
 #include <span>
 
-#include "python/call.h"
 #include "python/numpy.h"
+#include "python/py_call.h"
 
 namespace gradred {
 

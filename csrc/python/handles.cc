@@ -12,10 +12,10 @@
 #include <variant>
 
 #include "base/errors.h"
-#include "base/pool.h"
-#include "python/errors.h"
+#include "base/free_blocks.h"
 #include "python/method.h"
-#include "python/named.h"
+#include "python/py_errors.h"
+#include "python/py_named.h"
 
 namespace py = pybind11;
 

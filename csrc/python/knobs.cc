@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "runtime/environment.h"
-#include "runtime/process.h"
 #include "runtime/profile_report.h"
+#include "runtime/rank_process.h"
 
 namespace py = pybind11;
 

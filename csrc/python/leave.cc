@@ -12,7 +12,7 @@
 
 #include "mpi/mpi.h"
 #include "python/gil.h"
-#include "runtime/process.h"
+#include "runtime/rank_process.h"
 
 namespace gradred {
 namespace {

@@ -17,7 +17,7 @@
 #include "python/kept.h"
 #include "python/mpi4py.h"
 #include "python/one_thread.h"
-#include "python/operation.h"
+#include "python/py_operation.h"
 #include "python/wait_hook.h"
 
 namespace py = pybind11;

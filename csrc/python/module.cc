@@ -5,8 +5,8 @@
 #include <string>
 
 #include "liveness/process.h"
-#include "python/errors.h"
 #include "python/interface.h"
+#include "python/py_errors.h"
 
 namespace gradred {
 

@@ -9,11 +9,11 @@
 #include "base/errors.h"
 #include "progress/fork_guard.h"
 #include "python/comm.h"
-#include "python/errors.h"
 #include "python/gil.h"
 #include "python/memory_comm.h"
 #include "python/numpy.h"
-#include "runtime/process.h"
+#include "python/py_errors.h"
+#include "runtime/rank_process.h"
 
 namespace py = pybind11;
 

@@ -4,11 +4,11 @@
 
 #include "base/errors.h"
 #include "progress/fork_guard.h"
-#include "python/call.h"
-#include "python/errors.h"
 #include "python/method.h"
 #include "python/mpi4py.h"
 #include "python/one_thread.h"
+#include "python/py_call.h"
+#include "python/py_errors.h"
 #include "python/wait_hook.h"
 
 namespace py = pybind11;

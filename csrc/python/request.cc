@@ -6,10 +6,10 @@
 #include "base/errors.h"
 #include "comm/communicator.h"
 #include "progress/driving.h"
-#include "python/errors.h"
 #include "python/gil.h"
 #include "python/method.h"
 #include "python/mpi4py.h"
+#include "python/py_errors.h"
 #include "python/wait_hook.h"
 
 namespace py = pybind11;

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "python/operation.h"
+#include "python/py_operation.h"
 
 namespace gradred {
 

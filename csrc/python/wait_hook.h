@@ -6,8 +6,8 @@
 #include "base/clock.h"
 #include "calls/call.h"
 #include "engine/callbacks.h"
-#include "python/errors.h"
 #include "python/gil.h"
+#include "python/py_errors.h"
 
 namespace gradred {
 

@@ -13,7 +13,7 @@
 
 #include "base/errors.h"
 #include "reduce/float_mode.h"
-#include "reduce/kernels/kernels.h"
+#include "reduce/kernels/kernel_table.h"
 
 namespace gradred {
 namespace {

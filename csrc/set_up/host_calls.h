@@ -6,7 +6,7 @@
 
 #include "node/bootstrap.h"
 #include "set_up/set_up_calls.h"
-#include "transport/mpi.h"
+#include "transport/mpi_transport.h"
 
 namespace gradred {
 

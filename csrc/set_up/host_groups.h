@@ -8,7 +8,7 @@
 #include "node/group.h"
 #include "schedule/topology.h"
 #include "set_up/set_up_calls.h"
-#include "transport/mpi.h"
+#include "transport/mpi_transport.h"
 
 namespace gradred {
 

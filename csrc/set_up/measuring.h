@@ -10,7 +10,7 @@
 #include "plan/figures.h"
 #include "plan/plan.h"
 #include "set_up/set_up_calls.h"
-#include "transport/mpi.h"
+#include "transport/mpi_transport.h"
 
 namespace gradred {
 

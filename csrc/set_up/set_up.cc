@@ -11,7 +11,7 @@
 #include "calls/process_trace.h"
 #include "calls/why_not.h"
 #include "liveness/local_peers.h"
-#include "mpi/groups.h"
+#include "mpi/world_ranks.h"
 #include "node/cores.h"
 #include "progress/driving.h"
 #include "set_up/host_groups.h"

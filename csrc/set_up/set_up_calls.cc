@@ -10,7 +10,7 @@
 #include "base/text.h"
 #include "liveness/first_calls.h"
 #include "liveness/watchdog.h"
-#include "mpi/groups.h"
+#include "mpi/world_ranks.h"
 #include "progress/driving.h"
 #include "progress/waiting.h"
 

@@ -4,7 +4,7 @@
 
 #include "base/errors.h"
 #include "calls/scaling.h"
-#include "shared_memory/node_call.h"
+#include "shared_memory/as_node_call.h"
 #include "shared_memory/node_path.h"
 
 namespace gradred {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "calls/call.h"
-#include "node/execution.h"
+#include "node/node_execution.h"
 #include "progress/started.h"
 
 namespace gradred {

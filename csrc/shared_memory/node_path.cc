@@ -9,7 +9,7 @@
 #include "liveness/watchdog.h"
 #include "notices/registry.h"
 #include "progress/driving.h"
-#include "shared_memory/node_call.h"
+#include "shared_memory/as_node_call.h"
 
 namespace gradred {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "bytes.h"
 #include "node/array_memory.h"
-#include "node/execution.h"
+#include "node/node_execution.h"
 #include "node_ranks.h"
 
 namespace gradred::testing {

@@ -270,7 +270,7 @@ def test_change_concerns_the_tests_of_faults_and_hosts_that_use_it(file: str, te
 
 
 def test_change_of_the_devices_concerns_no_test_of_the_launcher() -> None:
-    found = chosen("csrc/device/memory.cc")
+    found = chosen("csrc/device/cuda_memory.cc")
     assert {"tests/gpu/test_workspaces.py", "tests/jobs/test_device.py"} <= found
     of_the_launcher = ("run_command", "supervisor", "wrong_launcher")
     assert not {f"tests/jobs/test_{name}.py" for name in of_the_launcher} & found

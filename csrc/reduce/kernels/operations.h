@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "reduce/kernels/elements.h"
-#include "reduce/kernels/kernels.h"
+#include "reduce/kernels/kernel_table.h"
 #include "reduce/kernels/vectors.h"
 
 namespace gradred::GRADRED_ISA {
@@ -145,8 +145,8 @@ struct ComplexProd {
   }
 };
 
-// The loops of kernels.cc: F on elements that are represented as E (elements.h), of `size` bytes
-// each.
+// The loops of kernel_table.cc: F on elements that are represented as E (elements.h), of `size`
+// bytes each.
 template <class E, class F, std::size_t size>
 constexpr ReduceFunctions functions();
 template <class E, std::size_t size>

@@ -1,4 +1,6 @@
 // CUDA device memory behind the interface of csrc/memory, on the simulated driver.
+#include "device/cuda_memory.h"
+
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -7,7 +9,6 @@
 #include <thread>
 #include <vector>
 
-#include "device/memory.h"
 #include "node_calls.h"
 #include "user.h"
 

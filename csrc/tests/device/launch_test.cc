@@ -10,8 +10,8 @@
 
 #include "base/user_ops.h"
 #include "device/compiler.h"
+#include "device/cuda_memory.h"
 #include "device/kernels.h"
-#include "device/memory.h"
 #include "device/user_functions.h"
 #include "node_calls.h"
 #include "user.h"

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "device/memory.h"
+#include "device/cuda_memory.h"
 #include "device/pointer_cache.h"
 #include "node_calls.h"
 #include "user.h"

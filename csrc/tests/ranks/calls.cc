@@ -13,7 +13,7 @@
 #include "late_memory.h"
 #include "program.h"
 #include "runtime/knobs.h"
-#include "shared_memory/node_call.h"
+#include "shared_memory/as_node_call.h"
 
 namespace gradred::testing {
 namespace {

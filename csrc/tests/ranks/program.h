@@ -7,7 +7,7 @@
 #include <string>
 
 #include "comm/communicator.h"
-#include "runtime/process.h"
+#include "runtime/rank_process.h"
 
 namespace gradred::testing {
 

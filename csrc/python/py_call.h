@@ -14,7 +14,7 @@
 #include "base/errors.h"
 #include "comm/communicator.h"
 #include "memory/memory.h"
-#include "memory/order.h"
+#include "memory/stream_order.h"
 #include "on_devices/staged.h"
 
 namespace gradred {

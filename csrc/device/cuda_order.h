@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "device/owners.h"
-#include "memory/order.h"
+#include "memory/stream_order.h"
 
 namespace gradred::device {
 

@@ -1,4 +1,4 @@
-#include "runtime/settings.h"
+#include "runtime/read_settings.h"
 
 #include "base/clock.h"
 #include "base/driver_calls.h"

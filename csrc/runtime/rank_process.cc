@@ -1,4 +1,4 @@
-#include "runtime/process.h"
+#include "runtime/rank_process.h"
 
 #include <unistd.h>
 
@@ -22,7 +22,7 @@
 #include "progress/fork_guard.h"
 #include "runtime/launched.h"
 #include "runtime/profile_report.h"
-#include "runtime/settings.h"
+#include "runtime/read_settings.h"
 
 namespace gradred {
 namespace {

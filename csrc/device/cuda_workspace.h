@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "device/cuda_memory.h"
 #include "device/kernels.h"
-#include "device/memory.h"
 #include "device/peers_memory.h"
 #include "memory/workspace.h"
 

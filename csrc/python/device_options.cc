@@ -1,5 +1,5 @@
 // Memory for NumPy arrays, and the location of other libraries' arrays.
-#include "python/memory.h"
+#include "python/device_options.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -14,8 +14,8 @@
 #include "device/location.h"
 #include "device/pointer_timing.h"
 #include "node/array_memory.h"
-#include "python/call.h"
 #include "python/gil.h"
+#include "python/py_call.h"
 #include "runtime/environment.h"
 #include "runtime/knobs.h"
 

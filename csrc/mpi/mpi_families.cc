@@ -1,4 +1,4 @@
-#include "mpi/families.h"
+#include "mpi/mpi_families.h"
 
 #include <array>
 

@@ -16,10 +16,10 @@
 #include <variant>
 #include <vector>
 
+#include "device/cuda_order.h"
 #include "device/exported.h"
 #include "device/kernels.h"
 #include "device/options.h"
-#include "device/order.h"
 #include "device/owners.h"
 #include "device/peers_memory.h"
 #include "device/pointer_cache.h"

@@ -1,4 +1,4 @@
-#include "mpi/groups.h"
+#include "mpi/world_ranks.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,4 +1,4 @@
-#include "python/errors.h"
+#include "python/py_errors.h"
 
 #include <pybind11/pybind11.h>
 

@@ -10,7 +10,7 @@
 
 #include "comm/communicator.h"
 #include "liveness/watchdog.h"
-#include "memory/order.h"
+#include "memory/stream_order.h"
 
 namespace gradred {
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "coordinator/named.h"
-#include "python/operation.h"
+#include "python/py_operation.h"
 
 namespace gradred {
 

@@ -1,4 +1,4 @@
-#include "messages/kept.h"
+#include "messages/kept_operations.h"
 
 #include "messages/comm_operation.h"
 

@@ -1,11 +1,11 @@
-#include "device/order.h"
+#include "device/cuda_order.h"
 
 #include <algorithm>
 #include <iterator>
 #include <new>
 #include <utility>
 
-#include "device/memory.h"
+#include "device/cuda_memory.h"
 
 namespace gradred::device {
 namespace {

@@ -1,5 +1,5 @@
-// The tables of functions that each instruction set provides. kernels.cc fills them once per set of
-// compiler flags.
+// The tables of functions that each instruction set provides. kernel_table.cc fills them once per
+// set of compiler flags.
 #pragma once
 
 #include <cstddef>

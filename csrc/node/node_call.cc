@@ -1,4 +1,4 @@
-#include "node/call.h"
+#include "node/node_call.h"
 
 namespace gradred {
 

@@ -1,4 +1,4 @@
-#include "python/operation.h"
+#include "python/py_operation.h"
 
 #include <pybind11/stl.h>
 
@@ -6,9 +6,9 @@
 
 #include "progress/driving.h"
 #include "progress/fork_guard.h"
-#include "python/errors.h"
 #include "python/gil.h"
 #include "python/mpi4py.h"
+#include "python/py_errors.h"
 #include "python/wait_hook.h"
 
 namespace py = pybind11;

@@ -1,4 +1,4 @@
-#include "transport/mpi.h"
+#include "transport/mpi_transport.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "shared_memory/node_call.h"
+#include "shared_memory/as_node_call.h"
 
 #include "base/flow.h"
 #include "reduce/reduce.h"

@@ -1,4 +1,4 @@
-#include "node/execution.h"
+#include "node/node_execution.h"
 
 #include <utility>
 

@@ -1,5 +1,5 @@
 // Named operations, on which the front ends for deep learning are built.
-#include "python/named.h"
+#include "python/py_named.h"
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -14,19 +14,19 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "base/pool.h"
+#include "base/free_blocks.h"
 #include "base/signature.h"
 #include "comm/communicator.h"
 #include "progress/fork_guard.h"
-#include "python/call.h"
 #include "python/device_arrays.h"
-#include "python/errors.h"
 #include "python/gil.h"
 #include "python/kept.h"
 #include "python/method.h"
 #include "python/mpi4py.h"
 #include "python/names.h"
 #include "python/one_thread.h"
+#include "python/py_call.h"
+#include "python/py_errors.h"
 #include "python/tensors.h"
 #include "python/wait_hook.h"
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "calls/call.h"
-#include "node/call.h"
+#include "node/node_call.h"
 
 namespace gradred {
 

@@ -1,4 +1,4 @@
-#include "device/workspace.h"
+#include "device/cuda_workspace.h"
 
 #include <unistd.h>
 

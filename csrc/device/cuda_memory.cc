@@ -1,4 +1,4 @@
-#include "device/memory.h"
+#include "device/cuda_memory.h"
 
 #include <algorithm>
 #include <bit>
@@ -11,9 +11,9 @@
 
 #include "base/errors.h"
 #include "base/tell_once.h"
+#include "device/cuda_workspace.h"
 #include "device/nccl.h"
 #include "device/shots.h"
-#include "device/workspace.h"
 
 namespace gradred::device {
 namespace {
