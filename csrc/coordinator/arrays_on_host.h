@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "coordinator/named.h"
+#include "coordinator/named_operation.h"
 #include "memory/memory.h"
 
 namespace gradred {

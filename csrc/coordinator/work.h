@@ -5,10 +5,11 @@
 #include <memory>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "comm/pieces.h"
 #include "coordinator/arrays_on_host.h"
 #include "coordinator/kept_vectors.h"
-#include "coordinator/named.h"
+#include "coordinator/named_operation.h"
 
 namespace gradred {
 

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "base/errors.h"
-#include "engine/operation.h"
 
 namespace gradred {
 namespace {
@@ -71,11 +70,10 @@ void DoneCallbacks::call(Lock& lock, std::deque<Posted>::iterator posted) {
   returning_.notify_all();
 }
 
-void DoneCallbacks::call_those_of(Operation& operation) noexcept {
-  operation.post_callbacks();
+void DoneCallbacks::call_those_of(const Operation* operation) noexcept {
   if (!any_) return;
   Lock lock(mutex_);
-  const auto found = std::ranges::find(posted_, &operation, &Posted::operation);
+  const auto found = std::ranges::find(posted_, operation, &Posted::operation);
   if (found != posted_.end()) call(lock, found);
 }
 

@@ -25,10 +25,9 @@ class DoneCallbacks {
   void use_threads();
   // Posts the callbacks of one operation, which are called one after the other.
   void post(const Operation* operation, std::vector<DoneCallback> callbacks) noexcept;
-  // Calls the callbacks of `operation`, unless another thread calls them. The calling thread holds
-  // no lock and has found that the operation has ended. The thread that ended it may not have
-  // posted the callbacks yet: then this function posts them.
-  void call_those_of(Operation& operation) noexcept;
+  // Calls the callbacks that are posted for `operation`, unless another thread calls them. The
+  // calling thread holds no lock. See Operation::call_callbacks().
+  void call_those_of(const Operation* operation) noexcept;
   // If no threads call callbacks, calls those of all operations. A callback that waits for an
   // operation calls other callbacks meanwhile.
   void call_without_threads() noexcept;

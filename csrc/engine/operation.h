@@ -60,6 +60,13 @@ class Operation {
   // Only after ended(): posts the callbacks, unless the thread that ended the operation has done
   // so.
   void post_callbacks() noexcept;
+  // Posts and calls the callbacks, unless another thread calls them. For a thread that holds no
+  // lock and has found that the operation has ended, perhaps before the thread that ended it has
+  // posted them.
+  void call_callbacks() noexcept {
+    post_callbacks();
+    done_callbacks().call_those_of(this);
+  }
   // For reports by the waiting thread, while other threads may advance the operation. waiter()
   // names this rank. waits_for() describes the operation and the ranks that it waits for.
   // is_first_to_wait() decides whether this rank reports.

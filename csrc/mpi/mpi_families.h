@@ -3,7 +3,8 @@
 
 #include <span>
 
-#include "mpi/mpi.h"
+#include "base/types.h"
+#include "mpi/mpi_table.h"
 
 namespace gradred::mpi {
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/environment.h"
+#include "runtime/knob_values.h"
 #include "runtime/profile_report.h"
 #include "runtime/rank_process.h"
 

@@ -93,7 +93,7 @@ bool PyOperation::test() {
   }
   done_callbacks().call_without_threads();
   if (!operation_->ended()) return false;
-  done_callbacks().call_those_of(*operation_);
+  operation_->call_callbacks();
   GilHook hook;
   count_operation(hook);
   operation_->told();
@@ -111,7 +111,7 @@ bool PyOperation::wait(std::optional<double> seconds) {
   operation_->told();
   const bool ended = wait_until(*operation_, hook, deadline);
   if (!ended) return false;
-  done_callbacks().call_those_of(*operation_);
+  operation_->call_callbacks();
   done_callbacks().call_without_threads();
   operation_->rethrow();
   return true;

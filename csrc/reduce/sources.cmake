@@ -1,4 +1,4 @@
-# Compiles kernels/kernel_table.cc once per instruction set, each with its own flags, into object
+# Compiles kernels/kernels.cc once per instruction set, each with its own flags, into object
 # libraries that become part of gradred_core. reduce.cc chooses among them at run time. They use the
 # optimisation level and the warnings of the folder that includes this file.
 
@@ -23,7 +23,7 @@ endif()
 
 foreach(isa IN LISTS gradred_kernel_sets)
   set(kernels gradred_kernels_${isa})
-  add_library(${kernels} OBJECT ${CMAKE_CURRENT_LIST_DIR}/kernels/kernel_table.cc)
+  add_library(${kernels} OBJECT ${CMAKE_CURRENT_LIST_DIR}/kernels/kernels.cc)
   target_include_directories(${kernels} PRIVATE ${CMAKE_CURRENT_LIST_DIR}/..)
   target_compile_definitions(${kernels} PRIVATE GRADRED_ISA=${isa})
   target_compile_options(${kernels} PRIVATE ${gradred_kernel_flags} ${gradred_kernel_flags_${isa}})

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/knobs.h"
+#include "runtime/knob.h"
 
 namespace gradred {
 
@@ -25,6 +25,8 @@ KnobValue unless_unset(std::string_view text, Parse parse) {
   if (word.empty() || word == "none" || word == "auto") return {};
   return parse(text);
 }
+// Parses a duration above zero: "90", "1.5s", "200ms", "2min", "1h". Returns seconds.
+double parse_duration(std::string_view text);
 bool parse_flag(std::string_view text);
 std::uint64_t parse_count(std::string_view text);
 std::string parse_plan(std::string_view text);

@@ -10,30 +10,11 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
+#include "runtime/knob.h"
+
 namespace gradred {
-
-struct Settings;
-
-// No value for "none" and "auto"; durations are in seconds.
-using KnobValue = std::variant<std::monostate, bool, double, std::uint64_t, std::string>;
-
-struct Knob {
-  std::string_view name;     // in lower case, without the prefix
-  std::string_view initial;  // the default, as it is written in the environment
-  std::string_view unset;    // how no value is displayed
-  std::string_view help;
-  KnobValue (*read)(std::string_view text);  // throws Unreadable
-  // nullptr: not a setting of communicators.
-  void (*apply)(const KnobValue& value, Settings& settings);
-};
-// Thrown by a parser: why a text is not a valid value, and the remedy.
-struct Unreadable {
-  std::string found, remedy;
-  std::string form{};  // how the value must be written; empty if the remedy is another
-};
 
 std::span<const Knob> knobs();
 std::string variable_of(const Knob& knob);  // "GRADRED_TIMEOUT"
@@ -62,9 +43,5 @@ void reset_knobs();
 // How often one of these three functions has been called. Code that caches a value compares this
 // number to see whether the value is still valid.
 std::uint64_t knob_changes();
-
-// Parses a duration above zero: "90", "1.5s", "200ms", "2min", "1h". Returns seconds. Throws
-// Unreadable.
-double parse_duration(std::string_view text);
 
 }  // namespace gradred

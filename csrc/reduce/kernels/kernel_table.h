@@ -1,4 +1,4 @@
-// The tables of functions that each instruction set provides. kernel_table.cc fills them once per
+// The tables of functions that each instruction set provides. kernels.cc fills them once per
 // set of compiler flags.
 #pragma once
 

@@ -145,7 +145,7 @@ struct ComplexProd {
   }
 };
 
-// The loops of kernel_table.cc: F on elements that are represented as E (elements.h), of `size`
+// The loops of kernels.cc: F on elements that are represented as E (elements.h), of `size`
 // bytes each.
 template <class E, class F, std::size_t size>
 constexpr ReduceFunctions functions();

@@ -1,5 +1,3 @@
-#include "coordinator/board.h"
-
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -8,6 +6,7 @@
 #include "base/errors.h"
 #include "base/signature.h"
 #include "base/text.h"
+#include "coordinator/board.h"
 #include "coordinator/board_layout.h"
 
 namespace gradred {

@@ -1,12 +1,11 @@
 // The loops, compiled once for each instruction set with GRADRED_ISA as its namespace. They count
 // bytes, so types whose operation has the same bits share its code: signed and unsigned sums, a
 // complex sum and the sum of its parts, and bitwise operations of every width.
-#include "reduce/kernels/kernel_table.h"
-
 #include <concepts>
 #include <type_traits>
 
 #include "reduce/float_mode.h"
+#include "reduce/kernels/kernel_table.h"
 #include "reduce/kernels/operations.h"
 
 namespace gradred::GRADRED_ISA {
