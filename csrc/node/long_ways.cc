@@ -4,7 +4,7 @@
 
 namespace gradred {
 
-LongWays::LongWays(NodeGroup& group, PeerStores& stores)
+LongWays::LongWays(NodeAgreement& group, PeerStores& stores)
     : NodeWay(group, stores),
       chunks_(group, stores),
       single_copy_(group, stores),

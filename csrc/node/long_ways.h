@@ -18,7 +18,7 @@ namespace gradred {
 // which plan all ranks use.
 class LongWays final : public NodeWay {
  public:
-  LongWays(NodeGroup& group, PeerStores& stores);
+  LongWays(NodeAgreement& group, PeerStores& stores);
 
   void announce(const NodeCall& call);
 

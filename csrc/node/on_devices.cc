@@ -150,8 +150,8 @@ SharedPlace result_of(const ReadOffer& offer) {
 class OnDevices::Rest final : public GivenRest {
  public:
   // `given` lives longer than the object.
-  Rest(NodeGroup& group, std::unique_ptr<GivenWork> work, const GivenEnd& given, std::uint64_t call,
-       std::shared_ptr<std::atomic<int>> rests)
+  Rest(NodeAgreement& group, std::unique_ptr<GivenWork> work, const GivenEnd& given,
+       std::uint64_t call, std::shared_ptr<std::atomic<int>> rests)
       : group_(group),
         work_(std::move(work)),
         given_(given),
@@ -246,7 +246,7 @@ class OnDevices::Rest final : public GivenRest {
     return true;
   }
 
-  NodeGroup& group_;
+  NodeAgreement& group_;
   const std::unique_ptr<GivenWork> work_;
   const GivenEnd& given_;
   const std::uint64_t call_;

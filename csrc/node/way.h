@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "node/group.h"
+#include "node/node_agreement.h"
 #include "node/stores.h"
 
 namespace gradred {
@@ -13,7 +13,7 @@ namespace gradred {
 // owner keeps the group and the stores alive as long as this object.
 class NodeWay {
  public:
-  NodeWay(NodeGroup& group, PeerStores& stores);
+  NodeWay(NodeAgreement& group, PeerStores& stores);
   NodeWay(const NodeWay&) = delete;
   NodeWay& operator=(const NodeWay&) = delete;
 
@@ -47,14 +47,14 @@ class NodeWay {
     }
   }
 
-  NodeGroup& group_;
+  NodeAgreement& group_;
   const SharedPart& part_;
   PeerStores& stores_;
   const std::size_t rank_, size_;
   std::vector<const void*> operands_;  // one per rank, a member so that no operation allocates
 };
 
-inline NodeWay::NodeWay(NodeGroup& group, PeerStores& stores)
+inline NodeWay::NodeWay(NodeAgreement& group, PeerStores& stores)
     : group_(group),
       part_(group.part()),
       stores_(stores),

@@ -4,7 +4,7 @@
 
 namespace gradred {
 
-NodeWays::NodeWays(NodeGroup& group)
+NodeWays::NodeWays(NodeAgreement& group)
     : group_(group),
       size_(static_cast<std::size_t>(group.size())),
       slots_(group, stores_),

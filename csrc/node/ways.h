@@ -10,7 +10,7 @@ namespace gradred {
 
 class NodeWays {
  public:
-  explicit NodeWays(NodeGroup& group);
+  explicit NodeWays(NodeAgreement& group);
 
   void run(const NodeCall& call, Poll* poll);  // implements NodeGroup::run()
 
@@ -27,7 +27,7 @@ class NodeWays {
   void forget_peers() noexcept { long_ways_.single_copy().forget_peers(); }
 
  private:
-  NodeGroup& group_;
+  NodeAgreement& group_;
   const std::size_t size_;
   PeerStores stores_;
   Slots slots_;

@@ -87,18 +87,6 @@ CIRCLES = {
         "programs_memory",
         "shots",
     },
-    "node": {
-        "chunks",
-        "group",
-        "led",
-        "long_ways",
-        "on_devices",
-        "single_copy",
-        "slots",
-        "steps",
-        "way",
-        "ways",
-    },
     "python": {
         "comm",
         "device_arrays",
