@@ -28,6 +28,7 @@ void bind_request(pybind11::module_& m);
 void bind_schedules(pybind11::module_& m);
 void bind_simulate(pybind11::module_& m);
 void bind_memory_comm(pybind11::module_& m);
+void bind_without_mpi(pybind11::module_& m);
 
 }  // namespace gradred
 
@@ -60,4 +61,5 @@ PYBIND11_MODULE(_core, m) {
   gradred::bind_knobs(m);
   gradred::bind_liveness(m);
   gradred::bind_memory_comm(m);
+  gradred::bind_without_mpi(m);
 }

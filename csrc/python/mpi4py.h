@@ -20,10 +20,8 @@ struct Mpi4py {
   PyTypeObject* op_type = nullptr;        // MPI.Op
   PyObject* in_place = nullptr;           // MPI.IN_PLACE
   PyObject* when_alone = nullptr;         // called before a communicator of size 1 is first used
-  PyObject* on_timeout = nullptr;         // writes a report of a TimeoutError
-  PyObject* with_passed = nullptr;    // adds this rank's arguments to the text of a disagreement
-  std::size_t handle_offset = 0;      // of the MPI handle in an object
-  std::array<PyObject*, kOps> ops{};  // MPI.SUM and others; nullptr if MPI has none
+  std::size_t handle_offset = 0;          // of the MPI handle in an object
+  std::array<PyObject*, kOps> ops{};      // MPI.SUM and others; nullptr if MPI has none
 
   static Mpi4py& get();
 };
@@ -43,7 +41,8 @@ inline void put_handle(PyObject* object, mpi::Handle handle) {
 // The state of a communicator object. A table next to the MPI attribute caches it for speed.
 Communicator& communicator_of(PyObject* comm);
 
-void forget_freed();  // drops freed communicators from the table
+void forget_freed();             // drops freed communicators from the table
+void forget_handles_in_forks();  // once: a forked child finds an empty table
 
 // The operation of an MPI.Op object. Returns nullopt for user-defined ones.
 std::optional<Op> op_of(PyObject* op);

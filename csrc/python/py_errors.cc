@@ -9,7 +9,6 @@
 #include "base/signature.h"
 #include "liveness/status_page.h"
 #include "python/gil.h"
-#include "python/mpi4py.h"
 
 namespace gradred {
 namespace {
@@ -19,7 +18,7 @@ namespace {
 std::string with_hang_report(const TimeoutError& error) noexcept {
   const char* const text = error.what();
   PyObject* const met = dynamic_cast<const FailedBefore*>(&error) != nullptr ? Py_False : Py_True;
-  PyObject* const report = Mpi4py::get().on_timeout;
+  PyObject* const report = error_texts().on_timeout;
   PyObject* path = nullptr;
   if (report != nullptr) {
     call_python([&] {
@@ -45,7 +44,7 @@ std::string with_passed(const UsageError& error, PyObject* passed) noexcept {
   if (passed == nullptr || !is_disagreement(text)) return text;
   PyObject* told = nullptr;
   call_python(
-      [&] { told = PyObject_CallFunction(Mpi4py::get().with_passed, "sO", text.c_str(), passed); });
+      [&] { told = PyObject_CallFunction(error_texts().with_passed, "sO", text.c_str(), passed); });
   const char* const whole = told != nullptr ? PyUnicode_AsUTF8(told) : nullptr;
   if (whole != nullptr) text = whole;
   Py_XDECREF(told);
@@ -77,6 +76,11 @@ void raise(const char* name, const char* text) noexcept {
 }
 
 }  // namespace
+
+ErrorTexts& error_texts() {
+  static ErrorTexts texts;
+  return texts;
+}
 
 void set_python_error(std::exception_ptr thrown, PyObject* passed) noexcept {
   try {

@@ -87,16 +87,6 @@ CIRCLES = {
         "programs_memory",
         "shots",
     },
-    "python": {
-        "comm",
-        "device_arrays",
-        "memory_comm",
-        "mpi4py",
-        "py_errors",
-        "py_operation",
-        "request",
-        "wait_hook",
-    },
 }
 
 
