@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "device/cuda_memory.h"
-#include "device/pointer_cache.h"
+#include "device/driver/pointer_cache.h"
 
 namespace gradred::device {
 namespace {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "device/options.h"
+#include "device/driver/options.h"
 #include "memory/memory.h"
 
 namespace gradred::device {

@@ -10,9 +10,9 @@
 #include <variant>
 
 #include "base/result_hash.h"
-#include "device/exported.h"
+#include "device/driver/pointer_timing.h"
+#include "device/exported_array.h"
 #include "device/location.h"
-#include "device/pointer_timing.h"
 #include "node/array_memory.h"
 #include "python/gil.h"
 #include "python/py_call.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "device/options.h"
+#include "device/driver/options.h"
 
 namespace gradred {
 

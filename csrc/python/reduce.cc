@@ -11,8 +11,8 @@
 #include "base/errors.h"
 #include "base/types.h"
 #include "base/user_ops.h"
-#include "device/kernels.h"
-#include "device/user_functions.h"
+#include "device/compile/kernels.h"
+#include "device/compile/user_functions.h"
 #include "python/names.h"
 #include "python/raw_buffers.h"
 
@@ -81,7 +81,8 @@ void bind_reduce(py::module_& m) {
                                   {std::move(code), std::move(why_not)});
       },
       py::arg("op"), py::arg("dtype"), py::arg("code"), py::arg("why_not"),
-      "The same for GPUs: code as UserFunction of csrc/device/user_functions.h says, or why there "
+      "The same for GPUs: code as UserFunction of csrc/device/compile/user_functions.h says, or "
+      "why there "
       "is "
       "none.");
   m.def("reduce_pair", &reduce_pair, py::arg("op"), py::arg("dtype"), py::arg("target"),

@@ -150,10 +150,10 @@ void nothing_is_pinned_while_an_order_is_open(BoardBootstrap&) {
   constexpr std::size_t kBytes = sizeof values;
   const Allocation there(Memory(memory), kBytes);
   {
-    const device::Orders::Open open(memory.orders());
+    const device::DriverGate::Open open(memory.gate());
     const HostAllocation here(memory, 200'000), other(memory, 200'000);
     expect(user.count("pinned") == pinned, "any memory serves");
-    expect(memory.is_plain_host(here.data() + 199'999) && !memory.is_plain_host(before.data()),
+    expect(memory.host().is_plain(here.data() + 199'999) && !memory.host().is_plain(before.data()),
            "which is known");
     std::memcpy(here.data(), values.data(), kBytes);
     Stream stream{Memory(memory)};
@@ -167,7 +167,8 @@ void nothing_is_pinned_while_an_order_is_open(BoardBootstrap&) {
   const HostAllocation first(memory, 200'000);
   expect(user.count("pinned") == pinned + 2, "as much as was wanted");
   const HostAllocation second(memory, 200'000);
-  expect(user.count("pinned") == pinned + 2 && !memory.is_plain_host(second.data()), "for others");
+  expect(user.count("pinned") == pinned + 2 && !memory.host().is_plain(second.data()),
+         "for others");
 }
 
 // Like cudaDeviceReset: the new context has the old handle, but the old memory is gone.
@@ -227,7 +228,7 @@ void what_outlives_its_context_ends_quietly(BoardBootstrap&) {
     group->connect({&ticket, 1});
     given_up->connect({&ticket, 1});
     end_context();
-    expect(!memory.if_alive([] {}), "it has ended");
+    expect(!memory.context().if_alive([] {}), "it has ended");
     given_up->abort();
   }
 }
@@ -310,7 +311,7 @@ void nothing_is_exported_while_an_order_is_open(BoardBootstrap&) {
   const Address array = user.allocate(1000);
   CudaMemory& memory = memory_at(array);
   {
-    const device::Orders::Open open(memory.orders());
+    const device::DriverGate::Open open(memory.gate());
     for (int turn = 0; turn < 3; ++turn) expect(!places(memory, array).input, "not now");
   }
   expect(static_cast<bool>(places(memory, array).input), "then");

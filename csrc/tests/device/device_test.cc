@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "device/driver/owners.h"
 #include "device/location.h"
-#include "device/owners.h"
 #include "node_calls.h"
 #include "user.h"
 

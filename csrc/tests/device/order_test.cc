@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "device/cuda_memory.h"
-#include "device/pointer_cache.h"
+#include "device/driver/pointer_cache.h"
 #include "node_calls.h"
 #include "user.h"
 
@@ -349,7 +349,7 @@ void a_device_that_fails_is_found_by_who_waits(BoardBootstrap&) {
 class GivenCopy {
  public:
   GivenCopy(CudaMemory& memory, Program& program, Address other)
-      : stream_(memory.driver()), given_(memory.orders().give()) {
+      : stream_(memory.context().driver()), given_(memory.orders().give()) {
     gradred::check(given_ != nullptr, "work can be given");
     const auto before = memory.moment_of(address_of(program.stream));
     stream_.wait_for(device::CudaMoment::event_of(*before));
@@ -375,7 +375,7 @@ void given_work_waits_for_the_host_at_two_places(BoardBootstrap&) {
     program.user.set("least_delay", 0);
     GivenCopy copy(memory, program, other);
     expect(memory.orders().has_given_work(), "it may wait for peers");
-    expect(!memory.orders().while_none_is_open([] {}), "so nothing that waits for it is done");
+    expect(!memory.gate().while_none_is_open([] {}), "so nothing that waits for it is done");
     while (!copy.work().input_is_there()) usleep(100);
     usleep(2'000);
     expect(!copy.work().is_done(), "it has not begun");
@@ -401,13 +401,13 @@ void given_work_that_is_dropped_goes_on(BoardBootstrap&) {
   expect(!program.is_done(), "the program's stream waits");
   copy.drop();
   program.finish();
-  expect(memory.orders().while_none_is_open([] {}), "nothing waits any more");
+  expect(memory.gate().while_none_is_open([] {}), "nothing waits any more");
 }
 
 void work_that_cannot_be_given_holds_nobody_back(BoardBootstrap&) {
   Program program;
   CudaMemory& memory = memory_at(program.array);
-  const device::CudaStream stream(memory.driver());
+  const device::CudaStream stream(memory.context().driver());
   {
     const auto given = memory.orders().give();
     const std::string said = message_of<DeviceError>(
@@ -415,7 +415,7 @@ void work_that_cannot_be_given_holds_nobody_back(BoardBootstrap&) {
     expect(said == "no such kernel", said);
   }
   while (!stream.ready()) usleep(100);
-  expect(memory.orders().while_none_is_open([] {}), "nothing waits any more");
+  expect(memory.gate().while_none_is_open([] {}), "nothing waits any more");
 }
 
 // The driver waits for the device, and no other thread can call it. Passing on the counts needs no

@@ -1,6 +1,6 @@
 // The pointer cache on the simulated driver. It tests all kinds of allocation and release, and new
 // memory at the same addresses.
-#include "device/pointer_cache.h"
+#include "device/driver/pointer_cache.h"
 
 #include <algorithm>
 #include <array>

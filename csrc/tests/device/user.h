@@ -10,7 +10,7 @@
 #include <string>
 
 #include "base/errors.h"
-#include "device/driver.h"
+#include "device/driver/driver.h"
 
 // Ranks of these tests end with running threads, those of the driver. ThreadSanitizer would wait a
 // second for them.
