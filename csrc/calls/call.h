@@ -31,7 +31,7 @@ struct OutBuffer {
 struct CallOrder {
   std::shared_ptr<Stream> before{};       // its work comes before the call; nullptr: none
   std::shared_ptr<StreamOrder> stream{};  // of a stream of the program; nullptr: the host waits
-  // For plans that take data in pieces (Family::flows); nullptr: none.
+  // For plans that take data in pieces (ArrayAccess::kPieces); nullptr: none.
   std::shared_ptr<Flow> flow{};
   // Set once the device has been given all work of the call, where that is possible before the
   // peers' work is done; nullptr if nothing asks for it.

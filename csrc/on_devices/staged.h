@@ -21,7 +21,7 @@
 namespace gradred {
 
 // The host memory of one such call, and its copies. They are whole copies, or, if the plan takes
-// data in pieces (Family::flows), copies piece by piece beside the call itself.
+// data in pieces (ArrayAccess::kPieces), copies piece by piece beside the call itself.
 class Staging final : public Flow {
  public:
   // Begins to copy the input. The caller keeps what the call points to alive as long as this
