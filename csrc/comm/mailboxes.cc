@@ -70,12 +70,12 @@ std::vector<std::int64_t> readable_processes(Bootstrap& calls) {
 
 // ---- one message --------------------------------------------------------------------------------
 
-std::string MessageOperation::waiter() const { return all_->comm_->liveness().own_name(); }
+std::string MessageOperation::waiter() const { return all_->parts_->liveness.own_name(); }
 
 std::string MessageOperation::asked() const {
   const std::string call = way_ == Way::kSend ? "send to " : "recv from ";
   if (peer_ == kAnyone) return call + "any rank";
-  return call + "rank " + std::to_string(all_->comm_->liveness().names().called(peer_));
+  return call + "rank " + std::to_string(all_->parts_->liveness.names().called(peer_));
 }
 
 std::string MessageOperation::waits_for() const { return "the " + asked(); }
@@ -88,7 +88,7 @@ void MessageOperation::take(int from, std::size_t bytes) {
       std::to_string(bytes) + " bytes have come. Pass a tensor of the size of the sender's"));
 }
 
-bool MessageOperation::spins() const { return all_->comm_->node_path().spins(); }
+bool MessageOperation::spins() const { return all_->parts_->node_path.spins(); }
 
 // The look for a lost peer comes first, because the peer may have sent before it ended.
 bool MessageOperation::step() {
@@ -119,9 +119,10 @@ std::size_t Mailboxes::bytes_of_ends(int ranks) {
 
 std::shared_ptr<Mailboxes> Mailboxes::create(std::shared_ptr<Communicator> comm, WaitHook& hook) {
   comm->prepare(hook);
+  std::shared_ptr<const Parts> parts = comm->keep(comm->parts());
   const int size = comm->size();
   if (size == 1)
-    return std::make_shared<Mailboxes>(std::move(comm), nullptr, std::vector<std::int64_t>());
+    return std::make_shared<Mailboxes>(std::move(parts), nullptr, std::vector<std::int64_t>());
   if (!comm->node_path().serves_all()) return nullptr;
   SetUpCalls mpi_calls(comm->handle(), comm->rank(), size, hook, comm->liveness().names());
   OwnCalls own_calls(*comm, hook);
@@ -140,12 +141,12 @@ std::shared_ptr<Mailboxes> Mailboxes::create(std::shared_ptr<Communicator> comm,
   }
   throw_if_any(calls, reason, "messages: there is no memory for them",
                "Free memory, or raise the limit.");
-  return std::make_shared<Mailboxes>(std::move(comm), segment, readable_processes(calls));
+  return std::make_shared<Mailboxes>(std::move(parts), segment, readable_processes(calls));
 }
 
-Mailboxes::Mailboxes(std::shared_ptr<Communicator> comm, std::shared_ptr<Segment> segment,
+Mailboxes::Mailboxes(std::shared_ptr<const Parts> parts, std::shared_ptr<Segment> segment,
                      std::vector<std::int64_t> processes)
-    : comm_(std::move(comm)),
+    : parts_(std::move(parts)),
       segment_(std::move(segment)),
       processes_(std::move(processes)),
       alone_(segment_ == nullptr
@@ -153,13 +154,13 @@ Mailboxes::Mailboxes(std::shared_ptr<Communicator> comm, std::shared_ptr<Segment
                  : nullptr),
       ends_(segment_ == nullptr ? alone_.get()
                                 : reinterpret_cast<End*>(segment_->data() + Segment::kProofBytes)),
-      bytes_(reinterpret_cast<std::byte*>(ends_) + bytes_of_ends(comm_->size())),
-      has_memory_(static_cast<std::size_t>(comm_->size()), segment_ == nullptr),
-      sends_(static_cast<std::size_t>(comm_->size())),
-      reading_(static_cast<std::size_t>(comm_->size())) {}
+      bytes_(reinterpret_cast<std::byte*>(ends_) + bytes_of_ends(parts_->member.size)),
+      has_memory_(static_cast<std::size_t>(parts_->member.size), segment_ == nullptr),
+      sends_(static_cast<std::size_t>(parts_->member.size)),
+      reading_(static_cast<std::size_t>(parts_->member.size)) {}
 
 Mailboxes::Ring Mailboxes::ring(int from, int to) const {
-  const auto index = static_cast<std::size_t>(from * comm_->size() + to);
+  const auto index = static_cast<std::size_t>(from * parts_->member.size + to);
   return {ends_[2 * index], ends_[2 * index + 1], bytes_ + index * kRingBytes};
 }
 
@@ -240,11 +241,11 @@ std::exception_ptr Mailboxes::look_for_lost(MessageOperation& operation) const {
   constexpr std::uint64_t kEveryNs = 50'000'000;
   const std::uint64_t now = now_ns();
   if (operation.looked_ns_ == 0) operation.looked_ns_ = now;
-  const NodeGroup* const group = comm_->node_path().group();
+  const NodeGroup* const group = parts_->node_path.group();
   if (now - operation.looked_ns_ < kEveryNs || group == nullptr) return nullptr;
   operation.looked_ns_ = now;
   std::exception_ptr lost;
-  for (int peer = 0; peer < comm_->size(); ++peer) {
+  for (int peer = 0; peer < parts_->member.size; ++peer) {
     const bool is_awaited =
         operation.peer_ == MessageOperation::kAnyone ? peer != rank() : peer == operation.peer_;
     if (!is_awaited) continue;
@@ -265,7 +266,7 @@ std::exception_ptr Mailboxes::look_for_lost(MessageOperation& operation) const {
 void Mailboxes::move(MessageOperation& operation) {
   if (operation.way_ == MessageOperation::Way::kSend) return push(operation.peer_);
   if (operation.peer_ != MessageOperation::kAnyone) return pull(operation.peer_);
-  for (int from = 0; from < comm_->size() && !operation.is_done_; ++from) pull(from);
+  for (int from = 0; from < parts_->member.size && !operation.is_done_; ++from) pull(from);
 }
 
 // nullopt for a receive from any rank, which has several words to look at.
@@ -417,7 +418,7 @@ bool Mailboxes::read_shown(int from) {
   }
   if (error != 0) {
     const auto failure = std::make_exception_ptr(TransportError(
-        "a message from " + comm_->liveness().names().of(from) + ": its memory cannot be read (" +
+        "a message from " + parts_->liveness.names().of(from) + ": its memory cannot be read (" +
         std::string(std::strerror(error)) + "). See whether that rank has ended"));
     if (now.taker != nullptr) now.taker->failure_ = failure;
     if (now.early != nullptr) now.early->failure = failure;

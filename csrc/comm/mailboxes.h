@@ -19,6 +19,8 @@
 
 #include "base/bell.h"
 #include "calls/call.h"
+#include "calls/member.h"
+#include "calls/parts.h"
 #include "comm/communicator.h"
 #include "node/segment.h"
 #include "progress/started.h"
@@ -84,7 +86,7 @@ class Mailboxes : public std::enable_shared_from_this<Mailboxes> {
   // TransportError if there is too little memory.
   static std::shared_ptr<Mailboxes> create(std::shared_ptr<Communicator> comm, WaitHook& hook);
   // `processes`: of all ranks, if each can read the memory of all others; else empty.
-  Mailboxes(std::shared_ptr<Communicator> comm, std::shared_ptr<Segment> segment,
+  Mailboxes(std::shared_ptr<const Parts> parts, std::shared_ptr<Segment> segment,
             std::vector<std::int64_t> processes);
 
   // Both return at once. The caller keeps the memory alive until the operation has ended.
@@ -95,7 +97,7 @@ class Mailboxes : public std::enable_shared_from_this<Mailboxes> {
   // Ends what is in flight on this rank with an error. Later calls fail as well.
   void close() noexcept;
 
-  int rank() const { return comm_->rank(); }
+  int rank() const { return parts_->member.rank; }
 
  private:
   friend class MessageOperation;
@@ -160,7 +162,7 @@ class Mailboxes : public std::enable_shared_from_this<Mailboxes> {
   void give_up(MessageOperation& operation) noexcept;
   std::exception_ptr look_for_lost(MessageOperation& operation) const;
 
-  const std::shared_ptr<Communicator> comm_;
+  const std::shared_ptr<const Parts> parts_;
   const std::shared_ptr<Segment> segment_;  // nullptr: there is one rank
   const std::vector<std::int64_t> processes_;
   std::unique_ptr<End[]> alone_;  // the memory if there is one rank
