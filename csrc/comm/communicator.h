@@ -39,6 +39,7 @@ struct Established;
 
 // Throws UsageError before MPI_Init and after MPI_Finalize.
 void require_running_mpi();
+
 class Communicator final : public Owner {
  public:
   // The state attached to an intracommunicator, made at first need. Local. Throws UsageError for
@@ -100,7 +101,7 @@ class Communicator final : public Owner {
   // memory, else what Shrinking::run() throws.
   std::shared_ptr<Communicator> shrink(WaitHook& hook, std::vector<int>& ended);
 
-  // ---- what the ranks have agreed on ------------------------------------------------------------
+  // ---- what the ranks have agreed on (Agreed) ---------------------------------------------------
 
   bool is_set_up() const { return agreed_.set_up; }
   std::uint64_t key() const { return agreed_.key; }
