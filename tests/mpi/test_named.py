@@ -465,7 +465,7 @@ def test_what_no_rank_can_carry_out_is_refused_at_once(engine: named.NamedOperat
         engine.submit("broadcast", name(), [of(x)], root=SIZE)
     with pytest.raises(gradred.UsageError, match="splits"):
         engine.submit("alltoall", name(), [made_by(engine, x)], splits=[5] + [0] * (SIZE - 1))
-    with pytest.raises(gradred.UsageError, match="no kind"):
+    with pytest.raises(gradred.UsageError, match="not a kind"):
         engine.submit("scan", name(), [of(x)])
 
 
