@@ -1,10 +1,13 @@
-"""Compression of tensors for sending, by conversion to a smaller type."""
+"""Compression of tensors for sending: to a smaller type, or lossy with error feedback."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
+
+from gradred import compression
+from gradred.errors import UsageError, explain
 
 
 class Compressor:
@@ -56,9 +59,94 @@ class BF16Compressor(_Cast):
     wire = torch.bfloat16
 
 
+class GatheredCompressor:
+    """Lossy compression with error feedback, for `DistributedOptimizer`.
+
+    What ranks send cannot be added up, so each rank gathers it from all, and adds it after
+    decompressing. What was not sent of a gradient is added to the next one of the same parameter.
+
+    Args:
+        text: as in `gradred.compression.Compressor`: `topk:0.01`, `powersgd:4`, ...
+
+    Raises:
+        gradred.UsageError: there is no such compression.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._compressor = compression.Compressor(text)
+        self.sent_bytes = 0
+        """The bytes of all payloads of this rank."""
+
+    def compress(self, tensor: torch.Tensor) -> NoReturn:
+        """Raise UsageError: only an optimizer knows which tensor of the last step this is."""
+        del tensor
+        found = "what ranks send cannot be added up"
+        remedy = "Pass it to DistributedOptimizer, or use Compression.fp16 here"
+        raise UsageError(explain(f"compression {self._compressor.text!r}", found, remedy))
+
+    def payload(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the bytes to send of a dense tensor, on its device.
+
+        Args:
+            name: of the parameter; what was not sent of its last tensor is added.
+            tensor: of a floating-point type, and always of the same shape.
+        """
+        values = tensor.detach().cpu().float().contiguous().numpy()
+        made = torch.tensor(self._compressor.encode(name, values))
+        self.sent_bytes += made.numel()
+        return made.to(tensor.device)
+
+    def total(self, payloads: torch.Tensor, ranks: int, like: torch.Tensor) -> torch.Tensor:
+        """Return the sum of the tensors whose payloads were gathered.
+
+        Args:
+            payloads: those of all ranks, one after the other.
+            ranks: how many there are.
+            like: a tensor of the shape, type and device of the result.
+        """
+        parts = payloads.cpu().numpy().reshape(ranks, -1)
+        total = self._compressor.decode(parts[0], like.numel()).copy()
+        for part in parts[1:]:
+            total += self._compressor.decode(part, like.numel())
+        return torch.from_numpy(total).reshape(like.shape).to(like)
+
+
 class Compression:
-    """The values that `compression=` accepts."""
+    """The values that `compression=` accepts; the functions make one with state, for one optimizer.
+
+    Horovod has none, fp16 and (in newer versions) bf16.
+    """
 
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+
+    @staticmethod
+    def int8() -> GatheredCompressor:
+        """8 bits, and a scale for each 256 values."""
+        return GatheredCompressor("int8")
+
+    @staticmethod
+    def int4() -> GatheredCompressor:
+        """4 bits, and a scale for each 256 values."""
+        return GatheredCompressor("int4")
+
+    @staticmethod
+    def onebit() -> GatheredCompressor:
+        """1 bit, and two means for each 256 values (Seide et al., 2014)."""
+        return GatheredCompressor("onebit")
+
+    @staticmethod
+    def topk(share: float = 0.05) -> GatheredCompressor:
+        """This share of the values: the largest (Aji and Heafield, 2017)."""
+        return GatheredCompressor(f"topk:{share}")
+
+    @staticmethod
+    def randomk(share: float = 0.1) -> GatheredCompressor:
+        """This share of the values, at random places (Stich et al., 2018)."""
+        return GatheredCompressor(f"randomk:{share}")
+
+    @staticmethod
+    def powersgd(rank: int = 2) -> GatheredCompressor:
+        """Two matrices of this rank for each rank's gradient (after Vogels et al., 2019)."""
+        return GatheredCompressor(f"powersgd:{rank}")

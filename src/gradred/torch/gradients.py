@@ -20,8 +20,10 @@ from gradred.horovod.process_sets import ProcessSet
 from gradred.horovod.settings import is_true
 from gradred.horovod.util import split_list
 from gradred.torch.buckets import GradientBucket, buckets_of
+from gradred.torch.compression import GatheredCompressor
 from gradred.torch.groups import members_by_parameter
 from gradred.torch.mpi_ops import (
+    allgather_async,
     allreduce_async_,
     grouped_allreduce_async_,
     sparse_allreduce_async,
@@ -282,15 +284,39 @@ class GradientReduction:
                 parameter.grad = result
 
             return handle, put
+        if isinstance(self._how.compression, GatheredCompressor):
+            return self._gather(parameter, self._how.compression)
         sent, finish = self._sent(parameter)
         how = self._reduction()
         handle = allreduce_async_(sent, None, name, *how, priority=self._priorities[parameter])
         return handle, finish
 
+    def _gather(
+        self, parameter: Parameter, compressor: GatheredCompressor
+    ) -> tuple[Any, Callable[[Any], None]]:
+        """Start to gather the compressed gradients of all ranks, whose sum replaces this one."""
+        gradient, name = self._complete(parameter), self.names[parameter]
+        dense = gradient.to_dense() if gradient.is_sparse else gradient
+        payload = compressor.payload(name, dense)
+        handle = allgather_async(payload, f"compressed.{name}", self._how.process_set)
+
+        def finish(result: Any) -> None:
+            ranks = result.numel() // payload.numel()
+            total = compressor.total(result, ranks, dense)
+            if self._how.op == basics.Average:
+                total /= ranks
+            if gradient.is_sparse:
+                parameter.grad = total.to_sparse()
+            else:
+                gradient.copy_(total)
+
+        return handle, finish
+
     def _reduce_group(self, group: Sequence[Parameter]) -> None:
         dense = []
+        by_itself = isinstance(self._how.compression, GatheredCompressor)
         for parameter in group:
-            if self._is_sent_sparse(parameter):
+            if by_itself or self._is_sent_sparse(parameter):
                 self._handles[parameter] = self._reduce(parameter)
             else:
                 dense.append(self._sent(parameter))

@@ -18,7 +18,7 @@ from gradred.errors import explain
 from gradred.horovod import adasum, basics
 from gradred.horovod.basics import Average, size
 from gradred.horovod.process_sets import ProcessSet, global_process_set
-from gradred.torch.compression import Compression
+from gradred.torch.compression import Compression, GatheredCompressor
 from gradred.torch.gradients import AdasumReduction, GradientReduction, How, Parameter
 
 if TYPE_CHECKING:
@@ -163,6 +163,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         gradient_predivide_factor,
         groups_given,
         gradient_as_bucket_view,
+        compression,
     )
     if num_groups:
         warnings.warn("num_groups is deprecated: pass groups", DeprecationWarning, stacklevel=2)
@@ -185,9 +186,21 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
 
 
 def _check(
-    op: int, passes: int, predivide_factor: float, groups_given: bool, as_buckets: bool
+    op: int,
+    passes: int,
+    predivide_factor: float,
+    groups_given: bool,
+    as_buckets: bool,
+    compression: Any,
 ) -> None:
     asked = "DistributedOptimizer"
+    if isinstance(compression, GatheredCompressor):
+        if op not in (Average, basics.Sum):
+            found = "gathered gradients are added up"
+            raise ValueError(explain(asked, found, "Use op=Average or op=Sum"))
+        if as_buckets:
+            found = "compressed gradients are gathered one by one"
+            raise ValueError(explain(asked, found, "Leave gradient_as_bucket_view out"))
     if as_buckets and groups_given:
         found = "groups and gradient_as_bucket_view are two ways to reduce gradients together"
         raise ValueError(explain(asked, found, "Use one of them"))
