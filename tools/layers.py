@@ -78,7 +78,8 @@ PYTHON_LAYERS: dict[str, list[str]] = {
     "torchft": ["torch_distributed"],
     "horovod_path": ["cli", "torch"],
     "simulate": ["_util", "schedules"],
-    "cli": ["bench", "doctor", "horovod", "simulate"],
+    "schemes": ["bench", "compression", "named"],
+    "cli": ["doctor", "horovod", "schemes", "simulate"],
     "__main__": ["cli"],
 }
 

@@ -30,6 +30,7 @@ COMMANDS = {
     "bench": "measure allreduce as the OSU benchmarks do, and compare it with its peers",
     "explain": "which plan serves a call, why, and how long it takes",
     "simulate": "predict allreduce and training on clusters that need not be here",
+    "schemes": "train a small network by parameter servers, allreduce and others, and compare",
     "info": "what gradred finds here, and each setting with its source",
     "doctor": "check MPI, host, network and GPU, and say how to mend what is wrong",
 }
