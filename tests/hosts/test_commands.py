@@ -1,7 +1,8 @@
-"""Commands that start a job on several hosts by themselves: bench and doctor."""
+"""Commands that start a job on several hosts by themselves: bench, schemes and doctor."""
 
 import json
 
+import numpy as np
 import pytest
 from hosts import jobs, machines
 from hosts.jobs import finish
@@ -29,6 +30,22 @@ def test_bench_measures_the_ranks_of_the_hosts_that_are_named(hosts, tmp_path):
     record = json.loads((tmp_path / "record.json").read_text())
     assert (record["ranks"], record["hosts"]) == (2, 2)
     assert record["rows"][0]["results"]["gradred"]["checked"]
+
+
+@pytest.mark.one_mpi
+def test_schemes_reach_servers_and_workers_on_other_hosts(hosts, tmp_path):
+    drawn = np.random.default_rng(0)
+    np.savez(tmp_path / "rows.npz", x=drawn.standard_normal((90, 4)), y=np.arange(90) % 3)
+    words = ["-np", "2", "--schemes", "bsp,ps,mesh", "--transport", "mpi,tcp"]
+    words += ["--data", str(tmp_path / "rows.npz"), "--iterations", "20", "--json", "record.json"]
+    process = jobs.start(hosts, tmp_path, *words, command="schemes", where="h1:1,h2:2")
+    _, err, status = finish(process)
+    assert status == 0, err
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert record["ranks_on_hosts"] == [1, 2]
+    losses = {(row["scheme"], row["transport"]): row["loss"] for row in record["rows"]}
+    assert len(losses) == 6
+    assert max(losses.values()) - min(losses.values()) < 1e-5
 
 
 def test_doctor_runs_a_job_across_the_hosts(hosts, tmp_path):
