@@ -35,8 +35,7 @@ COMMANDS = {
     "bench": f"{_IN_JOBS}bench.py::test_two_ranks_print_one_table_and_write_the_record",
     "explain": f"{_IN_JOBS}explain.py"
     "::test_small_job_on_this_host_measures_what_is_explained[False]",
-    "schemes": f"{_IN_JOBS}schemes.py"
-    "::test_every_scheme_learns_on_both_transports_and_has_its_row",
+    "schemes": f"{_IN_JOBS}schemes.py::test_every_scheme_learns_on_both_transports_and_has_its_row",
     "doctor": f"{_IN_JOBS}doctor.py::test_job_of_this_host_reports_what_every_check_reads[False]",
     "profile": f"{_IN_JOBS}profile.py::test_table_is_printed_once_by_rank_0_with_the_share_last",
     "without an MPI": f"{_IN_JOBS}without_mpi.py"

@@ -61,6 +61,14 @@ def test_horovods_functions_load_no_framework_and_no_mpi() -> None:
     assert of_others == []
 
 
+def test_tables_of_schemes_load_no_mpi_and_no_framework() -> None:
+    program = MPI_FREE.replace("import gradred\n", "import gradred.schemes, gradred.cli.schemes\n")
+    found = run_fresh(program + "gradred.schemes.SCHEMES\n")
+    assert "mpi4py.MPI" not in found["modules"]
+    assert "torch" not in found["modules"]
+    assert not found["libmpi"]
+
+
 @pytest.mark.full  # it also measures the machine
 def test_import_takes_at_most_30_ms_beyond_numpy() -> None:
     # The shortest of several runs, because other activity of the machine only adds time. The first

@@ -288,18 +288,18 @@ def row(**values: Any) -> dict[str, Any]:
 
 
 def test_line_of_the_table_has_name_times_bytes_and_loss() -> None:
-    words = " ".join(report.line(row()).split())
+    words = " ".join(report.line(row(), 20).split())
     assert words == "bsp mpi - 200.00 2.0 - 10 2.00 0.1000 97.50%"
     other = row(
         scheme="ssp", server_ranks=2, sent_bytes=9100.0, compression="topk:0.1", priority=True,
         contiguous=False, aggregate="once", iterations_to_loss=None, seconds_to_loss=None,
     )  # fmt: skip
     assert report.name(other) == "ssp mpi topk:0.1 once scattered priority s=3"
-    words = " ".join(report.line(other).split())
+    words = " ".join(report.line(other, 20).split())
     assert words.endswith(" s=3 2 200.00 2.0 9.1 - - 0.1000 97.50%")
-    heading = report.heading({"workers": 2}, Settings(stragglers={1: 0.02}, jitter=0.001))
+    heading = report.heading({"workers": 2}, Settings(stragglers={1: 0.02}, jitter=0.001), 20)
     assert "worker 1 20 ms, each worker 1 ms at random" in heading
-    assert len(report.line(row())) == len(heading.splitlines()[-1])
+    assert len(report.line(row(), 20)) == len(heading.splitlines()[-1])
 
 
 def test_plot_draws_the_loss_of_each_row_over_time_and_iterations(tmp_path: Path) -> None:

@@ -37,11 +37,12 @@ def run(settings: Settings, cases: Sequence[Options], workers: int) -> int:
     record = {"schema": report.SCHEMA} | machine.describe(world, dataclasses.asdict(settings))
     record |= {"workers": workers, "complete": False, "rows": []}
     to_stderr = settings.json == "-"
-    say(world, report.heading(record, settings), error=to_stderr)
+    width = max(len(report.name(dataclasses.asdict(case))) for case in cases)
+    say(world, report.heading(record, settings, width), error=to_stderr)
     for case in cases:
         row = _run(case, settings, data, world, workers)
         record["rows"].append(row)
-        say(world, report.line(row), error=to_stderr)
+        say(world, report.line(row, width), error=to_stderr)
         record["complete"] = len(record["rows"]) == len(cases)
         if world.rank == 0 and settings.json is not None:
             write_so_far(settings.json, record, last=record["complete"])

@@ -36,7 +36,6 @@ _COLUMNS = (
     _Column("loss", 8, lambda row: _number(row["loss"], 4)),
     _Column("accuracy", 10, lambda row: f"{row['accuracy']:.2%}"),
 )
-_NAME = 40
 
 
 def name(row: Row) -> str:
@@ -57,8 +56,8 @@ def name(row: Row) -> str:
     return " ".join(parts)
 
 
-def heading(record: dict[str, Any], settings: Settings) -> str:
-    """The lines above the rows."""
+def heading(record: dict[str, Any], settings: Settings, width: int) -> str:
+    """The lines above the rows; `width` is that of the names."""
     late = ", ".join(f"worker {who} {1e3 * s:g} ms" for who, s in settings.stragglers.items())
     lines = [
         f"# gradred schemes v{__version__}: {record['workers']} workers, {settings.model}, "
@@ -72,14 +71,14 @@ def heading(record: dict[str, Any], settings: Settings) -> str:
         jitter = f"each worker {1e3 * settings.jitter:g} ms at random" if settings.jitter else ""
         lines.append(f"# late in each iteration: {', '.join(filter(None, (late, jitter)))}")
     titles = "".join(f"{column.title:>{column.width}}" for column in _COLUMNS)
-    return "\n".join([*lines, f"{'scheme':{_NAME}}{titles}"])
+    return "\n".join([*lines, f"{'scheme':{width}}{titles}"])
 
 
-def line(row: Row) -> str:
+def line(row: Row, width: int) -> str:
     """The line of one case; empty on ranks that have no row."""
     if not row:
         return ""
-    return f"{name(row):{_NAME}}" + "".join(f"{c.cell(row):>{c.width}}" for c in _COLUMNS)
+    return f"{name(row):{width}}" + "".join(f"{c.cell(row):>{c.width}}" for c in _COLUMNS)
 
 
 def draw(record: dict[str, Any], path: Path) -> None:

@@ -115,7 +115,7 @@ class MpiMessages(Transport):
     def _poll(self) -> list[Arrived]:
         self._out = [one for one in self._out if not one[0].Test()]
         status = self._status
-        while found := self._comm.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, status):
+        while found := self._comm.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, status):  # codespell:ignore
             message = np.empty(status.Get_count(MPI.BYTE), np.uint8)
             self._in.append((found.Irecv([message, MPI.BYTE]), status.Get_source(), message))
         ended = [one[0].Test() for one in self._in]
