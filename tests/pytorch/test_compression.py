@@ -83,15 +83,16 @@ def test_compression_with_state_is_refused_where_nobody_knows_the_tensor() -> No
     assert hvd.Compression.powersgd(4)._compressor.parameter == 4
 
 
-def test_sum_of_compressed_gradients_is_that_of_all_ranks() -> None:
+@pytest.mark.parametrize("op", [hvd.Sum, hvd.Average])
+def test_compressed_gradients_of_all_ranks_are_added_or_averaged(op: int) -> None:
     parameter = torch.nn.Parameter(torch.zeros(300))
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD([parameter], lr=1.0),
         [("x", parameter)],
         compression=hvd.Compression.int8(),
-        op=hvd.Sum,
+        op=op,
     )
     (parameter * (hvd.rank() + 1.0)).sum().backward()
     optimizer.step()
-    total = hvd.size() * (hvd.size() + 1) / 2
-    np.testing.assert_allclose(parameter.detach().numpy(), -total, rtol=1e-5)
+    expected = (hvd.size() + 1) / 2 * (hvd.size() if op == hvd.Sum else 1)
+    np.testing.assert_allclose(parameter.detach().numpy(), -expected, rtol=1e-5)
