@@ -142,4 +142,4 @@ class Exchange:
         now = clock.now()
         if now - self._looked >= _LOOK_EVERY:
             self._looked = now
-            self._look(what)
+            self._look(f"a training step, for {what}")

@@ -107,7 +107,7 @@ class MpiMessages(Transport):
         except MPI.Exception as error:
             end = clock.now() + _TO_MISS
             while clock.now() < end:
-                self._look("a message")
+                self._look("a training step, for a message")
                 time.sleep(0.02)
             found = " ".join(str(error).split())
             raise TransportError(explain("a message", found, "See the other ranks")) from error
@@ -230,7 +230,7 @@ class TcpConnections(Transport):
             with contextlib.suppress(TimeoutError):
                 caller = server.accept()[0]
                 threading.Thread(target=_prove, args=(caller, secret, came), daemon=True).start()
-            look("the connections of the other ranks")
+            look("a training step, for the connections of other ranks")
             if clock.now() > deadline:
                 found = f"only {len(self._links)} of {self.size - 1} have come"
                 raise errors.TimeoutError(
