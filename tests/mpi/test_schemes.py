@@ -223,11 +223,11 @@ def test_asynchronous_workers_do_not_wait_for_a_late_one() -> None:
     with Training(start, "asp", rule=PLAIN, comm=WORLD, aggregate="once") as training:
         for step in training.steps(30):
             if training.rank == 1:
-                time.sleep(0.01)
+                time.sleep(0.03)
             training.update()
             ahead.append(2 * (step + 1) - training.version)
     if training.rank == 0:
-        assert max(ahead) > 10
+        assert max(ahead) > 5
 
 
 # ---- compression -------------------------------------------------------------------------------
