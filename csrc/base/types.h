@@ -61,28 +61,29 @@ struct DTypeInfo {
   int digits;   // binary: the type holds all integers up to 2^digits; bool: 0 and 1
   int dlpack;   // DLPack's type code
   bool numpys;  // a NumPy type; else one of the package ml_dtypes
+  int xla;      // XLA's number (xla_data.proto)
 };
 
 // All properties of an element type except its arithmetic (reduce/kernels/elements.h) and its MPI
 // handles (mpi/mpi_families.cc). Python reads this as gradred.element_types.
 inline constexpr auto kDTypeInfo = std::to_array<DTypeInfo>({
-    {DType::kInt8, "int8", 1, DTypeKind::kSigned, 7, 0, true},
-    {DType::kInt16, "int16", 2, DTypeKind::kSigned, 15, 0, true},
-    {DType::kInt32, "int32", 4, DTypeKind::kSigned, 31, 0, true},
-    {DType::kInt64, "int64", 8, DTypeKind::kSigned, 63, 0, true},
-    {DType::kUInt8, "uint8", 1, DTypeKind::kUnsigned, 8, 1, true},
-    {DType::kUInt16, "uint16", 2, DTypeKind::kUnsigned, 16, 1, true},
-    {DType::kUInt32, "uint32", 4, DTypeKind::kUnsigned, 32, 1, true},
-    {DType::kUInt64, "uint64", 8, DTypeKind::kUnsigned, 64, 1, true},
-    {DType::kBool, "bool", 1, DTypeKind::kBool, 1, 6, true},
-    {DType::kFloat8E4M3FN, "float8_e4m3fn", 1, DTypeKind::kReal, 4, 10, false},
-    {DType::kFloat8E5M2, "float8_e5m2", 1, DTypeKind::kReal, 3, 12, false},
-    {DType::kFloat16, "float16", 2, DTypeKind::kReal, 11, 2, true},
-    {DType::kBFloat16, "bfloat16", 2, DTypeKind::kReal, 8, 4, false},
-    {DType::kFloat32, "float32", 4, DTypeKind::kReal, 24, 2, true},
-    {DType::kFloat64, "float64", 8, DTypeKind::kReal, 53, 2, true},
-    {DType::kComplex64, "complex64", 8, DTypeKind::kComplex, 24, 5, true},
-    {DType::kComplex128, "complex128", 16, DTypeKind::kComplex, 53, 5, true},
+    {DType::kInt8, "int8", 1, DTypeKind::kSigned, 7, 0, true, 2},
+    {DType::kInt16, "int16", 2, DTypeKind::kSigned, 15, 0, true, 3},
+    {DType::kInt32, "int32", 4, DTypeKind::kSigned, 31, 0, true, 4},
+    {DType::kInt64, "int64", 8, DTypeKind::kSigned, 63, 0, true, 5},
+    {DType::kUInt8, "uint8", 1, DTypeKind::kUnsigned, 8, 1, true, 6},
+    {DType::kUInt16, "uint16", 2, DTypeKind::kUnsigned, 16, 1, true, 7},
+    {DType::kUInt32, "uint32", 4, DTypeKind::kUnsigned, 32, 1, true, 8},
+    {DType::kUInt64, "uint64", 8, DTypeKind::kUnsigned, 64, 1, true, 9},
+    {DType::kBool, "bool", 1, DTypeKind::kBool, 1, 6, true, 1},
+    {DType::kFloat8E4M3FN, "float8_e4m3fn", 1, DTypeKind::kReal, 4, 10, false, 20},
+    {DType::kFloat8E5M2, "float8_e5m2", 1, DTypeKind::kReal, 3, 12, false, 19},
+    {DType::kFloat16, "float16", 2, DTypeKind::kReal, 11, 2, true, 10},
+    {DType::kBFloat16, "bfloat16", 2, DTypeKind::kReal, 8, 4, false, 16},
+    {DType::kFloat32, "float32", 4, DTypeKind::kReal, 24, 2, true, 11},
+    {DType::kFloat64, "float64", 8, DTypeKind::kReal, 53, 2, true, 12},
+    {DType::kComplex64, "complex64", 8, DTypeKind::kComplex, 24, 5, true, 15},
+    {DType::kComplex128, "complex128", 16, DTypeKind::kComplex, 53, 5, true, 18},
 });
 inline constexpr std::size_t kDTypes = kDTypeInfo.size();
 static_assert([] {

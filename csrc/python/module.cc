@@ -13,6 +13,7 @@ namespace gradred {
 void bind_array_calls(pybind11::module_& m);
 void bind_calls(pybind11::module_& m);
 void bind_device_arrays(pybind11::module_& m);
+void bind_jax(pybind11::module_& m);
 void bind_knobs(pybind11::module_& m);
 void bind_liveness(pybind11::module_& m);
 void bind_many(pybind11::module_& m);
@@ -56,6 +57,7 @@ PYBIND11_MODULE(_core, m) {
   gradred::bind_messages(m);
   gradred::bind_named(m);
   gradred::bind_handles(m);
+  gradred::bind_jax(m);
   gradred::bind_tensors(m);
   gradred::bind_device_arrays(m);
   gradred::bind_knobs(m);

@@ -43,37 +43,6 @@ std::shared_ptr<PyNamedRequest> make_request(Arguments&&... arguments) {
 
 using Made = std::shared_ptr<PyNamedRequest>;
 
-// Adds an array to a submission. `order`: its axes from the slowest to the fastest in memory;
-// empty: C order.
-void add(Submission& what, std::vector<NamedArray>& arrays, NamedArray array,
-         std::span<const std::int64_t> shape, std::span<const int> order = {}) {
-  array.rows = shape.empty() ? 0 : shape[0];
-  const bool first = arrays.empty();
-  if (first) {
-    what.dtype = array.dtype;
-    what.axes = static_cast<std::uint8_t>(std::min<std::size_t>(shape.size(), 255));
-  }
-  what.rest = mix(what.rest, static_cast<std::uint64_t>(array.dtype) << 8 | shape.size());
-  if (array.on_device) what.on_device = 1;
-  const bool gathers = what.kind == NamedKind::kAllgather || what.kind == NamedKind::kAlltoall;
-  for (std::size_t i = 0; i < shape.size(); ++i) {
-    const std::int64_t length = shape[i];
-    if (first && i < Submission::kMostAxes) what.shape[i] = length;
-    const bool compared = !(gathers && i == 0) && !(first && i < Submission::kMostAxes);
-    if (compared) what.rest = mix(what.rest, static_cast<std::uint64_t>(length));
-  }
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    const bool shown = first && i < Submission::kMostAxes;
-    if (shown) what.order[i] = static_cast<std::uint8_t>(order[i]);
-    if (!shown) what.rest = mix(what.rest, static_cast<std::uint64_t>(order[i]));
-  }
-  if (arrays.size() < Submission::kMostParts) what.counts[arrays.size()] = array.count;
-  if (arrays.size() >= Submission::kMostParts || array.dtype != what.dtype) what.parts = 0;
-  if (what.parts == arrays.size() && array.dtype == what.dtype) ++what.parts;
-  what.bytes += array.bytes();
-  arrays.push_back(std::move(array));
-}
-
 void add(Submission& what, std::vector<NamedArray>& arrays, const py::tuple& described,
          Moments& moments) {
   const auto shape = described[3].cast<std::vector<std::int64_t>>();
@@ -93,7 +62,7 @@ void add(Submission& what, std::vector<NamedArray>& arrays, const py::tuple& des
   for (const std::int64_t length : shape) array.count *= static_cast<std::size_t>(length);
   std::vector<int> order;
   if (described.size() > 6) order = described[6].cast<std::vector<int>>();
-  add(what, arrays, std::move(array), shape, order);
+  add_array(what, arrays, std::move(array), shape, order);
 }
 
 struct PlacedTensor : TensorView {
@@ -193,7 +162,7 @@ Made submit(NamedOperations& self, const std::string& kind, const std::string& n
   arrays.reserve(described.size());
   Moments moments;
   for (const py::handle one : described) add(what, arrays, one.cast<py::tuple>(), moments);
-  what.arrays = arrays.size();
+  finish_arrays(what, arrays);
   const auto is_on_host = [](const NamedArray& one) { return one.count > 0 && !one.on_device; };
   if (what.on_device != 0 && std::ranges::any_of(arrays, is_on_host)) {
     throw UsageError(
@@ -201,7 +170,6 @@ Made submit(NamedOperations& self, const std::string& kind, const std::string& n
         ": some arrays are on a GPU and others in host memory. Submit those on GPUs by "
         "a name of their own");
   }
-  if (what.parts != arrays.size()) what.parts = 0;
   return make_request(self.submit(name, what, std::move(arrays), splits, std::move(why_refused)),
                       held);
 }
@@ -232,6 +200,40 @@ py::list outputs_of(const PyNamedRequest& self) {
 }
 
 }  // namespace
+
+void add_array(Submission& what, std::vector<NamedArray>& arrays, NamedArray array,
+               std::span<const std::int64_t> shape, std::span<const int> order) {
+  array.rows = shape.empty() ? 0 : shape[0];
+  const bool first = arrays.empty();
+  if (first) {
+    what.dtype = array.dtype;
+    what.axes = static_cast<std::uint8_t>(std::min<std::size_t>(shape.size(), 255));
+  }
+  what.rest = mix(what.rest, static_cast<std::uint64_t>(array.dtype) << 8 | shape.size());
+  if (array.on_device) what.on_device = 1;
+  const bool gathers = what.kind == NamedKind::kAllgather || what.kind == NamedKind::kAlltoall;
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    const std::int64_t length = shape[i];
+    if (first && i < Submission::kMostAxes) what.shape[i] = length;
+    const bool compared = !(gathers && i == 0) && !(first && i < Submission::kMostAxes);
+    if (compared) what.rest = mix(what.rest, static_cast<std::uint64_t>(length));
+  }
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const bool shown = first && i < Submission::kMostAxes;
+    if (shown) what.order[i] = static_cast<std::uint8_t>(order[i]);
+    if (!shown) what.rest = mix(what.rest, static_cast<std::uint64_t>(order[i]));
+  }
+  if (arrays.size() < Submission::kMostParts) what.counts[arrays.size()] = array.count;
+  if (arrays.size() >= Submission::kMostParts || array.dtype != what.dtype) what.parts = 0;
+  if (what.parts == arrays.size() && array.dtype == what.dtype) ++what.parts;
+  what.bytes += array.bytes();
+  arrays.push_back(std::move(array));
+}
+
+void finish_arrays(Submission& what, const std::vector<NamedArray>& arrays) {
+  what.arrays = arrays.size();
+  if (what.parts != arrays.size()) what.parts = 0;
+}
 
 PyNamedRequest::PyNamedRequest(std::shared_ptr<NamedOperation> named, py::object held,
                                py::object memory)
@@ -320,8 +322,8 @@ std::shared_ptr<PyNamedRequest> submit_tensor(NamedOperations& all, std::string 
   what.priority = how.priority;
   std::vector<NamedArray> arrays;
   arrays.reserve(1);
-  add(what, arrays, std::move(array), from->shape);
-  what.arrays = 1;
+  add_array(what, arrays, std::move(array), from->shape);
+  finish_arrays(what, arrays);
   let_ended_go();
   py::object memory = storage_of(result);
   if (result != input) memory = py::make_tuple(std::move(memory), storage_of(input));
