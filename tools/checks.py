@@ -122,15 +122,9 @@ def lint() -> bool:
 
 def doctests() -> bool:
     options = ["--doctest-modules", "--import-mode=importlib", "-q", "src/gradred"]
-    # These modules need PyTorch, and have no examples.
-    names = (
-        "bench/gloo.py",
-        "horovod_path",
-        "torch",
-        "torch_distributed",
-        "torch_tensors.py",
-        "torchft.py",
-    )
+    # These modules need PyTorch or JAX, and have no examples that can run.
+    names = ["bench/gloo.py", "horovod_path", "jax", "torch", "torch_distributed"]
+    names += ["torch_tensors.py", "torchft.py"]
     options += [f"--ignore=src/gradred/{name}" for name in names]
     return run(python_of(MPICH), "-m", "pytest", *options)
 

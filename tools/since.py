@@ -30,9 +30,11 @@ STARTED = {
     "tests/hosts/test_run.py": ["__main__", "cli"],
     "tests/jobs/test_carried_by_mpi.py": ["calls"],
     "tests/jobs/test_device.py": ["calls"],
+    "tests/jax": ["jax"],
     "tests/jobs/test_elastic": ["horovod", "torch"],
     "tests/jobs/test_ends.py": ["calls"],
     "tests/jobs/test_endurance.py": ["calls"],
+    "tests/jobs/test_jax": ["jax"],
     "tests/jobs/test_pointer_cache.py": ["calls"],
     "tests/jobs/test_profile.py": ["calls"],
     "tests/jobs/test_run_command.py": ["__main__", "cli"],
@@ -58,7 +60,7 @@ EVERYTHING = (
     "tools/stages.py",
     "tools/tally.py",
 )
-WITH_RANKS = ("tests/mpi/", "tests/gpu/", "tests/pytorch/")
+WITH_RANKS = ("tests/mpi/", "tests/gpu/", "tests/jax/", "tests/pytorch/")
 
 
 @dataclass
@@ -260,7 +262,8 @@ def stages(choice: Choice, gate: Iterable[Stage]) -> list[Stage]:
         found.append(Stage("core", lambda: core(choice.programs)))
     if others:
         found.append(Stage("tests", lambda: checks.jobs(MPICH, *others, seconds=3000)))
-    if on_hosts := [test for test in with_ranks if not test.startswith("tests/pytorch/")]:
+    elsewhere = ("tests/pytorch/", "tests/jax/")  # JAX is installed for the nightly run alone
+    if on_hosts := [test for test in with_ranks if not test.startswith(elsewhere)]:
         words = ["--no-unit", "--ranks", "2", "--paths", ",".join(on_hosts)]
         found.append(Stage("tests, 2 ranks", lambda: checks.ranks(MPICH, *words)))
     front_ends = any(test.startswith("tests/pytorch/") for test in with_ranks)

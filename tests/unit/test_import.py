@@ -14,7 +14,7 @@ import json, sys
 import gradred
 maps = open("/proc/self/maps").read()
 print(json.dumps({
-    "modules": [name for name in sys.modules if name.split(".")[0] in ("mpi4py", "torch")],
+    "modules": [name for name in sys.modules if name.split(".")[0] in ("jax", "mpi4py", "torch")],
     "libmpi": "libmpi" in maps,
 }))
 """
@@ -48,7 +48,7 @@ def run_fresh(program: str) -> Any:
 def test_import_does_not_load_mpi() -> None:
     found = run_fresh(MPI_FREE)
     assert "mpi4py.MPI" not in found["modules"]
-    assert "torch" not in found["modules"]
+    assert not {"jax", "torch"}.intersection(found["modules"])
     assert not found["libmpi"], "the extension is linked with an MPI"
 
 
@@ -113,6 +113,16 @@ def test_without_mpi4py_the_error_says_how_to_install_it() -> None:
     kind, told = run_fresh(program)
     assert kind == "UsageError"
     assert told.startswith("gradred.allreduce: there is no mpi4py. Install it with: pip install")
+
+
+def test_without_jax_the_import_says_what_to_install() -> None:
+    program = "import sys; sys.modules['jax'] = None\nimport gradred.jax"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ModuleNotFoundError: import gradred.jax: this Python")
+    assert "pip install jax" in last
 
 
 @pytest.mark.parametrize("name", ["gradred.torch", "horovod.torch"])

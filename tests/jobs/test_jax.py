@@ -1,0 +1,105 @@
+"""Jobs of JAX programs: errors of ranks whose peer fails, exits, and the examples."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from bounds import within
+
+from gradred import launch
+
+pytest.importorskip("jax")
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAM = pathlib.Path(__file__).with_name("jax_ranks.py")
+LIMIT = 3.0  # GRADRED_TIMEOUT, in seconds
+
+pytestmark = [
+    pytest.mark.timeout(180),
+    pytest.mark.skipif(launch.inside_job() is not None, reason="ranks cannot start ranks"),
+]
+
+TROUBLES: dict[str, list[str]] = {
+    "killed": ["UNAVAILABLE: PeerLost", "rank 1"],
+    "raises": ["UNAVAILABLE: PeerLost", "rank 1", "a mistake of rank 1"],
+    "exits": ["UNAVAILABLE: PeerLost", "rank 1"],
+    "never calls": ["DEADLINE_EXCEEDED: TimeoutError", "'program'", "not been submitted by rank 1"],
+    "calls another": ["DEADLINE_EXCEEDED: TimeoutError", "'program'", "submitted by rank 1"],
+}
+
+
+@pytest.mark.parametrize("how", TROUBLES)
+def test_waiting_rank_gets_an_error_that_names_the_other(how: str) -> None:
+    done = run(how, GRADRED_TIMEOUT=str(LIMIT))
+    (report,) = reports(done)
+    for part in TROUBLES[how]:
+        assert part in report["text"], report
+    assert report["seconds"] < within(LIMIT + 2), report
+    assert done.returncode != 0
+
+
+def test_results_nobody_waits_for_arrive_before_the_exit() -> None:
+    """mpi4jax #22: a program that ends before its calls have run leaves its peers waiting."""
+    done = run("not waited for")
+    assert done.returncode == 0, done.stderr
+    assert reports(done) == [{"result": 6.0}]
+
+
+def test_processes_that_no_mpi_has_started() -> None:
+    command = [sys.executable, str(PROGRAM.with_name("jax_processes.py"))]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=100, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["0: [3.0, 3.0]", "1: [3.0, 3.0]"]
+
+
+def test_setting_that_leaves_no_thread_to_xla_is_refused() -> None:
+    command = [sys.executable, "-c", "import gradred.jax; gradred.jax.init()"]
+    environment = os.environ | {"GRADRED_PROGRESS_THREAD": "0"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, env=environment
+    )
+    assert done.returncode == 1
+    assert "and leave GRADRED_PROGRESS_THREAD on" in done.stderr
+
+
+@pytest.mark.parametrize("example", ["jax_mlp.py", "jax_flax.py"])
+def test_examples_learn(example: str) -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("optax")
+    if example == "jax_flax.py":
+        pytest.importorskip("flax")
+    done = start(ROOT / "examples" / example)
+    assert done.returncode == 0, done.stderr
+    found = [float(right) for right in re.findall(r"([\d.]+) % of the test", done.stdout)]
+    assert found[-1] > 85, done.stdout
+    assert found[-1] > found[0]
+
+
+def run(how: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return start(PROGRAM, how, **variables)
+
+
+def start(program: pathlib.Path, *words: str, **variables: str) -> Any:
+    command = [sys.executable, "-m", "gradred", "run", "-np", "2", "--grace", "5"]
+    command += [sys.executable, str(program), *words]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"} | variables
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=150, check=False, env=environment
+    )
+
+
+def reports(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    """What the ranks printed as JSON, without the launcher's prefixes."""
+    found = re.findall(r"\{.*\}", done.stdout)
+    assert found, done.stderr
+    return [json.loads(one) for one in found]
