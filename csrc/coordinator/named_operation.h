@@ -7,6 +7,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,6 +42,13 @@ struct NamedArray {
   }
   std::size_t row_bytes() const { return rows == 0 ? 0 : bytes() / static_cast<std::size_t>(rows); }
 };
+
+// Adds an array to a submission, whose kind has been set. `order`: its axes from the slowest to the
+// fastest in memory; empty: C order.
+void add_array(Submission& what, std::vector<NamedArray>& arrays, NamedArray array,
+               std::span<const std::int64_t> shape, std::span<const int> order = {});
+// To be called after the last one.
+void finish_arrays(Submission& what, const std::vector<NamedArray>& arrays);
 
 // A result for which memory was allocated.
 struct NamedOutput {

@@ -15,7 +15,6 @@
 
 #include "base/errors.h"
 #include "base/free_blocks.h"
-#include "base/signature.h"
 #include "comm/communicator.h"
 #include "progress/fork_guard.h"
 #include "python/device_arrays.h"
@@ -200,40 +199,6 @@ py::list outputs_of(const PyNamedRequest& self) {
 }
 
 }  // namespace
-
-void add_array(Submission& what, std::vector<NamedArray>& arrays, NamedArray array,
-               std::span<const std::int64_t> shape, std::span<const int> order) {
-  array.rows = shape.empty() ? 0 : shape[0];
-  const bool first = arrays.empty();
-  if (first) {
-    what.dtype = array.dtype;
-    what.axes = static_cast<std::uint8_t>(std::min<std::size_t>(shape.size(), 255));
-  }
-  what.rest = mix(what.rest, static_cast<std::uint64_t>(array.dtype) << 8 | shape.size());
-  if (array.on_device) what.on_device = 1;
-  const bool gathers = what.kind == NamedKind::kAllgather || what.kind == NamedKind::kAlltoall;
-  for (std::size_t i = 0; i < shape.size(); ++i) {
-    const std::int64_t length = shape[i];
-    if (first && i < Submission::kMostAxes) what.shape[i] = length;
-    const bool compared = !(gathers && i == 0) && !(first && i < Submission::kMostAxes);
-    if (compared) what.rest = mix(what.rest, static_cast<std::uint64_t>(length));
-  }
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    const bool shown = first && i < Submission::kMostAxes;
-    if (shown) what.order[i] = static_cast<std::uint8_t>(order[i]);
-    if (!shown) what.rest = mix(what.rest, static_cast<std::uint64_t>(order[i]));
-  }
-  if (arrays.size() < Submission::kMostParts) what.counts[arrays.size()] = array.count;
-  if (arrays.size() >= Submission::kMostParts || array.dtype != what.dtype) what.parts = 0;
-  if (what.parts == arrays.size() && array.dtype == what.dtype) ++what.parts;
-  what.bytes += array.bytes();
-  arrays.push_back(std::move(array));
-}
-
-void finish_arrays(Submission& what, const std::vector<NamedArray>& arrays) {
-  what.arrays = arrays.size();
-  if (what.parts != arrays.size()) what.parts = 0;
-}
 
 PyNamedRequest::PyNamedRequest(std::shared_ptr<NamedOperation> named, py::object held,
                                py::object memory)

@@ -5,7 +5,6 @@
 
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -37,13 +36,6 @@ class PyNamedRequest final : public PyOperation {
   std::shared_ptr<NamedOperation> named_;
   pybind11::object held_, memory_;
 };
-
-// Adds an array to a submission, whose kind has been set. `order`: its axes from the slowest to the
-// fastest in memory; empty: C order.
-void add_array(Submission& what, std::vector<NamedArray>& arrays, NamedArray array,
-               std::span<const std::int64_t> shape, std::span<const int> order = {});
-// To be called after the last one.
-void finish_arrays(Submission& what, const std::vector<NamedArray>& arrays);
 
 // Parameters of the reduction of one tensor.
 struct TensorReduction {
