@@ -69,4 +69,4 @@ wheel:
 	@.venv-wheel/bin/python tools/build_wheels.py
 
 clean:
-	rm -rf build dist site .venv .venv-* src/gradred/_core.*.so tests/_core_testing.*.so src/*.egg-info
+	rm -rf build dist site .venv .venv-* src/gradred/_core.*.so src/gradred/*/_*_ops.so tests/_core_testing.*.so src/*.egg-info

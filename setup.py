@@ -65,7 +65,7 @@ class CMakeBuild(build_ext):
                 sys.exit("gradred's extension was not built: see the first error above.")
 
         # Replace, never overwrite: running processes keep the file that they have mapped.
-        places = {target.name: target.parent}
+        places = {target.name: target.parent, "_tensorflow_ops.so": target.parent / "tensorflow"}
         if testing:
             places |= {testing: ROOT / "tests", "libsimulated_cuda.so": ROOT / "tests"}
         for name, folder in places.items():

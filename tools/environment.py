@@ -134,7 +134,9 @@ def install(extras: list[str], options: argparse.Namespace) -> None:
         end(begin("installing the wheel", stamp, values, *words))
     elif not options.no_package:
         suffix = sysconfig.get_config_var("EXT_SUFFIX")
-        built = [ROOT / "src/gradred" / f"_core{suffix}", ROOT / "tests" / f"_core_testing{suffix}"]
+        package = ROOT / "src" / "gradred"
+        built = [package / f"_core{suffix}", ROOT / "tests" / f"_core_testing{suffix}"]
+        built.append(package / "tensorflow" / "_tensorflow_ops.so")
         if not all(file.exists() for file in built):
             stamp.unlink(missing_ok=True)
         values = [os.environ.get(name, "") for name in ("CXX", "CMAKE_ARGS")]

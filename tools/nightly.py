@@ -43,7 +43,7 @@ WITH_TORCH = tuple(
 WITH_DEVICES = "tests/jobs/test_device.py"
 OF_TORCHFT = "tests/jobs/test_torchft.py"
 WITH_JAX = "tests/jobs/test_jax.py"
-OF_PACKAGES = (OF_TORCHFT, WITH_JAX)
+OF_PACKAGES = (OF_TORCHFT, WITH_JAX, checks.WITH_TENSORFLOW)
 LEFT_OUT = (*(f"tests/jobs/{name}" for name in IN_THE_SWEEP), *ELASTIC, *WITH_TORCH, *OF_PACKAGES)
 STARTING = tuple(f"tests/unit/test_{name}.py" for name in ("cli", "jobs", "run_function"))
 DEVICES_ON_OPENMPI = " or ".join(
@@ -255,6 +255,10 @@ NIGHTLY = (
         for version in OTHER_TORCH
     ),
     *(Stage(version, partial(jax, version), all_cores=True) for version in JAX),
+    *(
+        Stage(f"tensorflow {version}", partial(checks.tensorflow, version), all_cores=True)
+        for version in checks.TENSORFLOWS
+    ),
     Stage("random jobs, mpich", lambda: random_jobs(MPICH, 0), all_cores=True),
     Stage("random jobs, openmpi", lambda: random_jobs(OPENMPI, 250), all_cores=True),
     Stage("soak", soak, all_cores=True),

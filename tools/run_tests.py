@@ -217,6 +217,7 @@ def main() -> int:
     )
     parser.add_argument("--no-unit", action="store_true", help="leave out the tests without MPI")
     parser.add_argument("--torch", action="store_true", help="only tests/pytorch, with ranks")
+    parser.add_argument("--tensorflow", action="store_true", help="only tests/tf, with ranks")
     parser.add_argument("--devices", action="store_true", help="only tests/gpu, with ranks")
     parser.add_argument(
         "--on-devices", help="pytest's -k for tests/gpu, which run beside tests/mpi"
@@ -245,6 +246,10 @@ def main() -> int:
     outcomes = [] if options.no_unit else run_without_mpi(options)
     on_devices = max((ranks for ranks in numbers if ranks <= MOST_ON_A_DEVICE), default=0)
     for ranks in numbers:
+        if options.tensorflow:
+            name = f"tensorflow, {ranks} ranks"
+            outcomes.append(run_pytest(name, ["tests/tf"], ranks, options))
+            continue
         if options.torch:
             outcomes.append(run_pytest(f"torch, {ranks} ranks", ["tests/pytorch"], ranks, options))
             if ranks == 3 and os.geteuid() == 0:

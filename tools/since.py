@@ -41,6 +41,8 @@ STARTED = {
     "tests/jobs/test_torch": ["horovod", "torch", "torch_distributed"],
     "tests/jobs/test_unequal_ranks.py": ["calls"],
     "tests/pytorch": ["horovod", "torch", "torch_distributed"],
+    "tests/jobs/test_tensorflow": ["horovod", "keras", "csrc/python", "csrc/tensorflow"],
+    "tests/tf": ["horovod", "keras", "csrc/python", "csrc/tensorflow"],
     "tests/unit/test_jobs.py": ["calls"],
 }
 
@@ -60,6 +62,7 @@ EVERYTHING = (
     "tools/stages.py",
     "tools/tally.py",
 )
+OF_TENSORFLOW = ("tests/tf/", checks.WITH_TENSORFLOW)
 WITH_RANKS = ("tests/mpi/", "tests/gpu/", "tests/jax/", "tests/pytorch/")
 
 
@@ -257,7 +260,9 @@ def stages(choice: Choice, gate: Iterable[Stage]) -> list[Stage]:
     found = [Stage("lint", checks.lint)]
     needs_torch = [test for test in choice.tests if asks_for_torch(test)]
     with_ranks = [test for test in choice.tests if test.startswith(WITH_RANKS)]
-    others = [test for test in choice.tests if test not in {*with_ranks, *needs_torch}]
+    of_tensorflow = [test for test in choice.tests if test.startswith(OF_TENSORFLOW)]
+    apart = {*with_ranks, *needs_torch, *of_tensorflow}
+    others = [test for test in choice.tests if test not in apart]
     if choice.programs:
         found.append(Stage("core", lambda: core(choice.programs)))
     if others:
@@ -267,7 +272,7 @@ def stages(choice: Choice, gate: Iterable[Stage]) -> list[Stage]:
         words = ["--no-unit", "--ranks", "2", "--paths", ",".join(on_hosts)]
         found.append(Stage("tests, 2 ranks", lambda: checks.ranks(MPICH, *words)))
     front_ends = any(test.startswith("tests/pytorch/") for test in with_ranks)
-    if needs_torch or front_ends:  # an existing environment has an older wheel
+    if needs_torch or front_ends or of_tensorflow:  # an existing environment has an older wheel
         found.append(Stage("sdist and wheel", checks.wheel))
     if jobs := [test for test in needs_torch if test not in with_ranks]:
         found.append(Stage("jobs with torch", lambda: checks.torch_jobs(*jobs)))
@@ -276,6 +281,9 @@ def stages(choice: Choice, gate: Iterable[Stage]) -> list[Stage]:
         found.append(
             Stage("torch", lambda: not checks.has_torch() or checks.ranks(OPENMPI, *words))
         )
+    if of_tensorflow:
+        newest = list(checks.TENSORFLOWS)[-1]
+        found.append(Stage(f"tensorflow {newest}", lambda: checks.tensorflow(newest)))
     if choice.doctests:
         found.append(Stage("doctests", checks.doctests))
     if choice.docs:

@@ -16,6 +16,7 @@
 #include "base/errors.h"
 #include "base/free_blocks.h"
 #include "comm/communicator.h"
+#include "coordinator/kernel_calls.h"
 #include "progress/fork_guard.h"
 #include "python/device_arrays.h"
 #include "python/gil.h"
@@ -336,6 +337,9 @@ void bind_named(py::module_& m) {
       .def("look_for_lost", &NamedOperations::look_for_lost, py::arg("where"))
       .def("let_streams_wait", &NamedOperations::let_streams_wait)
       .def("leave", &NamedOperations::close);
+  // The address of a KernelCalls.
+  m.def("kernel_calls", [] { return reinterpret_cast<std::uintptr_t>(&kernel_calls()); });
+  m.def("serve_kernels", &serve_kernels, py::arg("process_set"), py::arg("operations"));
 }
 
 }  // namespace gradred

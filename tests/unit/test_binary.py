@@ -1,4 +1,7 @@
-"""The extension contains its C++ library, needs no MPI, and exports one symbol."""
+"""The extension contains its C++ library, needs no MPI, and exports one symbol.
+
+So does the library of TensorFlow's operations, which needs no TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -11,28 +14,47 @@ import pytest
 
 from gradred import _core
 
+assert _core.__file__ is not None
+TENSORFLOW = Path(_core.__file__).parent / "tensorflow" / "_tensorflow_ops.so"
 needs_binutils = pytest.mark.skipif(shutil.which("readelf") is None, reason="needs binutils")
 
 
-def readelf(*options: str) -> list[str]:
-    assert _core.__file__ is not None
-    command = ["readelf", "--wide", *options, _core.__file__]
+def readelf(*options: str, file: str | Path = _core.__file__) -> list[str]:
+    command = ["readelf", "--wide", *options, str(file)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 @needs_binutils
-def test_extension_needs_only_the_c_library() -> None:
-    needed = [line.split("[")[1].rstrip("]") for line in readelf("-d") if "(NEEDED)" in line]
+@pytest.mark.parametrize("file", [Path(_core.__file__), TENSORFLOW], ids=lambda path: path.stem)
+def test_extension_needs_only_the_c_library(file: Path) -> None:
+    lines = readelf("-d", file=file)
+    needed = [line.split("[")[1].rstrip("]") for line in lines if "(NEEDED)" in line]
     allowed = ("libc.", "libm.", "libdl.", "libpthread.", "librt.", "ld-linux")
     assert needed
     assert [name for name in needed if not name.startswith(allowed)] == []
 
 
+def exported_by(file: str | Path) -> list[str]:
+    lines = readelf("--dyn-syms", file=file)
+    symbols = [line.split() for line in lines if line.strip()[:1].isdigit()]
+    return sorted(row[7] for row in symbols if len(row) > 7 and row[6] != "UND")
+
+
 @needs_binutils
 def test_extension_exports_its_init_function_alone() -> None:
-    symbols = [line.split() for line in readelf("--dyn-syms") if line.strip()[:1].isdigit()]
-    exported = [row[7] for row in symbols if len(row) > 7 and row[6] != "UND"]
-    assert exported == ["PyInit__core"]
+    assert _core.__file__ is not None
+    assert exported_by(_core.__file__) == ["PyInit__core"]
+    functions = [f"gradred_tensorflow_{name}" for name in ("missing", "use", "waits")]
+    assert exported_by(TENSORFLOW) == functions
+
+
+def test_library_of_tensorflows_operations_says_what_it_lacks() -> None:
+    """In a process without TensorFlow it is loaded, and registers nothing."""
+    program = f"import ctypes; f = ctypes.CDLL({str(TENSORFLOW)!r}).gradred_tensorflow_missing\n"
+    program += "f.restype = ctypes.c_char_p; print(f().decode())"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "libtensorflow_framework.so.2"
 
 
 def test_package_is_typed() -> None:

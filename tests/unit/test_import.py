@@ -137,9 +137,19 @@ def test_without_pytorch_the_front_end_says_what_to_install(name: str) -> None:
     assert "pip install torch" in last
 
 
-@pytest.mark.parametrize(
-    "name", ["tensorflow", "tensorflow.keras", "keras", "mxnet", "spark", "ray"]
-)
+@pytest.mark.parametrize("name", ["gradred.tensorflow", "gradred.keras", "horovod.keras"])
+def test_without_tensorflow_the_front_end_says_what_to_install(name: str) -> None:
+    program = "import sys, gradred.horovod as h; sys.modules['tensorflow'] = None; h.install()\n"
+    command = [sys.executable, "-c", program + f"import {name}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ModuleNotFoundError: import ")
+    assert f"gradred.tensorflow: this Python ({sys.executable}) has no TensorFlow" in last
+    assert "pip install tensorflow" in last
+
+
+@pytest.mark.parametrize("name", ["mxnet", "spark", "ray"])
 def test_front_ends_of_horovod_that_are_not_here_say_what_is(name: str) -> None:
     program = f"import gradred.horovod as h; h.install(); import horovod.{name}"
     command = [sys.executable, "-c", program]

@@ -12,7 +12,7 @@ from gradred.horovod import VERSION
 _BUILD = f"""Horovod v{VERSION}, on gradred:
 
 Available Frameworks:
-    [ ] TensorFlow
+    [{"X" if importlib.util.find_spec("tensorflow") else " "}] TensorFlow
     [{"X" if importlib.util.find_spec("torch") else " "}] PyTorch
     [ ] MXNet
 

@@ -40,11 +40,8 @@ def install() -> None:
         importlib.invalidate_caches()
 
 
-_ARRAYS = "Reduce arrays by gradred.allreduce"
 _ABSENT = {
-    "horovod.tensorflow": _ARRAYS,
-    "horovod.keras": _ARRAYS,
-    "horovod.mxnet": _ARRAYS,
+    "horovod.mxnet": "Reduce arrays by gradred.allreduce",
     "horovod.spark": "Start ranks by gradred run or gradred.run",
     "horovod.ray": "Start ranks by gradred run or gradred.run",
 }
@@ -57,7 +54,8 @@ def refuse(name: str) -> NoReturn:
     Raises:
         ModuleNotFoundError: always.
     """
-    found = "horovod is gradred here, which has horovod.torch, horovod.run and no " + name
+    has = "horovod.torch, horovod.tensorflow, horovod.keras, horovod.run"
+    found = f"horovod is gradred here, which has {has} and no {name}"
     remedy = f"{_ABSENT[name]}, or run this program with Horovod itself: without --horovod of "
     remedy += "gradred run and gradred.horovod.install()"
     raise ModuleNotFoundError(explain(f"import {name}", found, remedy), name=name)

@@ -62,4 +62,4 @@ def told_when_waiting(error: BaseException) -> BaseException:
     return internal_error(error) if isinstance(error, Error) else error
 
 
-NOT_INITIALISED = "gradred.torch has not been initialized; call init() first"
+NOT_INITIALISED = "gradred has not been initialized; call init() first"

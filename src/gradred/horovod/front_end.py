@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-FRONT_ENDS = ("torch",)
+FRONT_ENDS = ("torch", "tensorflow")
 """Frameworks with a front end. That of "torch" is `gradred.torch`.
 
 Such a module has functions `gpu_available` and `cuda_built`."""

@@ -34,12 +34,14 @@ def broadcast_object(
     return obj if mine else pickle.loads(data.tobytes())
 
 
-def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
+def allgather_object(
+    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
     """Return a list of all ranks' picklable objects in rank order. Blocks."""
     name = "object" if name is None else name  # not the type's name: types may differ between ranks
     data = _pickle(obj)
-    lengths = _allgather(np.array([data.size]), f"{name}.sz")
-    gathered = _allgather(data, f"{name}.t")
+    lengths = _allgather(np.array([data.size]), f"{name}.sz", process_set)
+    gathered = _allgather(data, f"{name}.t", process_set)
     pieces = np.split(gathered, np.cumsum(lengths)[:-1])
     return [pickle.loads(piece.tobytes()) for piece in pieces]
 
@@ -62,9 +64,9 @@ def _broadcast(x: NDArray[Any], root_rank: int, name: str, process_set: ProcessS
     synchronize(submit(engine, "broadcast", name, [array], lambda _: None, x, root=root))
 
 
-def _allgather(x: NDArray[Any], name: str) -> NDArray[Any]:
+def _allgather(x: NDArray[Any], name: str, process_set: ProcessSet) -> NDArray[Any]:
     """Concatenate all ranks' arrays along the only axis. Blocks."""
-    engine = engine_of(global_process_set)
+    engine = engine_of(process_set)
     array = (x.ctypes.data, 0, x.dtype.name, x.shape)
     finish = lambda request: request.outputs[0].view(x.dtype)  # noqa: E731
     gathered: NDArray[Any] = synchronize(submit(engine, "allgather", name, [array], finish, x))

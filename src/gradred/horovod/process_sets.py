@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gradred import _core
 from gradred.errors import explain
 from gradred.horovod.errors import NOT_INITIALISED, HorovodInternalError
 from gradred.horovod.settings import most_fused_bytes, stall_limits
@@ -111,11 +112,13 @@ def begin(size: int, comm: Any) -> None:
     _registered.clear()
     _free_ids.clear()
     _registered[0] = global_process_set
+    _core.serve_kernels(0, state.engine)
 
 
 def end() -> None:
     """Close all sets when shutdown() runs."""
-    for one in _registered.values():
+    for number, one in _registered.items():
+        _core.serve_kernels(number, None)
         if one._engine is not None and one is not global_process_set:
             one._engine.close()
         one._engine = None
@@ -130,6 +133,18 @@ def write_to(timeline: Timeline | None) -> None:
         if one._engine is not None:
             prefix = "" if one is global_process_set else f"set {one.process_set_id}: "
             one._engine.write_to(timeline, prefix)
+
+
+def registered(number: int) -> ProcessSet:
+    """The registered set with this number.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if number not in _registered:
+        found = "it has not been registered, or has been removed"
+        raise ValueError(explain(f"process set {number}", found, "Register it"))
+    return _registered[number]
 
 
 def ids_and_ranks() -> dict[int, list[int]]:
@@ -222,6 +237,7 @@ def _register(one: ProcessSet) -> None:
             )
         comm.Free()  # the engine uses a duplicate
     _registered[one.process_set_id] = one
+    _core.serve_kernels(one.process_set_id, one._engine)
     if state.timeline is not None:
         write_to(state.timeline)
 
@@ -265,6 +281,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     if number is None or number == 0 or _registered.get(number) is not process_set:
         return False
     comm.Barrier()
+    _core.serve_kernels(number, None)
     if process_set._engine is not None:
         process_set._engine.free()
         process_set._engine = None

@@ -42,7 +42,7 @@ def _cache(function: Callable[..., T]) -> Callable[..., T]:
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether the framework and a front end for it are installed. Only "torch" has a front end."""
+    """Whether the framework and a front end for it are installed; FRONT_ENDS lists them."""
     del verbose
     return ext_base_name in FRONT_ENDS and importlib.util.find_spec(ext_base_name) is not None
 

@@ -1,0 +1,216 @@
+"""Compare what a step's gradients cost with gradred and with TensorFlow's own collectives.
+
+    gradred run -np 2 python benchmarks/tensorflow_step.py --json out.json     (needs TensorFlow)
+
+All variants ("way" in the record) reduce the same gradients in a `tf.function`, round by round, in
+an order that changes:
+
+- alone: the step without communication, which makes each gradient;
+- gradred: `hvd.grouped_allreduce`, which `DistributedOptimizer` calls;
+- named: `hvd.allreduce` of each gradient, one asynchronous operation each;
+- grpc: `tf.distribute.MultiWorkerMirroredStrategy` (CollectiveOps over gRPC, its default on CPUs).
+
+The set "MLP" is a whole training step of a network instead, and so has no `named`. A round's time
+is that of its slowest rank. Results are checked first. The JSON record (`schema` =
+"gradred-tensorflow-step/1"):
+
+    date, arguments, ranks, hosts, machine{...}, versions{...}
+    sets     [{set, tensors, bytes, rounds_us{way: [...]}, us{way}}]; us: medians of the rounds
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+from mpi4py import MPI
+
+import gradred
+from gradred.bench.machine import describe, mpi_name
+from gradred.bench.rank_zero import parse_once, say, write_json
+
+SCHEMA = "gradred-tensorflow-step/1"
+Ways = dict[str, Callable[[], Any]]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="a step's gradients: gradred and gRPC")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    given = parser.parse_args()
+    if given.rounds < 3:
+        parser.error("needs --rounds of 3 or more")
+    return given
+
+
+def tell_tensorflow_of_the_ranks(world: MPI.Intracomm) -> None:
+    """Set TF_CONFIG, by which TensorFlow's strategy finds the ranks. Before it is imported."""
+    with socket.socket() as chosen:
+        chosen.bind(("127.0.0.1", 0))
+        port = chosen.getsockname()[1]
+    workers = [f"127.0.0.1:{port}" for port in world.allgather(port)]
+    task = {"type": "worker", "index": world.rank}
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
+
+
+def resnet50() -> list[int]:
+    """Return the numbers of elements of its parameters."""
+    counts = [64 * 3 * 7 * 7, 64, 64]
+    inputs = 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            outputs = 4 * width
+            convolutions = (inputs * width, width), (9 * width * width, width)
+            for weights, features in (*convolutions, (width * outputs, outputs)):
+                counts += [weights, features, features]
+            if block == 0:
+                counts += [inputs * outputs, outputs, outputs]
+            inputs = outputs
+    return [*counts, 2048 * 1000, 1000]
+
+
+SETS = {
+    "1 of 4 KB": [1024],
+    "100 of 4 KB": [1024] * 100,
+    "1 of 4 MB": [1 << 20],
+    "ResNet-50's gradients": resnet50(),
+}
+
+
+def gradients_of(counts: list[int], strategy: Any, hvd: Any, tf: Any) -> Ways:
+    """The ways to reduce gradients of these lengths."""
+    sources = [tf.Variable(tf.ones([count])) for count in counts]
+    factor = tf.constant(float(hvd.rank() + 1))
+
+    def make() -> list[Any]:
+        return [source * factor for source in sources]
+
+    def by_strategy() -> Any:
+        context = tf.distribute.get_replica_context()
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, make())
+
+    return {
+        "alone": tf.function(make),
+        "gradred": tf.function(lambda: hvd.grouped_allreduce(make(), op=hvd.Sum)),
+        "named": tf.function(lambda: [hvd.allreduce(one, op=hvd.Sum) for one in make()]),
+        "grpc": tf.function(lambda: strategy.run(by_strategy)),
+    }
+
+
+def check(ways: Ways, total: float) -> None:
+    """Exit if a way has a wrong result."""
+    for way, carry_out in ways.items():
+        if way != "alone":
+            for one in carry_out():
+                if not np.array_equal(one, np.full(one.shape, total)):
+                    sys.exit(f"{way}: wrong result")
+
+
+def training_steps(strategy: Any, hvd: Any, tf: Any) -> tuple[Ways, int, int]:
+    """Steps of a multilayer perceptron with 64 samples a rank. Returns its tensors and bytes."""
+    widths = (784, 1024, 1024, 10)
+    shapes = [shape for n, m in pairwise(widths) for shape in ((n, m), (m,))]
+    made = np.random.default_rng(0)
+    start = [made.standard_normal(shape).astype("f4") * 0.02 for shape in shapes]
+    own = np.random.default_rng(hvd.rank() + 1)
+    x = tf.constant(own.standard_normal((64, 784)), tf.float32)
+    y = tf.constant(own.integers(0, 10, 64))
+
+    def step(reduced: Callable[[Any], Any], weights: list[Any]) -> Callable[[], Any]:
+        def compute() -> Any:
+            with tf.GradientTape() as tape:
+                value = x
+                for number in range(0, len(weights), 2):
+                    value = tf.matmul(value, weights[number]) + weights[number + 1]
+                    value = tf.nn.relu(value) if number + 2 < len(weights) else value
+                loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, value))
+            for weight, gradient in zip(
+                weights, reduced(tape.gradient(loss, weights)), strict=True
+            ):
+                weight.assign_sub(0.01 * gradient)
+            return loss
+
+        return compute
+
+    def weights() -> list[Any]:
+        return [tf.Variable(one) for one in start]
+
+    def by_strategy(gradients: Any) -> Any:
+        context = tf.distribute.get_replica_context()
+        return context.all_reduce(tf.distribute.ReduceOp.MEAN, gradients)
+
+    inside = step(by_strategy, weights())
+    ways = {
+        "alone": tf.function(step(lambda gradients: gradients, weights())),
+        "gradred": tf.function(step(hvd.grouped_allreduce, weights())),
+        "grpc": tf.function(lambda: strategy.run(inside)),
+    }
+    return ways, len(shapes), sum(one.nbytes for one in start)
+
+
+def measure(label: str, ways: Ways, size: int, given: Any, comm: gradred.Comm) -> dict[str, Any]:
+    rounds: dict[str, list[float]] = {way: [] for way in ways}
+    calls = max(3, min(50, 20_000_000 // size))
+    for turn in range(given.rounds):
+        first = turn % len(ways)
+        for way in [*ways][first:] + [*ways][:first]:
+            ways[way]()  # does not count: the variant before has left the tensors in other caches
+            comm.Barrier()
+            begin = time.perf_counter()
+            for _ in range(calls):
+                ways[way]()
+            seconds = comm.allreduce(time.perf_counter() - begin, op=MPI.MAX)
+            rounds[way].append(1e6 * seconds / calls)
+    medians = {way: statistics.median(found) for way, found in rounds.items()}
+    return {"set": label, "bytes": size, "calls": calls, "rounds_us": rounds, "us": medians}
+
+
+def main() -> int:
+    world = MPI.COMM_WORLD
+    given = parse_once(arguments, world)
+    tell_tensorflow_of_the_ranks(world)
+    import tensorflow as tf
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    import gradred.tensorflow as hvd
+
+    hvd.init()
+    comm = gradred.Comm(world)
+    record: dict[str, Any] = {"schema": SCHEMA} | describe(world, vars(given))
+    record["versions"]["tensorflow"] = tf.__version__
+    say(world, f"# {world.size} ranks, {mpi_name()}, TensorFlow {tf.__version__}; us, medians")
+    record["sets"] = []
+
+    def add(label: str, ways: Ways, tensors: int, size: int) -> None:
+        row = {"tensors": tensors} | measure(label, ways, size, given, comm)
+        record["sets"].append(row)
+        found = "  ".join(f"{way} {us:.1f}" for way, us in row["us"].items())
+        say(world, f"{label:24} {found}")
+
+    for label, counts in SETS.items():
+        ways = gradients_of(counts, strategy, hvd, tf)
+        check(ways, world.size * (world.size + 1) / 2)
+        add(label, ways, len(counts), 4 * sum(counts))
+    ways, tensors, size = training_steps(strategy, hvd, tf)
+    add("MLP", ways, tensors, size)
+    if world.rank == 0 and given.json:
+        write_json(given.json, record)
+    hvd.barrier()
+    sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

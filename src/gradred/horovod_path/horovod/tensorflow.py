@@ -1,7 +1,0 @@
-"""Horovod's name for its TensorFlow front end, which gradred does not have; the import fails."""
-
-from __future__ import annotations
-
-from gradred.horovod import refuse
-
-refuse(__name__)

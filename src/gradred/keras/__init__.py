@@ -1,0 +1,207 @@
+"""Horovod's functions for Keras 3 on TensorFlow: `import gradred.keras as hvd`.
+
+docs/tensorflow.md shows how a script uses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gradred.tensorflow as _tensorflow
+from gradred.errors import UsageError as _UsageError
+from gradred.errors import explain as _explain
+
+try:
+    import keras as _keras
+except ModuleNotFoundError as _error:
+    if _error.name != "keras":
+        raise
+    import sys
+
+    _text = _explain(
+        "import gradred.keras",
+        f"this Python ({sys.executable}) has no Keras 3",
+        "Install it, for example with pip install keras",
+    )
+    raise ModuleNotFoundError(_text, name="keras") from None
+
+if _keras.backend.backend() != "tensorflow":
+    _found = f"Keras's backend is {_keras.backend.backend()}"
+    _remedy = "Set KERAS_BACKEND=tensorflow, or use gradred.torch or gradred.allreduce"
+    raise _UsageError(_explain("import gradred.keras", _found, _remedy))
+
+from gradred.horovod.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from gradred.keras import callbacks, elastic
+from gradred.tensorflow import (
+    Adasum,
+    Average,
+    Compression,
+    HorovodInternalError,
+    Max,
+    Min,
+    Product,
+    Sum,
+    allgather_object,
+    broadcast_object,
+    broadcast_variables,
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
+from gradred.tensorflow.optimizer import (
+    DistributedOptimizer,
+    PartialDistributedOptimizer,
+    adapt,
+)
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "HorovodInternalError",
+    "Max",
+    "Min",
+    "PartialDistributedOptimizer",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "add_process_set",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "broadcast",
+    "broadcast_object",
+    "broadcast_variables",
+    "callbacks",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "elastic",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "load_model",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "reducescatter",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]
+
+HOROVOD_MODULES = ("callbacks", "elastic")
+"""The modules of this package that Horovod has under the same names."""
+
+
+def __getattr__(name: str) -> Any:
+    if name == "broadcast_global_variables":
+        found = "it belongs to TensorFlow 1's sessions"
+        remedy = "Pass fit(callbacks=[BroadcastGlobalVariablesCallback(0)])"
+        raise AttributeError(_explain(f"gradred.keras.{name}", found, remedy))
+    raise AttributeError(f"module 'gradred.keras' has no attribute {name!r}")
+
+
+def _numpy(tensor: Any) -> Any:
+    return tensor.numpy() if hasattr(tensor, "numpy") else tensor
+
+
+def allreduce(
+    value: Any,
+    name: str | None = None,
+    average: bool | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: int | None = None,
+    compression: Any = Compression.none,
+) -> Any:
+    """Reduce an array or a tensor over all ranks, and return a NumPy array. Blocks."""
+    return _numpy(
+        _tensorflow.allreduce(
+            value,
+            average,
+            compression=compression,
+            op=op,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+            name=name,
+        )
+    )
+
+
+def allgather(value: Any, name: str | None = None) -> Any:
+    """Concatenate all ranks' arrays along the first axis into a NumPy array. Blocks."""
+    return _numpy(_tensorflow.allgather(value, name))
+
+
+def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
+    """Return the array of `root_rank` as a NumPy array. Blocks."""
+    return _numpy(_tensorflow.broadcast(value, root_rank, name))
+
+
+def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any:
+    """Reduce over all ranks, and return this rank's rows as a NumPy array. Blocks."""
+    return _numpy(_tensorflow.reducescatter(value, op=op, name=name))
+
+
+def load_model(
+    filepath: Any,
+    custom_optimizers: Sequence[type] | None = None,
+    custom_objects: Mapping[str, Any] | None = None,
+    compression: Any = Compression.none,
+    legacy_opts: bool = False,
+) -> Any:
+    """Load a model that Keras has saved, and make its optimizer reduce gradients.
+
+    Args:
+        filepath: the file.
+        custom_optimizers: classes of optimizers that Keras does not have.
+        custom_objects: other classes and functions, by name; see `keras.models.load_model`.
+        compression: what is sent, see `Compression`.
+        legacy_opts: no effect.
+    """
+    del legacy_opts
+    objects = {one.__name__: one for one in custom_optimizers or ()}
+    model = _keras.models.load_model(filepath, custom_objects={**objects, **(custom_objects or {})})
+    if getattr(model, "optimizer", None) is not None:
+        DistributedOptimizer(model.optimizer, compression=compression)
+        adapt(model)
+    return model

@@ -1,0 +1,395 @@
+"""Collective operations on tensors, with Horovod's names and meaning.
+
+They work eagerly and in `tf.function`, and gradients flow through them. Operations are matched by
+kind and name, so ranks may reach them in any order. An operation without a name is named after its
+tensor in a graph. Eager ones are matched by order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from gradred.errors import explain
+from gradred.horovod import adasum, basics
+from gradred.horovod.basics import Adasum, Average, Sum
+from gradred.horovod.errors import HorovodInternalError
+from gradred.horovod.operations import barrier as _barrier
+from gradred.horovod.operations import join as _join
+from gradred.horovod.operations import reducing, reduction
+from gradred.horovod.process_sets import ProcessSet, global_process_set, registered
+from gradred.tensorflow import kernels
+from gradred.tensorflow.compression import Compression
+from gradred.tensorflow.kernels import Call, later, node_name
+
+_world = global_process_set
+
+
+def _number(process_set: ProcessSet) -> int:
+    process_set.engine()
+    assert process_set.process_set_id is not None
+    return process_set.process_set_id
+
+
+# ---- allreduce ----------------------------------------------------------------------------------
+
+
+def allreduce(
+    tensor: Any,
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    process_set: ProcessSet = _world,
+    ignore_name_scope: bool = False,
+) -> Any:
+    """Reduce a tensor over all ranks, and return the result. Eager calls block.
+
+    Args:
+        tensor: a tensor, a variable, or `tf.IndexedSlices`, which are gathered.
+        average: deprecated; True means `op=Average`, False means `op=Sum`.
+        device_dense: no effect.
+        device_sparse: no effect.
+        compression: what is sent, see `Compression`.
+        op: Average (the default), Sum, Min, Max, Product or Adasum.
+        prescale_factor: factor applied to each input.
+        postscale_factor: factor applied to the result.
+        name: matches this call with the calls of the other ranks.
+        process_set: the ranks that take part.
+        ignore_name_scope: use `name` as it is, also within a `tf.name_scope`.
+
+    Raises:
+        ValueError: the arguments are invalid.
+        tf.errors.FailedPreconditionError: the ranks' calls differ. All ranks raise it.
+        tf.errors.UnavailableError: the process of a rank has ended.
+        tf.errors.UnknownError: a rank has left.
+        NotImplementedError: IndexedSlices are to be scaled, or reduced by another `op`.
+    """
+    del device_dense, device_sparse
+    op = reduction(op, average)
+    scales = (prescale_factor, postscale_factor)
+    if isinstance(tensor, tf.IndexedSlices):
+        return _sparse_allreduce(tensor, op, scales, name, process_set, ignore_name_scope)
+    (made,) = _reduced([tensor], compression, op, scales, name, process_set, ignore_name_scope)
+    return made
+
+
+def grouped_allreduce(
+    tensors: Sequence[Any],
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = _world,
+    ignore_name_scope: bool = False,
+    name: str | None = None,
+) -> list[Any]:
+    """Reduce several tensors as one operation, and return the results. Eager calls block.
+
+    Each `tf.IndexedSlices` among them is gathered by an operation of its own.
+    """
+    del device_dense, device_sparse
+    op = reduction(op, average)
+    scales = (prescale_factor, postscale_factor)
+    made = list(tensors)
+    sparse = [number for number, one in enumerate(made) if isinstance(one, tf.IndexedSlices)]
+    for number in sparse:
+        called = None if name is None else f"{name}.{number}"
+        made[number] = _sparse_allreduce(
+            made[number], op, scales, called, process_set, ignore_name_scope
+        )
+    dense = [number for number in range(len(made)) if number not in sparse]
+    given = [made[number] for number in dense]
+    reduced = _reduced(given, compression, op, scales, name, process_set, ignore_name_scope)
+    for number, one in zip(dense, reduced, strict=True):
+        made[number] = one
+    return made
+
+
+def _reduced(
+    tensors: Sequence[Any],
+    compression: Any,
+    op: int,
+    scales: tuple[float, float],
+    name: str | None,
+    process_set: ProcessSet,
+    ignore_name_scope: bool,
+) -> list[Any]:
+    if not tensors:
+        return []
+    pairs = [compression.compress(tf.convert_to_tensor(one)) for one in tensors]
+    sent = [one for one, _ in pairs]
+    called = node_name("allreduce", name, sent[0], ignore_name_scope)
+    if op == Adasum:
+        adasum.check(process_set)
+        factor = scales[0] * scales[1]
+        made = [
+            _adasum(one, f"{called}.{number}" if called else "", factor, process_set)
+            for number, one in enumerate(sent)
+        ]
+    else:
+        call = Call("allreduce", _number(process_set), called, reducing(op), *scales)
+        made = kernels.reduce(call, sent)
+    return [compression.decompress(x, c) for x, (_, c) in zip(made, pairs, strict=True)]
+
+
+def _adasum(tensor: Any, name: str, factor: float, process_set: ProcessSet) -> Any:
+    """The Adasum of all ranks' tensors, times a factor; see `gradred.horovod.adasum`."""
+    if not tensor.dtype.is_floating:
+        found = f"{tensor.dtype.name} is not supported"
+        raise ValueError(explain("op=Adasum", found, "Convert it, or use op=Sum"))
+    number, ranks = _number(process_set), process_set.size() or 1
+
+    def operation(x: Any) -> Any:
+        gathered, _ = kernels.rows(Call("allgather", number, name), [tf.reshape(x, [1, -1])])
+        vectors = [tf.cast(gathered[0][rank], tf.float64) for rank in range(ranks)]
+        while len(vectors) > 1:
+            vectors = [_pair(a, b) for a, b in zip(vectors[::2], vectors[1::2], strict=True)]
+        made = tf.reshape(tf.cast(vectors[0] * factor, x.dtype), tf.shape(x))
+
+        def gradient(back: Any) -> Any:
+            return _adasum(back, node_name("allreduce", None, back), factor, process_set)
+
+        return made, gradient
+
+    return tf.custom_gradient(operation)(tensor)
+
+
+def _pair(a: Any, b: Any) -> Any:
+    ab, aa, bb = (tf.reduce_sum(x * y) for x, y in ((a, b), (a, a), (b, b)))
+    of_a = 1.0 - tf.math.divide_no_nan(ab, 2.0 * aa)
+    of_b = 1.0 - tf.math.divide_no_nan(ab, 2.0 * bb)
+    return of_a * a + of_b * b
+
+
+def _sparse_allreduce(
+    slices: Any,
+    op: int,
+    scales: tuple[float, float],
+    name: str | None,
+    process_set: ProcessSet,
+    ignore_name_scope: bool,
+) -> Any:
+    """The IndexedSlices of all ranks; of an average, divided by the number of ranks."""
+    if scales != (1.0, 1.0):
+        found = "IndexedSlices cannot be scaled"
+        raise NotImplementedError(explain("allreduce", found, "Pass tf.convert_to_tensor(x)"))
+    if op not in (Average, Sum):
+        found = "IndexedSlices are averaged or summed"
+        raise NotImplementedError(explain(f"allreduce(op={op})", found, "Use Average or Sum"))
+    called = node_name("allgather", name, slices.values, ignore_name_scope)
+    call = Call("allgather", _number(process_set), called)
+    (values, indices), counts = kernels.rows(call, [slices.values, slices.indices])
+    if op == Average:
+        values = values / tf.cast(tf.shape(counts)[1], values.dtype)
+    return tf.IndexedSlices(values, indices, slices.dense_shape)
+
+
+# ---- other operations ---------------------------------------------------------------------------
+
+
+def allgather(
+    tensor: Any,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = _world,
+) -> Any:
+    """Concatenate all ranks' tensors along the first axis, whose lengths may differ."""
+    (made,) = grouped_allgather([tensor], name, ignore_name_scope, process_set)
+    return made
+
+
+def grouped_allgather(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = _world,
+) -> list[Any]:
+    """Allgather several tensors as one operation."""
+    if not tensors:
+        return []
+    given = [tf.convert_to_tensor(one) for one in tensors]
+    called = node_name("allgather", name, given[0], ignore_name_scope)
+    return kernels.rows(Call("allgather", _number(process_set), called), given)[0]
+
+
+def broadcast(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = _world,
+) -> Any:
+    """Return the tensor of `root_rank`, a global rank."""
+    given = tf.convert_to_tensor(tensor)
+    called = node_name("broadcast", name, given, ignore_name_scope)
+    root = process_set.place_of(root_rank)
+    (made,) = kernels.reduce(Call("broadcast", _number(process_set), called, root=root), [given])
+    return made
+
+
+def broadcast_(
+    variables: Sequence[Any],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = _world,
+) -> list[Any]:
+    """Assign to variables, of TensorFlow or Keras, their values on `root_rank`, a global rank.
+
+    Returns:
+        The variables' new values. In a graph, the assignments take place when it is executed.
+    """
+    if not variables:
+        return []
+    values = [tf.convert_to_tensor(one) for one in variables]
+    called = node_name("broadcast", name, values[0])
+    root = process_set.place_of(root_rank)
+    call = Call("broadcast", _number(process_set), called, root=root)
+    received = kernels.reduce(call, values)
+    for variable, value in zip(variables, received, strict=True):
+        variable.assign(value)
+    return received
+
+
+def alltoall(
+    tensor: Any,
+    splits: Any = None,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = _world,
+) -> Any:
+    """Send rows to each rank, and receive the rows that the ranks send to this one.
+
+    Args:
+        tensor: the rows to send, those for rank 0 first, then those for rank 1, and so on.
+        splits: number of rows for each rank. None: the same number for all ranks.
+        name: matches this call with the calls of the other ranks.
+        ignore_name_scope: use `name` as it is, also within a `tf.name_scope`.
+        process_set: the ranks that take part.
+
+    Returns:
+        The received rows in rank order. If `splits` is given, a pair: these rows, and the number of
+        rows received from each rank, in int32.
+    """
+    given = tf.convert_to_tensor(tensor)
+    called = node_name("alltoall", name, given, ignore_name_scope)
+    call = Call("alltoall", _number(process_set), called)
+    wanted = None if splits is None else tf.cast(tf.convert_to_tensor(splits), tf.int64)
+    (made,), counts = kernels.rows(call, [given], wanted)
+    return made if splits is None else (made, counts[0])
+
+
+def reducescatter(
+    tensor: Any,
+    device_dense: str = "",
+    compression: Any = Compression.none,
+    op: int = Average,
+    name: str | None = None,
+    process_set: ProcessSet = _world,
+    ignore_name_scope: bool = False,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Any:
+    """Reduce over all ranks, and return this rank's rows of the result.
+
+    If n rows do not divide evenly among p ranks, the first n mod p ranks get one row more.
+    """
+    del device_dense
+    scales = (prescale_factor, postscale_factor)
+    (made,) = _scattered([tensor], compression, op, name, process_set, ignore_name_scope, scales)
+    return made
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Any],
+    device_dense: str = "",
+    compression: Any = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = _world,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[Any]:
+    """Reduce-scatter several tensors as one operation."""
+    del device_dense
+    scales = (prescale_factor, postscale_factor)
+    return _scattered(tensors, compression, op, None, process_set, False, scales)
+
+
+def _scattered(
+    tensors: Sequence[Any],
+    compression: Any,
+    op: int,
+    name: str | None,
+    process_set: ProcessSet,
+    ignore_name_scope: bool,
+    scales: tuple[float, float],
+) -> list[Any]:
+    if op not in (Average, Sum):
+        found = "it averages or sums"
+        raise HorovodInternalError(explain(f"reducescatter(op={op})", found, "Use Average or Sum"))
+    if not tensors:
+        return []
+    pairs = [compression.compress(tf.convert_to_tensor(one)) for one in tensors]
+    sent = [one for one, _ in pairs]
+    called = node_name("reducescatter", name, sent[0], ignore_name_scope)
+    call = Call("reducescatter", _number(process_set), called, reducing(op), *scales)
+    made, _ = kernels.rows(call, sent)
+    return [compression.decompress(x, c) for x, (_, c) in zip(made, pairs, strict=True)]
+
+
+# ---- questions, also in graphs ------------------------------------------------------------------
+
+
+def join() -> Any:
+    """Declare that this rank has no more batches. Waits until all ranks have joined.
+
+    While it waits, this rank contributes zeros to the other ranks' sums and averages.
+
+    Returns:
+        The rank that joined last, as a tensor.
+    """
+    return later(_join)
+
+
+def barrier(process_set: ProcessSet = _world) -> None:
+    """Block until all ranks have called this; an eager call."""
+    _barrier(process_set)
+
+
+def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
+    """The number of ranks of a process set when the graph is executed, as a tensor."""
+    del name
+    return later(lambda: registered(process_set_id).size() or 0)
+
+
+def rank_op(name: str | None = None) -> Any:
+    """This process's rank when the graph is executed, as a tensor."""
+    del name
+    return later(basics.rank)
+
+
+def local_size_op(name: str | None = None) -> Any:
+    """The number of ranks on this host when the graph is executed, as a tensor."""
+    del name
+    return later(basics.local_size)
+
+
+def local_rank_op(name: str | None = None) -> Any:
+    """This process's rank on its host when the graph is executed, as a tensor."""
+    del name
+    return later(basics.local_rank)
+
+
+def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
+    """1 if this rank is in the process set when the graph is executed, else 0, as a tensor."""
+    del name
+    return later(lambda: int(bool(registered(process_set_id).included())))

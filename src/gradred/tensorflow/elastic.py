@@ -1,0 +1,152 @@
+"""Training that resumes from its last commit after an operation has failed or a rank has ended.
+
+`run` restores the state and calls the function again: with all ranks, or with the remaining ranks
+of one host. `gradred run --min-np` and similar commands replace ranks and add hosts
+(docs/elastic.md).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from gradred.errors import TransportError, explain
+from gradred.horovod.elastic import state as any_state
+from gradred.horovod.elastic.state import ObjectState, State
+from gradred.horovod.errors import HorovodInternalError
+from gradred.tensorflow.functions import broadcast_variables
+
+__all__ = ["ObjectState", "State", "TensorFlowKerasState", "TensorFlowState", "run"]
+
+
+@contextmanager
+def _internal_errors() -> Iterator[None]:
+    """Convert TensorFlow's errors of gradred's operations to HorovodInternalError."""
+    try:
+        yield
+    except (tf.errors.UnavailableError, tf.errors.UnknownError) as error:
+        text = str(error.message)
+        if "gradred" not in text.lower():
+            raise
+        if isinstance(error, tf.errors.UnavailableError):
+            raise HorovodInternalError(text) from TransportError(text)
+        raise HorovodInternalError(text) from error
+
+
+class _VariablesState(ObjectState):
+    """State of variables and plain values; subclasses have the variables."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._copies = self._values()
+
+    def _variables(self) -> Sequence[Any]:
+        raise NotImplementedError
+
+    def _values(self) -> list[Any]:
+        return [tf.convert_to_tensor(one).numpy() for one in self._variables()]
+
+    def save(self) -> None:
+        """Save a copy of the state."""
+        self._copies = self._values()
+        super().save()
+
+    def restore(self) -> None:
+        """Restore the state from the copy."""
+        for variable, value in zip(self._variables(), self._copies, strict=True):
+            variable.assign(value)
+        super().restore()
+
+    def saved(self) -> Any:
+        """The variables and values of the last `save`."""
+        return {**super().saved(), "variables": self._copies}
+
+    def take(self, saved: Any) -> None:
+        """Continue from such a state.
+
+        Raises:
+            ValueError: the numbers or shapes of variables differ from those of this state.
+        """
+        if saved is not None:
+            found, mine = saved["variables"], self._copies
+            if [one.shape for one in found] != [one.shape for one in mine]:
+                remedy = "Use another folder (--elastic-dir) for another program"
+                asked = "the state of an elastic job"
+                raise ValueError(explain(asked, "it has other variables than this program", remedy))
+            self._copies = found
+            self.restore()
+        super().take(saved)
+
+    def sync(self) -> None:
+        """Broadcast the state of rank 0."""
+        with _internal_errors():
+            broadcast_variables(self._variables(), 0)
+        self._copies = self._values()
+        super().sync()
+
+
+class TensorFlowState(_VariablesState):
+    """State of variables and plain values.
+
+    Args:
+        variables: the variables.
+        session: no effect.
+        kwargs: plain values. Each becomes an attribute.
+    """
+
+    def __init__(self, variables: Sequence[Any], session: Any = None, **kwargs: Any) -> None:
+        del session
+        self._given = list(variables)
+        super().__init__(**kwargs)
+
+    def _variables(self) -> Sequence[Any]:
+        return self._given
+
+
+class TensorFlowKerasState(_VariablesState):
+    """State of a model of Keras, its optimizer and plain values.
+
+    Args:
+        model: the model, which has been built.
+        optimizer: the optimizer. None: that of the compiled model.
+        backend: no effect.
+        kwargs: plain values. Each becomes an attribute.
+
+    Raises:
+        ValueError: the model has not been built, so that it has no weights.
+    """
+
+    def __init__(
+        self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any
+    ) -> None:
+        del backend
+        self.model = model
+        self.optimizer = optimizer or getattr(model, "optimizer", None)
+        if not model.built:
+            remedy = "Call model.build(...), or give it an Input"
+            raise ValueError(explain("TensorFlowKerasState", "the model is not built", remedy))
+        if self.optimizer is not None and not self.optimizer.built:
+            self.optimizer.build(model.trainable_variables)
+        super().__init__(**kwargs)
+
+    def _variables(self) -> Sequence[Any]:
+        of_optimizer = [] if self.optimizer is None else self.optimizer.variables
+        return [*self.model.weights, *of_optimizer]
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a training function whose first argument is a `State`; see `gradred.torch.elastic`.
+
+    Errors of gradred's operations that TensorFlow reports count as failures.
+    """
+
+    @functools.wraps(func)
+    def converting(*args: Any, **kwargs: Any) -> Any:
+        with _internal_errors():
+            return func(*args, **kwargs)
+
+    return any_state.run_fn(converting)

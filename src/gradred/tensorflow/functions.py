@@ -1,0 +1,76 @@
+"""Broadcast variables and objects; allgather objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from gradred.horovod import objects
+from gradred.horovod.process_sets import ProcessSet, global_process_set
+from gradred.tensorflow.collectives import broadcast_
+
+__all__ = [
+    "allgather_object",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+]
+
+
+def broadcast_variables(
+    variables: Sequence[Any],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+    inplace: bool = False,
+) -> Any:
+    """Assign to variables, of TensorFlow or Keras, their values on `root_rank`.
+
+    Eager calls block.
+
+    Args:
+        variables: the variables, the same ones on all ranks and in one order.
+        root_rank: the global rank whose values are sent.
+        process_set: the ranks that take part.
+        inplace: no effect.
+
+    Returns:
+        In a graph an operation that depends on the assignments, else None.
+    """
+    del inplace
+    received = broadcast_(list(variables), root_rank, "variables", process_set)
+    return None if tf.executing_eagerly() else tf.group(*received)
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Broadcast a picklable object of `root_rank`, and return it on all ranks. Blocks."""
+    del session
+    return objects.broadcast_object(obj, root_rank, name, process_set)
+
+
+def broadcast_object_fn(
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[Any], Any]:
+    """A function of an object that broadcasts it; see `broadcast_object`."""
+    return lambda obj: broadcast_object(obj, root_rank, session, name, process_set)
+
+
+def allgather_object(
+    obj: Any,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Return a list of all ranks' picklable objects in rank order. Blocks."""
+    del session
+    return objects.allgather_object(obj, name, process_set)

@@ -1,0 +1,393 @@
+"""gradred's operations in TensorFlow's graphs, and their gradients.
+
+`_tensorflow_ops.so` registers two operations with TensorFlow: GradredReduce, whose results have the
+shapes of its inputs, and GradredRows, whose results have rows of their own number. Where this
+TensorFlow lacks a function that the file needs, Python functions carry the operations out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from gradred import _core
+from gradred.errors import UsageError, explain
+from gradred.horovod.operations import engine_of
+from gradred.horovod.process_sets import ProcessSet, registered
+
+LIBRARY = Path(__file__).with_name("_tensorflow_ops.so")
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operation on tensors.
+
+    Attributes:
+        kind: "allreduce", "broadcast", "allgather", "alltoall" or "reducescatter".
+        process_set: number of the process set.
+        name: matches the call with those of the other ranks. Empty: calls are counted.
+        op: gradred's name of the reduction.
+        prescale: factor of the inputs.
+        postscale: factor of the results.
+        root: index in the set of the rank whose tensors a broadcast sends.
+    """
+
+    kind: str
+    process_set: int
+    name: str = ""
+    op: str = "sum"
+    prescale: float = 1.0
+    postscale: float = 1.0
+    root: int = 0
+
+    @property
+    def set(self) -> ProcessSet:
+        """The process set."""
+        return registered(self.process_set)
+
+    def named_like(self, tensor: Any) -> Call:
+        """The same call under a name of its own, for a gradient."""
+        return replace(self, name=node_name(self.kind, None, tensor))
+
+
+def node_name(kind: str, name: str | None, like: Any, ignore_name_scope: bool = False) -> str:
+    """The name of an operation.
+
+    Eager calls without a name are counted, which is the empty name here. In a graph they are named
+    after their tensor, as ranks may trace a function in different orders.
+
+    Args:
+        kind: kind of the operation.
+        name: name that the program has given.
+        like: tensor that the operation takes.
+        ignore_name_scope: use the given name as it is, also within a `tf.name_scope`.
+
+    Raises:
+        ValueError: XLA compiles the function that calls this.
+    """
+    if tf.executing_eagerly():
+        return name or ""
+    graph = tf.compat.v1.get_default_graph()
+    _refuse_xla(kind, graph)
+    if name is None:
+        name = re.sub(r"\W", "_", f"{kind}_{getattr(like, 'name', 'tensor')}")
+    elif ignore_name_scope:
+        return name
+    return str(graph.unique_name(name))
+
+
+def _refuse_xla(kind: str, graph: Any) -> None:
+    from tensorflow.python.ops import control_flow_util
+
+    if control_flow_util.GraphOrParentsInXlaContext(graph):
+        found = "XLA compiles this function, and cannot wait for other ranks"
+        remedy = "Leave jit_compile out, or set jit_compile=False"
+        # AutoGraph passes on the classes of Python's own errors alone.
+        raise ValueError(explain(f"{kind} in tf.function(jit_compile=True)", found, remedy))
+
+
+# ---- calls --------------------------------------------------------------------------------------
+
+
+def reduce(call: Call, tensors: Sequence[Any]) -> list[Any]:
+    """Carry out an allreduce or a broadcast: one result per tensor, of its shape and type."""
+    if not tensors:
+        return []
+    if not _by_kernels():
+        return list(_with_gradient(call, _reduce_by_python, _gradients_of_reduce)(*tensors))
+    return list(_operations().gradred_reduce(tensors, **_attributes(call)))
+
+
+def rows(call: Call, tensors: Sequence[Any], splits: Any = None) -> tuple[list[Any], Any]:
+    """Carry out an allgather, an alltoall or a reduce-scatter.
+
+    Args:
+        call: the call.
+        tensors: tensors with at least one axis.
+        splits: rows for each rank of an alltoall, a tensor of int64. None: the same for all ranks.
+
+    Returns:
+        One result per tensor, and the rows that `NamedRequest.rows` has: a tensor of int32 and of
+        shape (tensors, ranks).
+    """
+    splits = tf.zeros([0], tf.int64) if splits is None else splits
+    if _by_kernels():
+        made = _operations().gradred_rows(tensors, splits, **_attributes(call))
+        results, counts = list(made.results), made.rows
+    else:
+        found = _with_gradient(call, _rows_by_python, _gradients_of_rows)(*tensors, splits)
+        results, counts = list(found[:-1]), found[-1]
+    if not tf.executing_eagerly():
+        for result, tensor in zip(results, tensors, strict=True):
+            if tensor.shape.rank:
+                result.set_shape(tf.TensorShape([None]).concatenate(tensor.shape[1:]))
+        counts.set_shape([len(results), None])
+    return results, counts
+
+
+def later(function: Callable[[], int]) -> Any:
+    """The number that a function returns; in a graph, each time that the graph is executed."""
+    if tf.executing_eagerly():
+        return tf.constant(function(), tf.int32)
+    made = tf.numpy_function(lambda: np.int32(function()), [], tf.int32, stateful=True)
+    made.set_shape([])
+    return made
+
+
+def _attributes(call: Call) -> dict[str, Any]:
+    return {
+        "kind": call.kind,
+        "tensor_name": call.name,
+        "op": call.op,
+        "prescale": float(call.prescale).hex(),
+        "postscale": float(call.postscale).hex(),
+        "root": call.root,
+        "process_set": call.process_set,
+        # An eager call is waited for in any case, and by this thread at the least cost.
+        "waits": tf.executing_eagerly(),
+    }
+
+
+def _call_of(operation: Any) -> Call:
+    """The call that a node carries out."""
+
+    def text(name: str) -> str:
+        return str(tf.compat.as_str(operation.get_attr(name)))
+
+    return Call(
+        text("kind"),
+        int(operation.get_attr("process_set")),
+        text("tensor_name"),
+        text("op"),
+        float.fromhex(text("prescale")),
+        float.fromhex(text("postscale")),
+        int(operation.get_attr("root")),
+    )
+
+
+# ---- the library --------------------------------------------------------------------------------
+
+
+@functools.cache
+def _load() -> tuple[Any, ctypes.CDLL]:
+    """Load the library into TensorFlow. Returns its operations, and its other functions."""
+    try:
+        operations = tf.load_op_library(str(LIBRARY))
+    except tf.errors.NotFoundError as error:
+        found = f"TensorFlow cannot load {LIBRARY} ({error.message})"
+        remedy = "Install gradred again: python -m pip install --force-reinstall gradred"
+        raise ImportError(explain("import gradred.tensorflow", found, remedy)) from error
+    library = ctypes.CDLL(str(LIBRARY))
+    library.gradred_tensorflow_missing.restype = ctypes.c_char_p
+    library.gradred_tensorflow_use.restype = ctypes.c_bool
+    library.gradred_tensorflow_use.argtypes = [ctypes.c_void_p]
+    library.gradred_tensorflow_waits.restype = ctypes.c_bool
+    missing = library.gradred_tensorflow_missing()
+    if missing is not None:
+        warnings.warn(
+            f"gradred.tensorflow: TensorFlow {tf.__version__} lacks {missing.decode()}, so that "
+            "Python functions carry out the operations. They are slower, and each occupies a "
+            "thread of TensorFlow's while it waits",
+            stacklevel=2,
+        )
+    elif not library.gradred_tensorflow_use(_core.kernel_calls()):
+        found = f"{LIBRARY} belongs to another version of gradred"
+        remedy = "Install gradred again: python -m pip install --force-reinstall gradred"
+        raise ImportError(explain("import gradred.tensorflow", found, remedy))
+    else:
+        _leave_unordered("GradredReduce", "GradredRows")
+    return operations, library
+
+
+def _leave_unordered(*operations: str) -> None:
+    """Let `tf.function` execute these operations in any order, and also if nothing uses a result.
+
+    Otherwise it would execute them one after the other, as it does with operations that have a
+    state. They are marked as such, or TensorFlow would merge equal ones, and execute those on
+    constants only once.
+    """
+    from tensorflow.python.framework import auto_control_deps
+
+    known = auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS
+    auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS = known | frozenset(operations)
+
+
+def _operations() -> Any:
+    return _load()[0]
+
+
+def _by_kernels() -> bool:
+    """Whether TensorFlow has the operations, and Python functions need not carry them out."""
+    return _load()[1].gradred_tensorflow_missing() is None
+
+
+def kernels_wait() -> bool:
+    """Whether kernels have found that they have to wait, and occupy a thread of TensorFlow's."""
+    return bool(_load()[1].gradred_tensorflow_waits())
+
+
+# ---- gradients ----------------------------------------------------------------------------------
+
+
+def _gradients_of_reduce(call: Call, gradients: Sequence[Any]) -> list[Any]:
+    """The gradients of the inputs of `reduce`, as Horovod defines them.
+
+    Of an allreduce: the allreduce of the gradients. Of a broadcast: on the root their average, on
+    other ranks zeros.
+    """
+    given = [None if one is None else tf.convert_to_tensor(one) for one in gradients]
+    kept = [one for one in given if one is not None]
+    if not kept:
+        return given
+    if call.kind == "broadcast":
+        back = Call("allreduce", call.process_set, op="avg").named_like(kept[0])
+        is_root = tf.equal(later(lambda: call.set.rank() or 0), call.root)
+        made = [tf.where(is_root, one, tf.zeros_like(one)) for one in reduce(back, kept)]
+    else:
+        made = reduce(call.named_like(kept[0]), kept)
+    found = iter(made)
+    return [None if one is None else next(found) for one in given]
+
+
+def _gradients_of_rows(call: Call, counts: Any, gradients: Sequence[Any]) -> list[Any]:
+    """The gradients of the tensors of `rows`, as Horovod defines them.
+
+    Of an allgather: this rank's rows of the average. Of an alltoall: the rows sent back. Of a
+    reduce-scatter: the allgather, times the number of ranks after a sum.
+    """
+    made: list[Any] = []
+    for number, gradient in enumerate(gradients):
+        if gradient is None:
+            made.append(None)
+            continue
+        gradient = tf.convert_to_tensor(gradient)
+        if call.kind == "allgather":
+            back = Call("allreduce", call.process_set, op="avg").named_like(gradient)
+            (reduced,) = reduce(back, [gradient])
+            place = later(lambda: call.set.rank() or 0)
+            begin = tf.reduce_sum(counts[number, :place])
+            made.append(reduced[begin : begin + counts[number, place]])
+        elif call.kind == "alltoall":
+            back = Call("alltoall", call.process_set).named_like(gradient)
+            (returned,), _ = rows(back, [gradient], tf.cast(counts[0], tf.int64))
+            made.append(returned)
+        else:
+            ranks = tf.shape(counts)[1] if call.op == "sum" else 1
+            factor = tf.cast(ranks, tf.float64) * (call.prescale * call.postscale)
+            back = Call("allgather", call.process_set).named_like(gradient)
+            (gathered,), _ = rows(back, [gradient * tf.cast(factor, gradient.dtype)])
+            made.append(gathered)
+    return made
+
+
+tf.RegisterGradient("GradredReduce")(
+    lambda operation, *gradients: _gradients_of_reduce(_call_of(operation), gradients)
+)
+tf.RegisterGradient("GradredRows")(
+    lambda operation, *gradients: [
+        *_gradients_of_rows(_call_of(operation), operation.outputs[-1], gradients[:-1]),
+        None,  # of the splits
+    ]
+)
+
+
+# ---- by Python functions ------------------------------------------------------------------------
+
+
+def _with_gradient(call: Call, carry_out: Any, gradients_of: Any) -> Any:
+    def operation(*inputs: Any) -> Any:
+        results = carry_out(call, inputs)
+
+        def gradient(*gradients: Any) -> Any:
+            if gradients_of is _gradients_of_reduce:
+                return gradients_of(call, gradients)
+            return [*gradients_of(call, results[-1], gradients[:-1]), None]
+
+        return results, gradient
+
+    return tf.custom_gradient(operation)
+
+
+def _by_numpy(function: Callable[..., Any], tensors: Sequence[Any], types: Any) -> list[Any]:
+    if not tf.executing_eagerly():
+        return list(tf.numpy_function(function, list(tensors), types))
+    results = function(*(np.asarray(one.numpy()) for one in tensors))
+    return [tf.convert_to_tensor(x, dtype) for x, dtype in zip(results, types, strict=True)]
+
+
+def _reduce_by_python(call: Call, tensors: Sequence[Any]) -> list[Any]:
+    def carry_out(*arrays: Any) -> list[Any]:
+        inputs = [np.asarray(one, order="C") for one in arrays]
+        outputs = [np.empty_like(one) for one in inputs]
+        _submit(call, inputs, outputs, []).wait()
+        return outputs
+
+    results = _by_numpy(carry_out, tensors, [one.dtype for one in tensors])
+    for result, tensor in zip(results, tensors, strict=True):
+        result.set_shape(tensor.shape)
+    return list(results)
+
+
+def _rows_by_python(call: Call, inputs: Sequence[Any]) -> list[Any]:
+    def carry_out(*given: Any) -> list[Any]:
+        arrays, splits = [np.asarray(one, order="C") for one in given[:-1]], given[-1]
+        if call.kind == "alltoall" and not len(splits):
+            splits = _even_splits(len(arrays[0]), call.set.size() or 1)
+        request = _submit(call, arrays, None, [int(one) for one in splits])
+        request.wait()
+        made = [
+            output.view(array.dtype).reshape(-1, *array.shape[1:])
+            if output.size
+            else np.empty((_result_rows(call, counts), *array.shape[1:]), array.dtype)
+            for output, array, counts in zip(request.outputs, arrays, request.rows, strict=True)
+        ]
+        return [*made, np.array(request.rows, np.int32)]
+
+    types = [*(one.dtype for one in inputs[:-1]), tf.int32]
+    return _by_numpy(carry_out, inputs, types)
+
+
+def _result_rows(call: Call, counts: Sequence[int]) -> int:
+    return counts[call.set.rank() or 0] if call.kind == "reducescatter" else sum(counts)
+
+
+def _even_splits(count: int, ranks: int) -> list[int]:
+    if count % ranks:
+        found = f"{count} rows do not divide among {ranks} ranks"
+        raise UsageError(explain("alltoall", found, "Pass splits"))
+    return [count // ranks] * ranks
+
+
+def _submit(call: Call, inputs: Any, outputs: Any, splits: Sequence[int]) -> Any:
+    engine = engine_of(call.set)
+    name = call.name or engine.next_name(call.kind)
+    if outputs is None:
+        if not all(one.ndim for one in inputs):
+            raise UsageError(explain(call.kind, "the tensor has no axis", "Pass one with rows"))
+        addresses = [0] * len(inputs)
+    else:
+        addresses = [one.ctypes.data for one in outputs]
+    arrays = [
+        (one.ctypes.data, address, one.dtype.name, one.shape)
+        for one, address in zip(inputs, addresses, strict=True)
+    ]
+    return engine.submit(
+        call.kind,
+        f"{call.kind}.{name}",
+        arrays,
+        op=call.op,
+        prescale=call.prescale,
+        postscale=call.postscale,
+        root=call.root,
+        splits=splits,
+        held=(inputs, outputs),
+    )

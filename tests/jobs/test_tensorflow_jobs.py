@@ -1,0 +1,165 @@
+"""Jobs of the front end for TensorFlow: an example, ranks that end, stall limits, imports."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+from bounds import within
+
+from gradred import launch
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+pytestmark = [
+    pytest.mark.timeout(180),
+    pytest.mark.skipif(launch.inside_job() is not None, reason="ranks cannot start ranks"),
+]
+
+
+def job(
+    folder: pathlib.Path, program: str, *options: str, ranks: int = 2
+) -> subprocess.CompletedProcess[str]:
+    path = folder / "program.py"
+    path.write_text(program)
+    command = [sys.executable, "-m", "gradred", "run", *options, "-np", str(ranks)]
+    return subprocess.run(
+        [*command, sys.executable, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "TMPDIR": str(folder)},
+    )
+
+
+def test_example_learns() -> None:
+    pytest.importorskip("sklearn")
+    command = [sys.executable, "-m", "gradred", "run", "--horovod", "-np", "2", sys.executable]
+    done = subprocess.run(
+        [*command, str(ROOT / "examples" / "horovod_keras.py")],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = [float(right) for right in re.findall(r"([\d.]+) % of the test", done.stdout)]
+    assert found[-1] > 85, done.stdout
+    assert found[-1] > found[0]
+
+
+KILLED = """
+import os
+import signal
+import time
+import tensorflow as tf
+import gradred.tensorflow as hvd
+hvd.init()
+
+@tf.function
+def step(x):
+    return [hvd.allreduce(x, name=str(i)) for i in range(20)]
+
+step(tf.ones(10))
+begin = time.monotonic()
+if hvd.rank() == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    step(tf.ones(10))
+except tf.errors.UnavailableError as error:
+    print(f"after {time.monotonic() - begin:.2f} s: {error.message}", flush=True)
+"""
+
+
+def test_killed_rank_is_an_error_on_the_other_within_seconds(tmp_path: pathlib.Path) -> None:
+    done = job(tmp_path, KILLED)
+    assert done.returncode == 128 + signal.SIGKILL
+    found = re.search(r"after ([\d.]+) s: .*rank 1", done.stdout)
+    assert found is not None, done.stdout + done.stderr
+    assert float(found[1]) < within(3)
+
+
+STALL = """
+import pathlib
+import sys
+import tensorflow as tf
+import horovod.tensorflow as hvd
+hvd.init()
+
+@tf.function
+def alone(x):
+    return hvd.allreduce(x, name="alone")
+
+over = pathlib.Path(__file__).with_name("over")
+hvd.allreduce(tf.ones(1), name="together")
+begin = time.monotonic()
+if hvd.rank() == 0:
+    try:
+        alone(tf.ones(1))
+    except tf.errors.UnavailableError as error:
+        print(f"after {time.monotonic() - begin:.2f} s: {error.message}", flush=True)
+    over.touch()
+while not over.exists():
+    time.sleep(0.01)
+"""
+
+
+def test_stall_of_a_graph_ends_in_an_error_after_horovods_limit(tmp_path: pathlib.Path) -> None:
+    limits = ["--stall-check-warning-time-seconds", "1"]
+    limits += ["--stall-check-shutdown-time-seconds", "2"]
+    done = job(tmp_path, STALL, "--horovod", *limits)
+    found = re.search(r"after ([\d.]+) s: (.*)", done.stdout)
+    assert found is not None, done.stdout + done.stderr
+    assert 1.9 < float(found[1]) < within(5)
+    assert "'allreduce.alone', which has not been submitted by rank 1" in found[2]
+    assert "allreduce.alone" in done.stderr, "the report after one second"
+
+
+ELASTIC = """
+import os
+import signal
+import numpy as np
+import keras
+import tensorflow as tf
+import horovod.tensorflow.keras as hvd
+hvd.init()
+first_pid = os.getpid()
+model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+x, y = np.ones((16, 4), "f4"), np.ones((16, 1), "f4")
+state = hvd.elastic.KerasState(model, epoch=0, batch=0)
+born = hvd.rank()
+
+class Dies(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if born == 1 and state.epoch == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+@hvd.elastic.run
+def train(state):
+    callbacks = [
+        hvd.elastic.UpdateEpochStateCallback(state),
+        hvd.elastic.CommitStateCallback(state, batches_per_commit=1),
+        Dies(),
+    ]
+    model.fit(x, y, batch_size=4, epochs=6 - state.epoch, verbose=0, callbacks=callbacks)
+    print(f"rank {hvd.rank()} of {hvd.size()}: epoch {state.epoch}, "
+          f"steps {int(model.optimizer.iterations)}", flush=True)
+
+train(state)
+"""
+
+
+def test_keras_training_goes_on_without_a_rank_that_died(tmp_path: pathlib.Path) -> None:
+    done = job(tmp_path, ELASTIC, "--horovod", ranks=3)
+    for rank in (0, 1):
+        assert f"rank {rank} of 2: epoch 6" in done.stdout, done.stdout + done.stderr
