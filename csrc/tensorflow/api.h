@@ -24,7 +24,7 @@ enum Code : int {
   kUnknown = 2,
   kInvalidArgument = 3,
   kFailedPrecondition = 9,
-  kUnavailable = 14,
+  kAborted = 10,
 };
 
 // The functions of the API that gradred uses, without their prefix TF_.

@@ -157,7 +157,7 @@ int code_of(KernelEnd end) {
     case KernelEnd::kDisagreed:
       return kFailedPrecondition;
     case KernelEnd::kLost:
-      return kUnavailable;
+      return kAborted;  // graphs turn kUnavailable, of TensorFlow's own network, into kInternal
     case KernelEnd::kFailed:
       break;
   }

@@ -67,7 +67,7 @@ def allreduce(
     Raises:
         ValueError: the arguments are invalid.
         tf.errors.FailedPreconditionError: the ranks' calls differ. All ranks raise it.
-        tf.errors.UnavailableError: the process of a rank has ended.
+        tf.errors.AbortedError: the process of a rank has ended.
         tf.errors.UnknownError: a rank has left.
         NotImplementedError: IndexedSlices are to be scaled, or reduced by another `op`.
     """

@@ -28,11 +28,11 @@ def _internal_errors() -> Iterator[None]:
     """Convert TensorFlow's errors of gradred's operations to HorovodInternalError."""
     try:
         yield
-    except (tf.errors.UnavailableError, tf.errors.UnknownError) as error:
+    except (tf.errors.AbortedError, tf.errors.UnknownError) as error:
         text = str(error.message)
         if "gradred" not in text.lower():
             raise
-        if isinstance(error, tf.errors.UnavailableError):
+        if isinstance(error, tf.errors.AbortedError):
             raise HorovodInternalError(text) from TransportError(text)
         raise HorovodInternalError(text) from error
 
