@@ -38,14 +38,14 @@ void wait_for_end(NamedOperation& operation) {
   }
 }
 
-struct OfSet {
+struct Submitter {
   std::shared_ptr<NamedOperations> operations;
   std::uint64_t unnamed = 0;  // calls without a name so far
 };
 
 struct Served {
   std::mutex mutex;
-  std::map<int, OfSet> by_set;
+  std::map<int, Submitter> by_set;
 };
 
 // Never destroyed: kernels may run until the process ends.
@@ -309,9 +309,9 @@ const KernelCalls& kernel_calls() {
 }
 
 void serve_kernels(int process_set, std::shared_ptr<NamedOperations> operations) {
-  OfSet before;  // destroyed without the lock
+  Submitter before;  // destroyed without the lock
   const std::lock_guard lock(served().mutex);
-  before = std::exchange(served().by_set[process_set], OfSet{std::move(operations)});
+  before = std::exchange(served().by_set[process_set], Submitter{std::move(operations)});
 }
 
 }  // namespace gradred

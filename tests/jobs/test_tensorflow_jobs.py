@@ -106,7 +106,8 @@ if hvd.rank() == 0:
     try:
         alone(tf.ones(1))
     except tf.errors.AbortedError as error:
-        print(f"after {time.monotonic() - begin:.2f} s: {' '.join(error.message.split())}", flush=True)
+        told = " ".join(error.message.split())
+        print(f"after {time.monotonic() - begin:.2f} s: {told}", flush=True)
     over.touch()
 while not over.exists():
     time.sleep(0.01)
