@@ -249,8 +249,13 @@ def test_functions_on_values() -> None:
     assert hvd_keras.reducescatter(np.ones((hvd.size(), 3)), op=hvd.Sum).shape == (1, 3)
     with pytest.raises(AttributeError, match="BroadcastGlobalVariablesCallback"):
         hvd_keras.broadcast_global_variables(0)
-    with pytest.raises(AttributeError, match="broadcast_variables"):
+    with pytest.raises(RuntimeError, match="broadcast_variables"):
         hvd.broadcast_global_variables(0)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variable = tf.compat.v1.get_variable("v", initializer=float(hvd.rank() + 3))
+        session.run(tf.compat.v1.global_variables_initializer())
+        session.run(hvd.broadcast_global_variables(0))
+        assert session.run(variable) == 3.0
 
 
 # ---- batch normalisation ------------------------------------------------------------------------

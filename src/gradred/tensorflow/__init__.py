@@ -65,6 +65,7 @@ from gradred.tensorflow.collectives import (
 from gradred.tensorflow.compression import Compression
 from gradred.tensorflow.functions import (
     allgather_object,
+    broadcast_global_variables,
     broadcast_object,
     broadcast_object_fn,
     broadcast_variables,
@@ -132,6 +133,7 @@ __all__ = [
     "barrier",
     "broadcast",
     "broadcast_",
+    "broadcast_global_variables",
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
@@ -186,7 +188,6 @@ HOROVOD_MODULES = ("mpi_ops", "functions", "compression", "elastic", "sync_batch
 
 _VARIABLES = "Call broadcast_variables(model.weights, root_rank=0) after the first step"
 _ABSENT = {
-    "broadcast_global_variables": _VARIABLES,
     "BroadcastGlobalVariablesHook": _VARIABLES,
     "LocalGradientAggregationHelper": "Pass backward_passes_per_step to DistributedOptimizer",
     "gradient_aggregation": "Pass backward_passes_per_step to DistributedOptimizer",

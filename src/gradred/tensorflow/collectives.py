@@ -255,9 +255,12 @@ def broadcast_(
     root = process_set.place_of(root_rank)
     call = Call("broadcast", _number(process_set), called, root=root)
     received = kernels.reduce(call, values)
-    for variable, value in zip(variables, received, strict=True):
-        variable.assign(value)
-    return received
+    assigned = [v.assign(value) for v, value in zip(variables, received, strict=True)]
+    if tf.executing_eagerly():
+        return received
+    after = [one.op for one in assigned if hasattr(one, "op")]
+    with tf.control_dependencies(after):
+        return [tf.identity(value) for value in received]
 
 
 def alltoall(

@@ -7,12 +7,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from gradred.errors import explain
 from gradred.horovod import objects
 from gradred.horovod.process_sets import ProcessSet, global_process_set
 from gradred.tensorflow.collectives import broadcast_
 
 __all__ = [
     "allgather_object",
+    "broadcast_global_variables",
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
@@ -41,6 +43,19 @@ def broadcast_variables(
     del inplace
     received = broadcast_(list(variables), root_rank, "variables", process_set)
     return None if tf.executing_eagerly() else tf.group(*received)
+
+
+def broadcast_global_variables(root_rank: int) -> Any:
+    """In a graph of `tf.compat.v1`: an operation that broadcasts all of its variables.
+
+    Raises:
+        RuntimeError: it was called eagerly, where TensorFlow keeps no list of variables.
+    """
+    if tf.executing_eagerly():
+        found = "TensorFlow keeps no list of variables"
+        remedy = "Call broadcast_variables(model.weights, root_rank=0)"
+        raise RuntimeError(explain("broadcast_global_variables", found, remedy))
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
 
 
 def broadcast_object(
