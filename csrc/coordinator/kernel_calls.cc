@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "progress/waiting.h"
 #include "coordinator/named.h"
 #include "engine/callbacks.h"
+#include "progress/waiting.h"
 
 namespace gradred {
 namespace {
@@ -122,7 +122,7 @@ void CallInFlight::submit(const KernelCall& call) {
   }
   try {
     const auto kind = named_kind(call.kind);
-    if (!kind) throw UsageError(std::string(call.kind) + " is no kind of named operation");
+    if (!kind) throw UsageError(std::string(call.kind) + " is not a kind of named operation");
     std::size_t first = 0;
     do {
       std::size_t last = first;
