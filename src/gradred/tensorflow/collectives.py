@@ -19,7 +19,12 @@ from gradred.horovod.errors import HorovodInternalError
 from gradred.horovod.operations import barrier as _barrier
 from gradred.horovod.operations import join as _join
 from gradred.horovod.operations import reducing, reduction
-from gradred.horovod.process_sets import ProcessSet, global_process_set, registered
+from gradred.horovod.process_sets import (
+    ProcessSet,
+    global_process_set,
+    ids_and_ranks,
+    registered,
+)
 from gradred.tensorflow import kernels
 from gradred.tensorflow.compression import Compression
 from gradred.tensorflow.kernels import Call, later, node_name
@@ -28,7 +33,12 @@ _world = global_process_set
 
 
 def _number(process_set: ProcessSet) -> int:
-    process_set.engine()
+    try:
+        process_set.engine()
+    except ValueError as error:
+        if process_set.process_set_id in ids_and_ranks():  # this rank is not in it
+            raise tf.errors.InvalidArgumentError(None, None, str(error)) from None
+        raise
     assert process_set.process_set_id is not None
     return process_set.process_set_id
 
