@@ -18,10 +18,10 @@
 #include "base/errors.h"
 #include "base/failure.h"
 #include "base/types.h"
-#include "comm/waiting.h"
 #include "engine/callbacks.h"
-#include "python/named.h"
+#include "progress/waiting.h"
 #include "python/names.h"
+#include "python/py_named.h"
 #include "python/xla.h"
 
 namespace py = pybind11;
@@ -261,7 +261,7 @@ class JaxCalls {
         // The time limit has ended the operation with this error, which XLA gets.
       }
       leads.unlock();
-      done_callbacks().call_those_of(*oldest);
+      done_callbacks().call_those_of(oldest.get());
     }
   }
 
