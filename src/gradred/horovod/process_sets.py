@@ -76,7 +76,7 @@ class ProcessSet:
             return self._engine
         if state.place is None:
             raise HorovodInternalError(NOT_INITIALISED)
-        if self.process_set_id is None:
+        if self.process_set_id is None or self.process_set_id not in _registered:
             remedy = "Pass it to init(process_sets=...), or to add_process_set"
             raise ValueError(explain(f"{self}", "it has not been registered", remedy))
         self.place_of(state.place.rank)
