@@ -154,7 +154,7 @@ def train(state):
     ]
     model.fit(x, y, batch_size=4, epochs=6 - state.epoch, verbose=0, callbacks=callbacks)
     print(f"rank {hvd.rank()} of {hvd.size()}: epoch {state.epoch}, "
-          f"steps {int(model.optimizer.iterations)}", flush=True)
+          f"steps {int(model.optimizer.iterations.numpy())}", flush=True)
 
 train(state)
 """
