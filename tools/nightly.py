@@ -157,7 +157,7 @@ def jax(version: str) -> bool:
     """Run the tests of JAX programs: those with ranks, and the jobs."""
 
     def both(environment: Path) -> bool:
-        words = ["tools/run_tests.py", "--no-unit", "--paths", "tests/jax", "--ranks"]
+        words = ["tools/run_tests.py", "--no-unit", "--paths", "tests/jax_programs", "--ranks"]
         python = checks.python_of(environment)
         well = checks.run(python, *words, "2,3")
         if os.geteuid() == 0:

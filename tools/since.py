@@ -30,7 +30,7 @@ STARTED = {
     "tests/hosts/test_run.py": ["__main__", "cli"],
     "tests/jobs/test_carried_by_mpi.py": ["calls"],
     "tests/jobs/test_device.py": ["calls"],
-    "tests/jax": ["jax"],
+    "tests/jax_programs": ["jax"],
     "tests/jobs/test_elastic": ["horovod", "torch"],
     "tests/jobs/test_ends.py": ["calls"],
     "tests/jobs/test_endurance.py": ["calls"],
@@ -63,7 +63,7 @@ EVERYTHING = (
     "tools/tally.py",
 )
 OF_TENSORFLOW = ("tests/tf/", checks.WITH_TENSORFLOW)
-WITH_RANKS = ("tests/mpi/", "tests/gpu/", "tests/jax/", "tests/pytorch/")
+WITH_RANKS = ("tests/mpi/", "tests/gpu/", "tests/jax_programs/", "tests/pytorch/")
 
 
 @dataclass
@@ -267,7 +267,8 @@ def stages(choice: Choice, gate: Iterable[Stage]) -> list[Stage]:
         found.append(Stage("core", lambda: core(choice.programs)))
     if others:
         found.append(Stage("tests", lambda: checks.jobs(MPICH, *others, seconds=3000)))
-    elsewhere = ("tests/pytorch/", "tests/jax/")  # JAX is installed for the nightly run alone
+    # JAX is installed for the nightly run alone.
+    elsewhere = ("tests/pytorch/", "tests/jax_programs/")
     if on_hosts := [test for test in with_ranks if not test.startswith(elsewhere)]:
         words = ["--no-unit", "--ranks", "2", "--paths", ",".join(on_hosts)]
         found.append(Stage("tests, 2 ranks", lambda: checks.ranks(MPICH, *words)))

@@ -188,7 +188,7 @@ def test_wrong_arguments_are_refused_on_this_rank() -> None:
     assert submit("allreduce", [array], process_set=SET + 1).wait().end == NOT_SERVED
     for words, told in {
         ("alltoall", (3,) * SIZE): "splits give out",
-        ("nothing", ()): "no kind of named operation",
+        ("nothing", ()): "not a kind of named operation",
     }.items():
         flight = submit(words[0], [array], in_place=False, splits=words[1]).wait()
         assert flight.end == REFUSED

@@ -1,4 +1,4 @@
-"""The ranks of tests of JAX programs: `gradred run -np 2 python -m pytest tests/jax`."""
+"""The ranks of tests of JAX programs: `gradred run -np 2 python -m pytest tests/jax_programs`."""
 
 from __future__ import annotations
 
