@@ -480,9 +480,9 @@ def test_streams_of_all_libraries_are_understood(given: Any, handle: int) -> Non
     [
         (0, "Pass 1 for the legacy default stream"),
         (-1, "below zero"),
-        (True, "no CUDA stream"),
-        ("stream", "no CUDA stream"),
-        (1.0, "no CUDA stream"),
+        (True, "not a CUDA stream"),
+        ("stream", "not a CUDA stream"),
+        (1.0, "not a CUDA stream"),
     ],
 )
 def test_what_is_no_stream_is_refused(comm: gradred.Comm, given: Any, said: str) -> None:

@@ -187,8 +187,8 @@ def test_messages_of_another_size_than_expected_are_an_internal_error() -> None:
         ("*:*:*:boom", "of the kind 'boom'"),
         ("0:0:0:drop:3", "only delay takes"),
         ("0:0:0:delay", "by how many milliseconds"),
-        ("0:0:0:delay:-1", "no number from 0"),
-        ("0:0:0:delay:99999999999", "no number from 0"),
+        ("0:0:0:delay:-1", "not a number from 0"),
+        ("0:0:0:delay:99999999999", "not a number from 0"),
         ("1:2:3:delay:4:5", "6 fields"),
     ],
 )
