@@ -1,4 +1,4 @@
-// The function by which a kernel tells TensorFlow that it has ended.
+// The function by which a kernel reports to TensorFlow that it has ended.
 #pragma once
 
 #include <dlfcn.h>
