@@ -66,8 +66,9 @@ class CMakeBuild(build_ext):
 
         # Replace, never overwrite: running processes keep the file that they have mapped.
         places = {target.name: target.parent, "_tensorflow_ops.so": target.parent / "tensorflow"}
-        if testing:
+        if testing:  # setuptools itself places nothing but `target`
             places |= {testing: ROOT / "tests", "libsimulated_cuda.so": ROOT / "tests"}
+            places["_tensorflow_ops.so"] = ROOT / "src" / "gradred" / "tensorflow"
         for name, folder in places.items():
             folder.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(build / name, folder / f"{name}.new")
