@@ -257,7 +257,7 @@ class WaitingThread {
       {
         const DoneCallbacks::Waiter waiter(next.get());
         wait_for_end(*next);
-        done_callbacks().call_those_of(next.get());
+        next->call_callbacks();
       }
       lock.lock();
     }

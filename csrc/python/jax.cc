@@ -261,7 +261,7 @@ class JaxCalls {
         // The time limit has ended the operation with this error, which XLA gets.
       }
       leads.unlock();
-      done_callbacks().call_those_of(oldest.get());
+      oldest->call_callbacks();
     }
   }
 
