@@ -18,9 +18,7 @@ import argparse
 import functools
 import os
 import socket
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +28,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 import jax
 import jax.numpy as jnp
 import numpy as np
+from in_turn import measure
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from mpi4py import MPI
 
@@ -137,28 +136,10 @@ def steps(mesh: Mesh, world: MPI.Intracomm) -> Ways:
     }
 
 
-def measure(label: str, ways: Ways, size: int, given: Any, world: Any) -> dict[str, Any]:
-    rounds: dict[str, list[float]] = {way: [] for way in ways}
+def row_of(label: str, ways: Ways, size: int, given: Any, world: Any) -> dict[str, Any]:
     calls = max(3, min(50, 2_000_000 // size))
-    for turn in range(given.rounds):
-        first = turn % len(ways)
-        for way in [*ways][first:] + [*ways][:first]:
-            ways[way]()  # does not count: the other way has left the arrays in other caches
-            world.Barrier()
-            begin = time.perf_counter()
-            for _ in range(calls):
-                ways[way]()
-            seconds = world.allreduce(time.perf_counter() - begin, op=MPI.MAX)
-            rounds[way].append(1e6 * seconds / calls)
-    medians = {way: statistics.median(found) for way, found in rounds.items()}
-    return {
-        "set": label,
-        "bytes": size,
-        "calls": calls,
-        "rounds_us": rounds,
-        "us": medians,
-        "gloo_over_gradred": medians["gloo"] / medians["gradred"],
-    }
+    row = measure(label, ways, size, calls, given.rounds, world)
+    return row | {"gloo_over_gradred": row["us"]["gloo"] / row["us"]["gradred"]}
 
 
 def main() -> int:
@@ -173,9 +154,9 @@ def main() -> int:
     record["sets"] = []
     for label, count in SIZES.items():
         ways = sums(count, mesh, world)
-        record["sets"].append(measure(f"sum of {label}", ways, 4 * count, given, world))
+        record["sets"].append(row_of(f"sum of {label}", ways, 4 * count, given, world))
     size = 4 * LAYERS * WIDTH * WIDTH
-    record["sets"].append(measure("training step", steps(mesh, world), size, given, world))
+    record["sets"].append(row_of("training step", steps(mesh, world), size, given, world))
     for row in record["sets"]:
         found = "  ".join(f"{way} {us:.1f}" for way, us in row["us"].items())
         say(world, f"{row['set']:24} {found}  gloo takes x{row['gloo_over_gradred']:.2f}")

@@ -24,9 +24,7 @@ import argparse
 import json
 import os
 import socket
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -35,6 +33,7 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
+from in_turn import measure
 from mpi4py import MPI
 
 import gradred
@@ -160,21 +159,9 @@ def training_steps(strategy: Any, hvd: Any, tf: Any) -> tuple[Ways, int, int]:
     return ways, len(shapes), sum(one.nbytes for one in start)
 
 
-def measure(label: str, ways: Ways, size: int, given: Any, comm: gradred.Comm) -> dict[str, Any]:
-    rounds: dict[str, list[float]] = {way: [] for way in ways}
+def row_of(label: str, ways: Ways, size: int, given: Any, comm: gradred.Comm) -> dict[str, Any]:
     calls = max(3, min(50, 20_000_000 // size))
-    for turn in range(given.rounds):
-        first = turn % len(ways)
-        for way in [*ways][first:] + [*ways][:first]:
-            ways[way]()  # does not count: the variant before has left the tensors in other caches
-            comm.Barrier()
-            begin = time.perf_counter()
-            for _ in range(calls):
-                ways[way]()
-            seconds = comm.allreduce(time.perf_counter() - begin, op=MPI.MAX)
-            rounds[way].append(1e6 * seconds / calls)
-    medians = {way: statistics.median(found) for way, found in rounds.items()}
-    return {"set": label, "bytes": size, "calls": calls, "rounds_us": rounds, "us": medians}
+    return measure(label, ways, size, calls, given.rounds, comm)
 
 
 def main() -> int:
@@ -194,7 +181,7 @@ def main() -> int:
     record["sets"] = []
 
     def add(label: str, ways: Ways, tensors: int, size: int) -> None:
-        row = {"tensors": tensors} | measure(label, ways, size, given, comm)
+        row = {"tensors": tensors} | row_of(label, ways, size, given, comm)
         record["sets"].append(row)
         found = "  ".join(f"{way} {us:.1f}" for way, us in row["us"].items())
         say(world, f"{label:24} {found}")

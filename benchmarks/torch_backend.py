@@ -16,9 +16,7 @@ The JSON record (`schema` = "gradred-torch-backend/1"):
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from horovod_engine import resnet50
+from in_turn import measure
 from mpi4py import MPI
 from torch.nn.parallel import DistributedDataParallel
 
@@ -96,29 +95,10 @@ def steps(groups: dict[str, Any], comm: gradred.Comm) -> Ways:
     return ways
 
 
-def measure(label: str, ways: Ways, size: int, given: Any, comm: gradred.Comm) -> dict[str, Any]:
-    rounds: dict[str, list[float]] = {way: [] for way in ways}
+def row_of(label: str, ways: Ways, size: int, given: Any, comm: gradred.Comm) -> dict[str, Any]:
     calls = max(3, min(100, 2_000_000 // size))
-    for turn in range(given.rounds):
-        first = turn % len(ways)
-        for way in [*ways][first:] + [*ways][:first]:
-            ways[way]()  # does not count: the variant before has left the tensors in other caches
-            comm.Barrier()
-            begin = time.perf_counter()
-            for _ in range(calls):
-                ways[way]()
-            seconds = comm.allreduce(time.perf_counter() - begin, op=MPI.MAX)
-            rounds[way].append(1e6 * seconds / calls)
-    medians = {way: statistics.median(found) for way, found in rounds.items()}
-    ratio = medians["gloo"] / medians["gradred"]
-    return {
-        "set": label,
-        "bytes": size,
-        "calls": calls,
-        "rounds_us": rounds,
-        "us": medians,
-        "gloo_over_gradred": ratio,
-    }
+    row = measure(label, ways, size, calls, given.rounds, comm)
+    return row | {"gloo_over_gradred": row["us"]["gloo"] / row["us"]["gradred"]}
 
 
 def main() -> int:
@@ -135,11 +115,11 @@ def main() -> int:
     say(world, f"# {world.size} ranks, {mpi_name()}; us, medians; flag {record['flag']}")
     sets = [(f"all_reduce of {label}", 4 * count, count) for label, count in SIZES.items()]
     record["sets"] = [
-        measure(label, reductions(count, groups, comm), size, given, comm)
+        row_of(label, reductions(count, groups, comm), size, given, comm)
         for label, size, count in sets
     ]
     size = 4 * sum(resnet50())
-    record["sets"].append(measure("DDP, ResNet-50", steps(groups, comm), size, given, comm))
+    record["sets"].append(row_of("DDP, ResNet-50", steps(groups, comm), size, given, comm))
     for row in record["sets"]:
         found = "  ".join(f"{way} {us:.1f}" for way, us in row["us"].items())
         say(world, f"{row['set']:24} {found}  gloo takes x{row['gloo_over_gradred']:.2f}")
