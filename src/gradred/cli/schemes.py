@@ -195,7 +195,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 def _natural(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(text)
 
 
@@ -205,7 +205,7 @@ def _above_zero(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return value
 
 
@@ -214,12 +214,12 @@ def _momentum(text: str) -> float:
         return 0.0
     value = _above_zero(text)
     if value >= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 to below 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to below 1")
     return value
 
 
 def _late(text: str) -> tuple[int, float]:
     worker, colon, time = text.partition(":")
     if not colon:
-        raise argparse.ArgumentTypeError(f"{text!r} is no WORKER:TIME, such as 2:20ms")
+        raise argparse.ArgumentTypeError(f"{text!r} is not WORKER:TIME, such as 2:20ms")
     return _natural(worker), duration(0.0)(time)

@@ -15,7 +15,7 @@ from gradred.compression import Bytes
 from gradred.errors import explain
 from gradred.schemes.transport import Look, Transport
 
-_HEAD = struct.Struct("<B3xIqqq")  # stage, piece, clock, number, 0: a multiple of 8 bytes
+_HEAD = struct.Struct("<B3xIqqq")  # stage, piece, clock, number, round: a multiple of 8 bytes
 _FIRST_NAP, _LONGEST_NAP = 20e-6, 200e-6  # seconds
 _LOOK_EVERY = 0.05  # seconds between looks for lost ranks
 

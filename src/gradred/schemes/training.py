@@ -383,7 +383,7 @@ def _is_tensor(parameter: Any) -> bool:
 
 def _array(parameter: Any) -> Floats:
     """A parameter as a NumPy array in the same memory."""
-    found = "it is no float32 array in host memory"
+    found = "it is not a float32 array in host memory"
     remedy = "Pass NumPy arrays or PyTorch tensors of float32"
     if _is_tensor(parameter):
         if parameter.device.type != "cpu":

@@ -145,13 +145,13 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
 
     Raises:
         ValueError: the arguments are invalid.
-        TypeError: it is no optimizer of Keras 3.
+        TypeError: it is not an optimizer of Keras 3.
     """
     del name, device_dense, device_sparse
     asked = "DistributedOptimizer"
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         found = (
-            f"a {type(optimizer).__module__}.{type(optimizer).__name__} is no optimizer of Keras 3"
+            f"a {type(optimizer).__module__}.{type(optimizer).__name__} is not a Keras 3 optimizer"
         )
         remedy = "Pass one of keras.optimizers; for others use DistributedGradientTape"
         raise TypeError(explain(asked, found, remedy))
