@@ -295,6 +295,9 @@ class Compressor:
     def encode(self, key: Hashable, values: Floats, mean: Mean = _alone) -> Bytes:
         """Compress this rank's values. Returns bytes, which may share the memory of `values`.
 
+        If a value is infinite or no number, as after an overflow, a codec with feedback sends only
+        NaN, and what was not sent before is forgotten.
+
         Args:
             key: which tensor it is: what was not sent of it before is added.
             values: float32, of any shape, the same at each call with this key.
@@ -303,12 +306,27 @@ class Compressor:
         if not self.codec.feedback:
             return self.codec.encode(values, self.parameter, {}, mean)
         if key not in self._states:
-            self._states[key] = {"seed": zlib.crc32(repr(key).encode()), "owed": 0.0}
+            self.give_owed(key, np.zeros(values.shape, np.float32))
         state = self._states[key]
         total = values + state["owed"]
-        payload = self.codec.encode(total, self.parameter, state, mean)
-        state["owed"] = total - self.codec.decode(payload, total.size).reshape(total.shape)
+        if not np.isfinite(total).all():
+            total = np.full_like(total, np.nan)  # so that peers see it, whichever values are sent
+        with np.errstate(invalid="ignore"):
+            payload = self.codec.encode(total, self.parameter, state, mean)
+            owed = total - self.codec.decode(payload, total.size).reshape(total.shape)
+        if np.isfinite(owed).all():
+            state["owed"] = owed
+        else:  # the next values are sent as the first ones were
+            self._states[key] = {"seed": state["seed"], "owed": 0.0}
         return payload
+
+    def take_owed(self, key: Hashable) -> Any:
+        """Return what has not been sent of a tensor, or 0.0, and forget the tensor."""
+        return self._states.pop(key, {"owed": 0.0})["owed"]
+
+    def give_owed(self, key: Hashable, owed: Floats) -> None:
+        """Let the next `encode` of a new key add these values."""
+        self._states[key] = {"seed": zlib.crc32(repr(key).encode()), "owed": owed}
 
     def decode(self, payload: Bytes, count: int) -> Floats:
         """Return the values of a payload: float32, one dimension."""

@@ -293,6 +293,52 @@ def test_a_gradient_that_is_ready_twice_is_refused() -> None:
         training.update()
 
 
+@pytest.mark.parametrize(
+    ("scheme", "options"),
+    [
+        *((scheme, {"transport": name}) for scheme in SYNCHRONOUS for name in TRANSPORTS),
+        ("bsp", {"plan": "ring"}),
+        ("bsp", {"compression": "powersgd:4"}),
+        ("bsp", {"compression": "topk:1"}),
+        ("bsp", {"priority": True}),
+        ("hierarchical", {"groups": 3}),
+        ("local", {"every": 1, "groups": 4}),
+    ],
+)
+def test_gradients_may_be_ready_in_another_order_on_each_worker(
+    scheme: str, options: dict[str, Any]
+) -> None:
+    skip_unless_some_rank_works(scheme)
+    ones, steps = [np.ones((4, 4), np.float32) for _ in range(5)], 4
+    with Training(ones, scheme, rule=Sgd(0.25), comm=WORLD, **options) as training:
+        worker, workers = training.rank, len(training.workers)
+        for step in training.steps(steps):
+            for number, gradient in enumerate(training.gradients):
+                gradient[...] = (number + 1) * (worker + 1)
+            order = np.random.default_rng(10 * step + worker).permutation(5)
+            for tensor in order[: 5 - step % 2]:  # one is not reported in every other step
+                training.ready(int(tensor))
+            training.update()
+        mean = (workers + 1) / 2
+        for number, weight in enumerate(training.weights if not training.is_server else []):
+            expected = 1 - 0.25 * steps * (number + 1) * mean
+            np.testing.assert_allclose(weight, expected, rtol=1e-5)
+
+
+@needs_two
+def test_local_workers_with_unequal_numbers_of_steps_get_an_error_each() -> None:
+    training = Training([np.ones(3, np.float32)], "local", rule=Sgd(0.1), comm=WORLD, groups=9)
+
+    def train() -> None:
+        with training:
+            for _ in training.steps(16 - 8 * (WORLD.rank % 2)):
+                training.update([np.ones(3, np.float32)])
+
+    with pytest.raises(UsageError, match="Make the same number of steps"):
+        train()
+    WORLD.Barrier()
+
+
 # ---- transports --------------------------------------------------------------------------------
 
 
@@ -336,8 +382,23 @@ def test_a_message_that_does_not_come_is_a_timeout_error(carrier: transport.Tran
     exchange = Exchange(carrier, lambda where: None)
     exchange._timeout = 0.2
     peer = (WORLD.rank + 1) % WORLD.size
-    with pytest.raises(TimeoutError, match=rf"a message of rank {peer}: it has not come"):
+    with pytest.raises(TimeoutError, match=rf"all 0 of step 0 of rank {peer}: it has not come"):
         exchange.get(peer, Key(Stage.ALL))
+
+
+@needs_two
+def test_a_long_wait_says_for_what(
+    carrier: transport.Transport, capfd: pytest.CaptureFixture[str]
+) -> None:
+    exchange = Exchange(carrier, lambda where: None)
+    exchange._timeout, exchange._warn_after = 0.7, 0.1
+    peer = (WORLD.rank + 1) % WORLD.size
+    with pytest.raises(TimeoutError):
+        exchange.get(peer, Key(Stage.GRADIENT, 3, 5))
+    lines = [line for line in capfd.readouterr().err.splitlines() if "has waited" in line]
+    assert 1 <= len(lines) <= 3  # after 0.1, 0.2 and 0.4 s
+    assert all(f"rank {WORLD.rank} has waited" in line for line in lines)
+    assert all(f"s for gradient 3 of step 5 of rank {peer}" in line for line in lines)
 
 
 @needs_two
@@ -345,7 +406,7 @@ def test_a_rank_that_is_lost_ends_the_wait(carrier: transport.Transport) -> None
     def look(where: str) -> None:
         raise PeerLost(f"{where}: rank 9 has ended")
 
-    with pytest.raises(PeerLost, match="a message of rank 0: rank 9"):
+    with pytest.raises(PeerLost, match="all 0 of step 0 of rank 0: rank 9"):
         Exchange(carrier, look).get(0, Key(Stage.ALL))
 
 

@@ -79,3 +79,22 @@ def test_a_program_may_drop_gradients_after_each_step(scheme: str) -> None:
             loss_of(model, x[step, WORLD.rank], y[step, WORLD.rank]).backward()
             training.update()
     require_equal(model, alone(steps, WORLD.size))
+
+
+@pytest.mark.parametrize("scheme", ["bsp", "ps"])
+def test_frozen_parameters_get_the_values_of_rank_zero_and_keep_them(scheme: str) -> None:
+    if WORLD.size <= SCHEMES[scheme].servers:
+        pytest.skip("no rank is left for a worker")
+    torch.manual_seed(WORLD.rank)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 20), torch.nn.Tanh(), torch.nn.Linear(20, 3))
+    model[0].requires_grad_(False)
+    frozen = WORLD.bcast(model[0].weight.numpy().copy())
+    with Training(model.parameters(), scheme, rule=Sgd(RATE), comm=WORLD) as training:
+        assert len(training.weights) == 2
+        before = model[2].weight.detach().clone()
+        for _ in training.steps(3):
+            model(torch.ones(2, 6)).sum().backward()
+            training.update()
+    assert (model[0].weight.numpy() == frozen).all()
+    if not training.is_server:
+        assert not torch.equal(model[2].weight, before)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -51,6 +54,24 @@ def test_what_was_not_sent_is_added_to_the_next_values(name: str, shape: tuple[i
         owed = compressor._states[key]["owed"].reshape(-1)
         np.testing.assert_allclose(sent[key] + owed, given[key], atol=1e-3)
         assert np.abs(owed).max() < 60
+
+
+@pytest.mark.parametrize("wrong", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("name", LOSSY)
+def test_peers_see_an_overflow_and_the_next_values_are_sent_as_the_first_ones(
+    name: str, wrong: float
+) -> None:
+    compressor = Compressor(name)
+    values = values_of((30, 20))
+    first = compressor.encode("a", values)
+    spoiled = values.copy()
+    spoiled[7, 3] = wrong
+    assert np.isnan(compressor.decode(compressor.encode("a", spoiled), values.size)).any()
+    again = compressor.encode("a", values)
+    assert again.shape == first.shape
+    assert np.isfinite(compressor.decode(again, values.size)).all()
+    if name != "randomk":  # which draws other places
+        np.testing.assert_array_equal(again, first)
 
 
 @pytest.mark.parametrize("name", LOSSY)
@@ -168,6 +189,34 @@ def test_powersgd_with_averages_gives_the_mean_of_the_ranks() -> None:
         decoded.append(one.decode(payload, matrix.size).reshape(matrix.shape))
     np.testing.assert_array_equal(decoded[0], decoded[1])
     np.testing.assert_allclose(decoded[0], np.mean(matrices, axis=0), atol=1e-3)
+
+
+def test_powersgd_recovers_on_all_ranks_from_an_overflow_on_one() -> None:
+    ranks = [Compressor("powersgd:1"), Compressor("powersgd:1")]
+    mine, theirs = values_of((6, 4), 1), values_of((6, 4), 2)
+
+    def step(first: Floats, second: Floats) -> list[Floats]:
+        """Both ranks encode in threads that meet at each average."""
+        meet, given = threading.Barrier(2, timeout=20), [first, second]
+
+        def encode(rank: int) -> Floats:
+            def mean(array: Floats) -> Floats:
+                given[rank] = array
+                meet.wait()
+                average = np.mean(given, axis=0).astype(np.float32)
+                meet.wait()
+                return average
+
+            values = (first, second)[rank]
+            return ranks[rank].decode(ranks[rank].encode("a", values, mean), values.size)
+
+        with ThreadPoolExecutor(2) as threads:
+            return list(threads.map(encode, range(2)))
+
+    before = step(mine, theirs)
+    assert np.isnan(step(np.full_like(mine, np.inf), theirs)).all()
+    for found, expected in zip(step(mine, theirs), before, strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(

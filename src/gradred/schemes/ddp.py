@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gradred.compression import Compressor
+from gradred.compression import Compressor, Floats
 from gradred.schemes.store import mean_of
 
 
@@ -25,6 +25,41 @@ class DdpCompression:
         self.compressor, self.group = Compressor(compression), group
         self.sent_bytes = 0
         """The bytes of all payloads of this rank."""
+        self._parameters: list[Any] = []  # as they first came, which is the same on all ranks
+        self._numbers: dict[int, int] = {}  # by the identity of a parameter
+        self._keys: list[tuple[int, ...]] = []  # of buckets
+        self._owed: dict[int, Floats] = {}  # of parameters between two layouts
+
+    def key(self, bucket: Any) -> tuple[int, ...]:
+        """The numbers of a bucket's parameters; what they are owed follows them to a new bucket.
+
+        DDP makes other buckets after the first step, in the order in which gradients came.
+        """
+        parameters = bucket.parameters()
+        for one in parameters:
+            if id(one) not in self._numbers:
+                self._numbers[id(one)] = len(self._parameters)
+                self._parameters.append(one)
+        key = tuple(self._numbers[id(one)] for one in parameters)
+        if key not in self._keys:
+            for other in [other for other in self._keys if set(other) & set(key)]:
+                self._keys.remove(other)
+                self._dissolve(other)
+            if any(number in self._owed for number in key):
+                self.compressor.give_owed(key, np.concatenate([self._of(one) for one in key]))
+            self._keys.append(key)
+        return key
+
+    def _dissolve(self, key: tuple[int, ...]) -> None:
+        owed = self.compressor.take_owed(key)
+        if isinstance(owed, np.ndarray):
+            ends = np.cumsum([self._parameters[number].numel() for number in key])
+            self._owed |= zip(key, np.split(owed, ends[:-1]), strict=True)
+
+    def _of(self, number: int) -> Floats:
+        """What a parameter is owed, which then belongs to its new bucket."""
+        nothing = np.zeros(self._parameters[number].numel(), np.float32)
+        return self._owed.pop(number, nothing)
 
 
 def ddp_hook(state: DdpCompression, bucket: Any) -> Any:
@@ -45,9 +80,8 @@ def ddp_hook(state: DdpCompression, bucket: Any) -> Any:
 
     buffer = bucket.buffer()
     count, size = buffer.numel(), dist.get_world_size(state.group)
-    key = bucket.index(), count  # DDP makes other buckets after the first step
     values = buffer.detach().cpu().numpy()
-    payload = torch.from_numpy(np.array(state.compressor.encode(key, values)))
+    payload = torch.from_numpy(np.array(state.compressor.encode(state.key(bucket), values)))
     state.sent_bytes += payload.numel()
     payload = payload.to(buffer.device)
     gathered = [torch.empty_like(payload) for _ in range(size)]

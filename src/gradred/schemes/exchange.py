@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Callable, Iterable
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -43,6 +44,11 @@ class Key(NamedTuple):
     clock: int = 0
     round: int = 0
 
+    def __str__(self) -> str:
+        """As messages name it, counted from 0."""
+        step = "after the last step" if self.clock < 0 else f"of step {self.clock}"
+        return f"{self.stage.name.lower()} {self.piece} {step}"
+
 
 class Message(NamedTuple):
     """A message that has arrived."""
@@ -66,6 +72,7 @@ class Exchange:
         self._look = look
         self._inbox: dict[tuple[int, Key], Message] = {}
         self._timeout: float | None = config.get("timeout")
+        self._warn_after: float = config.get("warn_after")
         self._looked = clock.now()
 
     def put(self, to: Iterable[int], key: Key, payload: Bytes, number: int = 0) -> None:
@@ -97,8 +104,22 @@ class Exchange:
             TimeoutError: the message has not come within `GRADRED_TIMEOUT`.
         """
         name = source, key
-        self._wait(lambda: name in self._inbox, f"a message of rank {source}")
+        self._wait(lambda: name in self._inbox, f"{key} of rank {source}")
         return self._inbox.pop(name)
+
+    def next(self, source: int, key: Key) -> Message:
+        """Return the oldest message of a rank; blocks and raises like `get`.
+
+        Args:
+            source: the rank.
+            key: the name that is expected, for reports.
+        """
+
+        def oldest() -> tuple[int, Key] | None:
+            return next((name for name in self._inbox if name[0] == source), None)
+
+        self._wait(lambda: oldest() is not None, f"{key} of rank {source}")
+        return self._inbox.pop(cast("tuple[int, Key]", oldest()))
 
     def any(self) -> Message:
         """Return any message; blocks and raises like `get`."""
@@ -123,6 +144,7 @@ class Exchange:
 
     def _wait(self, until: Callable[[], bool], what: str) -> None:
         nap, begin = _FIRST_NAP, clock.now()
+        report_after = self._warn_after
         while True:
             came = self._progress()
             self._look_now_and_then(what)
@@ -133,9 +155,15 @@ class Exchange:
                 continue
             self.transport.idle(nap)
             nap = min(2 * nap, _LONGEST_NAP)
-            if self._timeout is not None and clock.now() - begin > self._timeout:
+            waited = clock.now() - begin
+            if self._timeout is not None and waited > self._timeout:
                 found = f"it has not come within {self._timeout:g} s"
-                raise errors.TimeoutError(explain(what, found, "See what the other ranks do"))
+                remedy = "See what the other ranks do: gradred ps"
+                raise errors.TimeoutError(explain(what, found, remedy))
+            if waited > report_after:
+                report_after *= 2
+                text = f"gradred: rank {self.transport.rank} has waited {waited:.0f} s for {what}"
+                print(f"{text}; `gradred ps` shows where each rank is", file=sys.stderr, flush=True)
 
     def _look_now_and_then(self, what: str) -> None:
         """Look for lost ranks, also while messages of the others keep coming."""

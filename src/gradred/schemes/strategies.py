@@ -17,6 +17,7 @@ from gradred import schedules
 from gradred.calls.nonblocking import iallreduce
 from gradred.comm import Comm
 from gradred.compression import Bytes, Compressor, Floats
+from gradred.errors import UsageError, explain
 from gradred.named import NamedOperations
 from gradred.schemes.exchange import Exchange, Key, Stage
 from gradred.schemes.layout import Bucket, Layout
@@ -68,6 +69,8 @@ class Strategy:
 
     version = 0
     """The number of gradients that the parameters contain, of a parameter server."""
+    starts_in_order = False
+    """Whether buckets must start in the same order on all workers."""
 
     def __init__(self, member: Member) -> None:
         self.member = member
@@ -140,6 +143,8 @@ class ByAllreduce(Strategy):
     def __init__(self, member: Member) -> None:
         super().__init__(member)
         self._in_flight: dict[int, Any] = {}
+        # Non-blocking operations without names meet in the order of their calls.
+        self.starts_in_order = bool(member.options.plan)
 
     def start(self, number: int, bucket: Bucket, clock: int, priority: int) -> None:
         """Start the operation of a bucket; with compression the gathering of what ranks send."""
@@ -155,7 +160,7 @@ class ByAllreduce(Strategy):
             self._in_flight[number] = _average(member.operations, f"{number}", values, priority)
         elif not member.compressor.codec.averages:
             payload = self.encoded(number, _shaped(member.layout, bucket, values))
-            self._in_flight[number] = payload, _gather(member.operations, f"{number}", payload)
+            self._in_flight[number] = _gather(member.operations, f"{number}", payload, priority)
 
     def finish(self, number: int, bucket: Bucket, clock: int) -> None:
         """Wait for it, and make the step."""
@@ -166,7 +171,7 @@ class ByAllreduce(Strategy):
         elif member.compressor.text == "none":
             self._in_flight.pop(number).wait()
         else:
-            _, request = self._in_flight.pop(number)
+            request = self._in_flight.pop(number)
             request.wait()
             payloads = np.split(request.outputs[0], len(member.workers))
             decoded = [member.compressor.decode(one, values.size) for one in payloads]
@@ -195,9 +200,11 @@ def _average(operations: NamedOperations, name: str, values: Floats, priority: i
     return operations.submit("allreduce", name, described, op="avg", held=values, priority=priority)
 
 
-def _gather(operations: NamedOperations, name: str, payload: Bytes) -> Any:
+def _gather(operations: NamedOperations, name: str, payload: Bytes, priority: int) -> Any:
     described = [(payload.ctypes.data, 0, "uint8", payload.shape)]
-    return operations.submit("allgather", f"gather {name}", described, held=payload)
+    return operations.submit(
+        "allgather", f"gather {name}", described, held=payload, priority=priority
+    )
 
 
 def _shaped(layout: Layout, bucket: Bucket, values: Floats) -> Floats:
@@ -372,13 +379,21 @@ class Locally(Strategy):
         self.given_bytes += member.weights.nbytes
         member.messages.put(others, key, member.weights.view(np.uint8))
         member.weights[:] = mean_of(
-            [
-                member.weights
-                if one == member.rank
-                else member.messages.get(one, key).payload.view(np.float32)
-                for one in group
-            ]
+            [member.weights if one == member.rank else self._weights_of(one, key) for one in group]
         )
+
+    def _weights_of(self, worker: int, key: Key) -> Floats:
+        """What a worker has put for this average; its messages come in the order of its steps."""
+        message = self.member.messages.next(worker, key)
+        if message.key != key:
+            where = {
+                one: "its end" if one.clock < 0 else f"step {one.clock}"
+                for one in (key, message.key)
+            }
+            found = f"worker {worker} is at {where[message.key]}, and this one at {where[key]}"
+            remedy = "Make the same number of steps on all workers"
+            raise UsageError(explain("an average of parameters", found, remedy))
+        return message.payload.view(np.float32)
 
 
 STRATEGIES: dict[str, type[Strategy]] = {

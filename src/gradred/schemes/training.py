@@ -33,7 +33,8 @@ class Training:
     and gives no step. All ranks start with the parameters of rank 0.
 
     For a PyTorch model pass `model.parameters()`. `backward()` then starts to exchange each
-    gradient when it is ready. Tensors are float32 in host memory.
+    gradient when it is ready. Tensors are float32 in host memory. Parameters that require no
+    gradient get rank 0's values, and are left out of everything else.
 
     A NumPy model computes its gradients into `training.gradients`, or passes them to `update`.
 
@@ -72,15 +73,17 @@ class Training:
         self.options = Options(scheme=scheme, **options)
         self._comm = Comm(MPI.COMM_WORLD if comm is None else comm)
         given = list(parameters)
-        self._arrays, self.layout = self._agree(given, rule)
-        self._given, self.is_torch = given, any(map(_is_tensor, given))
+        self._given = [one for one in given if getattr(one, "requires_grad", True)]
+        frozen = [one for one in given if not getattr(one, "requires_grad", True)]
+        self._arrays, self.layout, frozen_arrays = self._agree(self._given, frozen, rule)
+        self.is_torch = any(map(_is_tensor, given))
         count, servers = self.layout.count, self.options.server_ranks
         workers = self._comm.size - servers
         self.workers, self.servers = range(workers), range(workers, self._comm.size)
         self._weights, self._gradient, self._velocity = np.zeros((3, count), np.float32)
         self.weights, self.gradients = self._views(self._weights), self._views(self._gradient)
         """The parameters and the gradients of this worker, as parts of one vector each."""
-        self._begin_with_rank_zeros()
+        self._begin_with_rank_zeros(frozen_arrays)
         operations = NamedOperations(self._comm, most_fused_bytes=0)
         self._operations = operations
         self.exchange: Exchange | None = None
@@ -99,7 +102,8 @@ class Training:
         """The steps that this worker has made."""
         self._missing = [set(bucket.tensors) for bucket in self.layout.buckets]
         self._queue: list[tuple[int, int]] = []  # urgency and number of buckets to be started
-        self._in_flight: list[int] = []  # buckets in the order in which they were started
+        self._in_flight: list[int] = []  # buckets
+        self._started = 0  # buckets of this step
         self._hooks = self._bind() if self.is_torch and not self.is_server else []
         self._open, self._updating, self._served = True, False, False
 
@@ -127,7 +131,7 @@ class Training:
         """The numbers of a worker's steps. On a server it blocks until all workers are done.
 
         Args:
-            number: the steps, the same on all workers of a synchronous scheme.
+            number: the steps, the same on all workers; only those of `ssp` and `asp` may differ.
 
         Raises:
             PeerLost: a rank has ended.
@@ -225,18 +229,25 @@ class Training:
 
     # ---- making one ------------------------------------------------------------------------------
 
-    def _agree(self, given: list[Any], rule: Sgd) -> tuple[list[Floats], Layout]:
-        """Check everything on all ranks; each raises if another one does."""
+    def _agree(
+        self, given: list[Any], frozen: list[Any], rule: Sgd
+    ) -> tuple[list[Floats], Layout, list[Floats]]:
+        """Check everything on all ranks; each raises if another one does.
+
+        Returns the arrays to be trained, their layout, and the frozen arrays.
+        """
         refusal: UsageError | None = None
         arrays: list[Floats] = []
+        fixed: list[Floats] = []
         try:
             self.options.check()
-            arrays = [_array(one) for one in given]
+            arrays, fixed = ([_array(one) for one in some] for some in (given, frozen))
             count = sum(array.size for array in arrays)
             self._check_ranks(count)
         except UsageError as error:
             refusal = error
-        text = repr((self.options, rule, [array.shape for array in arrays]))
+        shapes = [[array.shape for array in some] for some in (arrays, fixed)]
+        text = repr((self.options, rule, shapes))
         digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         everyone = self._comm.allgather((refusal and str(refusal), digest))
         if refusal is not None:
@@ -248,9 +259,9 @@ class Training:
                 found = f"rank {rank} has other options or parameters than rank 0"
                 raise UsageError(explain("Training", found, "Pass the same on all ranks"))
         options = self.options
-        shapes = [array.shape for array in arrays]
         servers = max(1, options.server_ranks)
-        return arrays, Layout(shapes, options.aggregate, options.merge_bytes, servers)
+        layout = Layout(shapes[0], options.aggregate, options.merge_bytes, servers)
+        return arrays, layout, fixed
 
     def _check_ranks(self, count: int) -> None:
         servers, size = self.options.server_ranks, self._comm.size
@@ -268,7 +279,11 @@ class Training:
             for where, shape in zip(places, self.layout.shapes, strict=True)
         ]
 
-    def _begin_with_rank_zeros(self) -> None:
+    def _begin_with_rank_zeros(self, frozen: list[Floats]) -> None:
+        for array in frozen:
+            same = np.ascontiguousarray(array)
+            self._comm.Bcast(same)
+            np.copyto(array, same)
         for view, array in zip(self.weights, self._arrays, strict=True):
             np.copyto(view, array)
         self._comm.Bcast(self._weights)
@@ -306,7 +321,11 @@ class Training:
 
     def _start(self, most: int) -> None:
         while self._queue and len(self._in_flight) < most:
-            urgency, number = heapq.heappop(self._queue)
+            urgency, number = self._queue[0]
+            if self._strategy.starts_in_order and number != self._started:
+                return
+            heapq.heappop(self._queue)
+            self._started += 1
             self._in_flight.append(number)
             bucket = self.layout.buckets[number]
             self._strategy.start(number, bucket, self.clock, -urgency)
@@ -328,7 +347,8 @@ class Training:
                 parameter.grad = None
 
     def _finish_all(self) -> None:
-        for number in list(self._in_flight):
+        # In the order of the buckets, as on all workers: some wait for peers within a bucket.
+        for number in sorted(self._in_flight):
             self._finish_one(number)
         self._end_if_complete()
 
@@ -339,6 +359,7 @@ class Training:
         if self._strategy.end_step(self.clock):
             self._to_model(range(len(self._arrays)))
         self.clock += 1
+        self._started = 0
         self._missing = [set(bucket.tensors) for bucket in self.layout.buckets]
 
     def _to_model(self, tensors: range) -> None:
