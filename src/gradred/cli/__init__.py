@@ -31,6 +31,7 @@ COMMANDS = {
     "explain": "which plan serves a call, why, and how long it takes",
     "simulate": "predict allreduce and training on clusters that need not be here",
     "schemes": "train a small network by parameter servers, allreduce and others, and compare",
+    "train": "measure data-parallel training by a fixed protocol, beside its peers, and report it",
     "info": "what gradred finds here, and each setting with its source",
     "doctor": "check MPI, host, network and GPU, and say how to mend what is wrong",
 }

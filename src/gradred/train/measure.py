@@ -1,0 +1,143 @@
+"""One repeat: each peer in turn makes its steps, and is measured and checked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from gradred.train import use
+from gradred.train.checks import Checker
+from gradred.train.framework import Cell, Peer, Session, Trial, Workload
+from gradred.train.settings import Protocol
+
+_LOOKS_EVERY = 0.005  # seconds between two looks of a rank without a part
+_PERCENTILES = (50, 90, 99)
+
+Block = dict[str, Any]
+Progress = Callable[[str, int], None]
+"""Called with a peer's name and the steps it has made."""
+
+
+class Ranks(NamedTuple):
+    """The ranks of a job, and what measures on this one."""
+
+    comm: Any
+    """gradred's communicator: its ranks sleep while they wait."""
+    meter: use.Meter
+
+    def together(self) -> None:
+        """Wait for all ranks."""
+        self.comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+
+    def patiently(self) -> None:
+        """Wait for all ranks, perhaps for minutes, and use no core meanwhile."""
+        request = MPI.COMM_WORLD.Ibarrier()
+        while not request.Test():
+            time.sleep(_LOOKS_EVERY)
+
+
+class Plan(NamedTuple):
+    """What a repeat measures."""
+
+    cell: Cell
+    peers: dict[str, Peer]
+    protocol: Protocol
+
+
+def repeat(
+    workload: Workload, plan: Plan, number: int, ranks: Ranks, progress: Progress
+) -> dict[str, Block]:
+    """Measure all peers once, each from the same first parameters. Collective.
+
+    Args:
+        workload: of the cell.
+        plan: what is measured.
+        number: of the repeat, from 0; each begins with another peer.
+        ranks: of the job.
+        progress: is told of steps.
+
+    Returns:
+        By peer its times, use and checks; the same on all ranks but for checks of rank 0.
+    """
+    names = list(plan.peers)
+    start = number % len(names)
+    order = names[start:] + names[:start]
+    checker = Checker(ranks.comm, workload.first(), plan.cell.precision)
+    blocks = {}
+    for name in order:
+        peer = plan.peers[name]
+        takes_part = peer.everyone or ranks.comm.rank == 0
+        trial = workload.start(name) if takes_part else None
+        told = _Told(progress, name)
+        mine = None if trial is None else _steps(trial, peer, plan.protocol, ranks, told)
+        ranks.patiently()
+        blocks[name] = summary(ranks.comm.allgather(mine), plan.cell.batch)
+        if trial is not None and peer.exchanges:
+            blocks[name]["check"] = checker.check(peer, trial.parameters())
+        if trial is not None:
+            trial.close()
+    return {name: blocks[name] for name in names}
+
+
+class _Told:
+    """Counts the steps of a peer, and tells about once in a while."""
+
+    def __init__(self, progress: Progress, name: str) -> None:
+        self._progress, self._name, self._steps = progress, name, 0
+
+    def step(self) -> None:
+        self._steps += 1
+        self._progress(self._name, self._steps)
+
+
+class Mine(NamedTuple):
+    """What one rank measured: the times at which its steps ended, from the start, its use, loss."""
+
+    ends: list[float]
+    use: dict[str, Any]
+    loss: float
+
+
+def _steps(trial: Trial, peer: Peer, protocol: Protocol, ranks: Ranks, told: _Told) -> Mine:
+    for _ in range(protocol.skip):
+        trial.step()
+        told.step()
+    trial.stamps()  # waits for the device
+    if peer.everyone:
+        ranks.together()
+    ranks.meter.begin()
+    trial.stamp()
+    for _ in range(protocol.steps):
+        trial.step()
+        trial.stamp()
+        told.step()
+    begin, *ends = trial.stamps()
+    used = ranks.meter.end()
+    return Mine([one - begin for one in ends], used, trial.loss())
+
+
+def summary(found: Sequence[Mine | None], batch: int) -> Block:
+    """Throughput and latency of a block of steps.
+
+    The time of a block is that of the slowest rank; so is the time of each step.
+
+    Args:
+        found: by rank; None for those without a part.
+        batch: samples of each rank in a step.
+    """
+    taken = [one for one in found if one is not None]
+    ends = np.array([one.ends for one in taken])
+    seconds, steps = float(ends[:, -1].max()), ends.shape[1]
+    each = np.diff(ends, axis=1, prepend=0.0).max(axis=0)
+    tails = np.percentile(1e3 * each, _PERCENTILES)
+    return {
+        "samples_per_s": len(taken) * batch * steps / seconds,
+        "step_ms": 1e3 * seconds / steps,
+        **{f"p{p}_ms": float(tail) for p, tail in zip(_PERCENTILES, tails, strict=True)},
+        "loss": float(np.mean([one.loss for one in taken])),
+        "use": use.together([{} if one is None else one.use for one in found]),
+    }

@@ -1,0 +1,75 @@
+"""PyTorch on one rank: its groups, its device and the settings that matter to speed."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import gradred.torch as horovod
+from gradred.train.framework import Cell, Workload
+from gradred.train.pytorch.table import BUILDERS
+from gradred.train.pytorch.trial import Place
+from gradred.train.pytorch.workload import TorchWorkload
+
+
+class Torch:
+    """A session. Collective.
+
+    Args:
+        world: communicator of all ranks.
+        device: `cpu` or `cuda`; ranks of a host use its CUDA devices in turn.
+    """
+
+    def __init__(self, world: Any, device: str) -> None:
+        horovod.init()
+        dist.init_process_group("gradred")
+        self._place = Place(
+            world=world,
+            device=_device(device, horovod.local_rank()),
+            groups={"gradred": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")},
+        )
+        if device == "cuda":
+            torch.cuda.set_device(self._place.device)
+
+    def versions(self) -> dict[str, str]:
+        """PyTorch's version, its libraries, threads of a rank."""
+        build = [line.strip(" -") for line in torch.__config__.show().splitlines()]
+        libraries = [line for line in build if "DNN" in line and line.startswith("Intel")]
+        return {
+            "torch": torch.__version__,
+            "torch_libraries": "; ".join(libraries),
+            "torch_cpu": torch.backends.cpu.get_cpu_capability(),
+            "torch_threads": str(torch.get_num_threads()),
+            "omp_num_threads": os.environ.get("OMP_NUM_THREADS", "not set"),
+            "cuda": str(torch.version.cuda or "not built in"),
+        }
+
+    def devices(self) -> list[str]:
+        """The CUDA device."""
+        is_cuda = self._place.device.type == "cuda"
+        return [torch.cuda.get_device_name(self._place.device)] if is_cuda else []
+
+    def why_not(self, peer: str) -> str:
+        """Every peer serves every number of ranks."""
+        return ""
+
+    def open(self, cell: Cell) -> Workload:
+        """Make the model with the same seed on every rank, and a batch of this rank's own."""
+        torch.manual_seed(1)
+        module, name = BUILDERS[cell.model]
+        network = getattr(importlib.import_module(f"gradred.train.pytorch.models.{module}"), name)
+        return TorchWorkload(network(cell.size), cell, self._place)
+
+    def close(self) -> None:
+        """Leave the groups."""
+        dist.destroy_process_group()
+
+
+def _device(kind: str, local_rank: int) -> torch.device:
+    if kind == "cuda":
+        return torch.device("cuda", local_rank % torch.cuda.device_count())
+    return torch.device("cpu")

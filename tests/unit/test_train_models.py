@@ -1,0 +1,121 @@
+"""The networks of `gradred train`: their sizes are those published, and each of them learns."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradred.simulate import networks
+from gradred.train.framework import Size
+from gradred.train.pytorch.table import BUILDERS, MODELS
+
+torch = pytest.importorskip("torch")
+
+SMALL = Size(scale=0.125, image=64, sequence=16, layers=1)
+PUBLISHED = {
+    "resnet50": 25_557_032,
+    "vgg16": 138_357_544,
+    "alexnet": 61_100_840,
+    "googlenet": 13_004_888,
+    "gpt2": 124_439_808,
+}
+# The lists of tensors that the simulator has of the same networks; BERT's is of the encoder alone.
+LISTED = {
+    "resnet50": "resnet50",
+    "vgg16": "vgg16",
+    "alexnet": "alexnet",
+    "googlenet": "googlenet_bn_aux",
+    "bert-base": "bert_base",
+    "gpt2": "gpt2_small",
+}
+
+
+def network(name: str, size: Size) -> Any:
+    module, of = BUILDERS[name]
+    return getattr(importlib.import_module(f"gradred.train.pytorch.models.{module}"), of)(size)
+
+
+def published(name: str) -> Any:
+    with torch.device("meta"):  # counts need no memory
+        return network(name, Size())
+
+
+def count(module: Any) -> int:
+    return sum(one.numel() for one in module.parameters())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_are_those_of_the_table(name: str) -> None:
+    assert count(published(name)) == MODELS[name].parameters
+
+
+def test_parameters_are_those_published() -> None:
+    assert {name: MODELS[name].parameters for name in PUBLISHED} == PUBLISHED
+    without_heads = published("googlenet")
+    del without_heads.heads
+    assert count(without_heads) == 6_624_904
+    assert count(published("bert-base").encoder) == 109_482_240
+    assert count(published("face").backbone) == 43_590_848
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_tensors_are_those_that_the_simulator_knows(name: str) -> None:
+    made = published(name)
+    if name == "bert-base":
+        made = made.encoder
+    table = json.loads(Path(networks.__file__).with_name("data").joinpath("models.json").read_text())
+    elements = Counter(one.numel() for one in made.parameters())
+    if name == "gpt2":  # three matrices of attention here, one there
+        elements = Counter(merged(elements))
+    assert elements == Counter(table["models"][LISTED[name]]["elements"])
+
+
+def merged(elements: Counter[int]) -> list[int]:
+    """Query, key and value as one tensor; they and the output have the same number of elements."""
+    layers, width = 12, 768
+    found = elements - Counter({width * width: 3 * layers, width: 3 * layers})
+    return [*(found + Counter({3 * width * width: layers, 3 * width: layers})).elements()]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_network_learns_its_batch_and_reaches_every_parameter(name: str) -> None:
+    torch.manual_seed(1)
+    made = network(name, SMALL)
+    assert count(made) < MODELS[name].parameters / 4
+    inputs, targets = made.sample(4, torch.Generator().manual_seed(2))
+    optimizer = torch.optim.SGD(made.parameters(), lr=0.001, momentum=0.9)
+    made.eval()  # without dropout, so that losses can be compared
+    losses = []
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss = made.loss(made(*inputs), targets)
+        loss.backward()
+        assert all(one.grad is not None for one in made.parameters())
+        optimizer.step()
+        losses.append(float(loss))
+    assert losses[-1] < losses[0], losses
+
+
+def test_a_size_changes_only_what_a_model_reads() -> None:
+    assert MODELS["vgg16"].reduction(SMALL) == "scale 0.125, image 64"
+    assert MODELS["gpt2"].reduction(SMALL) == "scale 0.125, sequence 16, layers 1"
+    assert MODELS["gpt2"].reduction(Size(image=64)) == ""
+
+
+def test_margin_lowers_the_score_of_the_right_person_alone() -> None:
+    torch.manual_seed(1)
+    made = network("face", SMALL).eval()
+    (images, people), _ = made.sample(4, torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        scores, others = made(images, people), made(images, (people + 1) % made.people)
+    rows = torch.arange(4)
+    assert (scores[rows, people] < others[rows, people]).all()
+    scores[rows, people] = others[rows, people] = 0
+    other = (people + 1) % made.people
+    scores[rows, other] = others[rows, other] = 0
+    assert torch.equal(scores, others)
