@@ -128,7 +128,7 @@ def doctests() -> bool:
     options = ["--doctest-modules", "--import-mode=importlib", "-q", "src/gradred"]
     # These modules need PyTorch, JAX or TensorFlow, and have no examples that can run.
     names = ["bench/gloo.py", "horovod_path", "jax", "keras", "tensorflow", "torch"]
-    names += ["torch_distributed", "torch_tensors.py", "torchft.py"]
+    names += ["torch_distributed", "torch_tensors.py", "torchft.py", "train/pytorch"]
     options += [f"--ignore=src/gradred/{name}" for name in names]
     return run(python_of(MPICH), "-m", "pytest", *options)
 

@@ -36,6 +36,7 @@ COMMANDS = {
     "explain": f"{_IN_JOBS}explain.py"
     "::test_small_job_on_this_host_measures_what_is_explained[False]",
     "schemes": f"{_IN_JOBS}schemes.py::test_every_scheme_learns_on_both_transports_and_has_its_row",
+    "train": f"{_IN_JOBS}train.py::test_peers_are_measured_checked_and_reported_in_one_run",
     "doctor": f"{_IN_JOBS}doctor.py::test_job_of_this_host_reports_what_every_check_reads[False]",
     "profile": f"{_IN_JOBS}profile.py::test_table_is_printed_once_by_rank_0_with_the_share_last",
     "without an MPI": f"{_IN_JOBS}without_mpi.py"
@@ -46,6 +47,8 @@ COMMANDS = {
 FRONT_ENDS = {
     "torch.distributed": f"{_IN_JOBS}torchrun.py::test_examples_learn[ddp.py]",
     "Horovod": f"{_IN_JOBS}torch_examples.py::test_examples_learn[horovod_digits.py]",
+    "train": f"{_IN_JOBS}torch_train.py::test_all_peers_train_a_residual_network_alike",
+    "models of train": "tests/unit/test_train_models.py::test_parameters_are_those_published",
     "streams of a GPU": f"{_IN_JOBS}torch_streams.py::test_streams_that_come_late[some]",
     "elastic": f"{_IN_JOBS}elastic.py::test_lost_ranks_are_replaced",
 }

@@ -1,7 +1,7 @@
-"""Write the tables of docs/measured.md from benchmarks/results/; `--check` only compares.
+"""Write the tables of measured.md and train.md in docs/ from benchmarks/results/.
 
-The page shows, for each MPI and number of ranks and hosts, the newest record that
-benchmarks/allreduce.py wrote, with a link to it. A table has a few sizes. Below it stands each
+`--check` only compares. docs/measured.md shows, for each MPI and number of ranks and hosts, the
+newest record that benchmarks/allreduce.py wrote, with a link to it. A table has a few sizes. Below it stands each
 size at which gradred took longer by more than 2 %, with the ratio. Where the ranks' cores were near
 each other in some rounds and far in others, each placement has its row. Where one record of a day
 has near cores and another one far cores, the page shows the newest of each.
@@ -16,6 +16,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import train_tables
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -226,6 +228,7 @@ def below_docs(text: str) -> str:
 # For each page, what stands behind the begin mark of each name.
 PAGES: dict[str, dict[str, Callable[[Path], str]]] = {
     "docs/measured.md": {"one host": one_host, "several hosts": several_hosts},
+    "docs/train.md": {"train": train_tables.printed, "train, all": train_tables.page},
 }
 
 

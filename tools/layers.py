@@ -80,10 +80,11 @@ PYTHON_LAYERS: dict[str, list[str]] = {
     "keras": ["tensorflow"],
     "torch_distributed": ["memory", "torch_tensors", "without_mpi"],
     "torchft": ["torch_distributed"],
-    "horovod_path": ["cli", "keras", "torch"],
+    "horovod_path": ["cli", "keras"],
     "simulate": ["_util", "schedules"],
     "schemes": ["bench", "compression", "named"],
-    "cli": ["doctor", "horovod", "schemes", "simulate"],
+    "train": ["bench", "simulate", "torch"],
+    "cli": ["doctor", "schemes", "train"],
     "__main__": ["cli"],
 }
 

@@ -37,7 +37,7 @@ IN_THE_SWEEP = ("test_run_command.py", "test_ends.py", "test_endurance.py")
 ELASTIC = ("tests/jobs/test_elastic.py", "tests/jobs/test_elastic_last_commit.py")
 WITH_TORCH = tuple(
     f"tests/jobs/test_torch{name}.py"
-    for name in ("_examples", "run", "_failures", "_trained_by", "_streams", "_stand_in")
+    for name in ("_examples", "run", "_failures", "_trained_by", "_streams", "_stand_in", "_train")
 )
 WITH_DEVICES = "tests/jobs/test_device.py"
 OF_TORCHFT = "tests/jobs/test_torchft.py"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from mpi4py import MPI
@@ -103,11 +103,11 @@ class Session:
 
 
 class Numpy:
-    models = {
+    models: ClassVar = {
         name: Model(f"{name} linear model", "rows", 1000, 8, ("scale",))
         for name in ("first", "second")
     }
-    peers = {
+    peers: ClassVar = {
         "single": Peer("one process", exchanges=False, everyone=False),
         "compute": Peer("without exchange", exchanges=False),
         "gradred": Peer("gradred's allreduce", by_gradred=True, bucket_bytes=1 << 20),

@@ -39,7 +39,9 @@ def require_right(record: dict[str, Any]) -> None:
     for row in record["rows"]:
         assert [*row["summary"]] == [*PEERS]
         for one in row["repeats"]:
-            checks = {peer: found["check"] for peer, found in one["peers"].items() if "check" in found}
+            checks = {
+                peer: found["check"] for peer, found in one["peers"].items() if "check" in found
+            }
             assert [*checks] == EXCHANGING
             assert all(check["right"] for check in checks.values()), checks
             assert all(check["rank_difference"] == 0 for check in checks.values()), checks
@@ -61,9 +63,7 @@ def test_all_peers_train_a_residual_network_alike(tmp_path: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_all_peers_train_every_network_alike_in_both_precisions(
-    tmp_path: Path, ranks: int
-) -> None:
+def test_all_peers_train_every_network_alike_in_both_precisions(tmp_path: Path, ranks: int) -> None:
     words = ("--quick", "-np", str(ranks), "--scale", "0.125", "--precision", "fp32,bf16")
     record = train(tmp_path, *words, "--steps", "4", "--repeats", "1", "--batch", "4", **LEAN)
     assert len(record["rows"]) == 2 * len(MODELS)

@@ -69,6 +69,14 @@ def test_tables_of_schemes_load_no_mpi_and_no_framework() -> None:
     assert not found["libmpi"]
 
 
+def test_tables_of_training_load_no_mpi_and_no_framework() -> None:
+    program = MPI_FREE.replace("import gradred\n", "import gradred.train.run, gradred.cli.train\n")
+    found = run_fresh(program + "gradred.train.framework.find('pytorch').models\n")
+    assert "mpi4py.MPI" not in found["modules"]
+    assert "torch" not in found["modules"]
+    assert not found["libmpi"]
+
+
 @pytest.mark.full  # it also measures the machine
 def test_import_takes_at_most_30_ms_beyond_numpy() -> None:
     # The shortest of several runs, because other activity of the machine only adds time. The first

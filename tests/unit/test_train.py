@@ -1,4 +1,4 @@
-"""`gradred train` without ranks: its matrix, record, checks, simulation, report and progress bar."""
+"""`gradred train` without ranks: matrix, record, checks, simulation, report and progress bar."""
 
 from __future__ import annotations
 
@@ -152,7 +152,9 @@ def test_other_arguments_machines_and_versions_do_not_continue_a_run(tmp_path: P
     path, asked = tmp_path / "results.json", settings()
     record = measured(path, asked)
     record.write()
-    with pytest.raises(UsageError, match=r"its run had batches \[\], and this is \[4\]\. .*--fresh"):
+    with pytest.raises(
+        UsageError, match=r"its run had batches \[\], and this is \[4\]\. .*--fresh"
+    ):
         Record.of(path, dataclasses.replace(asked, batches=(4,)))
     for part, name in (("machine", "cpu"), ("versions", "torch")):
         other = job_facts(2)

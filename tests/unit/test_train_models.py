@@ -68,7 +68,9 @@ def test_tensors_are_those_that_the_simulator_knows(name: str) -> None:
     made = published(name)
     if name == "bert-base":
         made = made.encoder
-    table = json.loads(Path(networks.__file__).with_name("data").joinpath("models.json").read_text())
+    table = json.loads(
+        Path(networks.__file__).with_name("data").joinpath("models.json").read_text()
+    )
     elements = Counter(one.numel() for one in made.parameters())
     if name == "gpt2":  # three matrices of attention here, one there
         elements = Counter(merged(elements))

@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from gradred.train import use
 from gradred.train.checks import Checker
-from gradred.train.framework import Cell, Peer, Session, Trial, Workload
+from gradred.train.framework import Cell, Peer, Trial, Workload
 from gradred.train.settings import Protocol
 
 _LOOKS_EVERY = 0.005  # seconds between two looks of a rank without a part

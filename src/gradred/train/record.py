@@ -1,13 +1,13 @@
 """The record of a run (`results.json`), which is also the state from which it continues.
 
-    schema      "gradred-train/1"
-    complete    whether all of the matrix is measured
-    date        of the last change
-    arguments   what was asked for (`Settings`)
-    units       of each model
-    jobs        by number of ranks: hosts, machine, versions, topology, times of an allreduce
-    rows        one per cell and number of ranks: the model, `repeats`, and per peer a `summary`
-    simulated   what the simulator says of other numbers of hosts, and its error
+schema      "gradred-train/1"
+complete    whether all of the matrix is measured
+date        of the last change
+arguments   what was asked for (`Settings`)
+units       of each model
+jobs        by number of ranks: hosts, machine, versions, topology, times of an allreduce
+rows        one per cell and number of ranks: the model, `repeats`, and per peer a `summary`
+simulated   what the simulator says of other numbers of hosts, and its error
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ class Record:
         before = self.values["arguments"]
         for name, value in arguments.items():
             if before.get(name) != value:
-                found = f"its run had {name} {_short(before.get(name))}, and this is {_short(value)}"
+                found = (
+                    f"its run had {name} {_short(before.get(name))}, and this is {_short(value)}"
+                )
                 remedy = "Ask for the same, name another folder with --out, or add --fresh"
                 raise UsageError(explain(str(self.path), found, remedy))
 

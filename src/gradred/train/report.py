@@ -41,6 +41,12 @@ def write(record: Record, settings: Settings, folder: Path) -> list[Path]:
     return found
 
 
+def other_cores(record: Record) -> float:
+    """Cores that other programs used, at most: of a peer's mean over the repeats."""
+    uses = [one["use"] for row in record["rows"] for one in row["summary"].values()]
+    return max(float(use.get("other_cores", 0.0)) for use in uses)
+
+
 def _title(record: Record, settings: Settings) -> str:
     cpu = next(iter(record["jobs"].values()))["machine"]["cpu"]
     return f"Data-parallel training with {settings.framework} on {cpu}"
@@ -51,8 +57,9 @@ def _opening(record: Record, settings: Settings) -> list[Block]:
     lines = [
         f"Measured by `gradred train`; last change {record['date']}. Each result is the median of "
         f"repeats ({protocol.repeats}), each the mean of {protocol.steps} steps after "
-        f"{protocol.skip} that do not count. All peers ran in turn in the same jobs. The batch of a rank stays the same "
-        "on more ranks (weak scaling). Data are synthetic, and nothing is loaded from disks.",
+        f"{protocol.skip} that do not count. All peers ran in turn in the same jobs. The batch of a "
+        "rank stays the same on more ranks (weak scaling). Data are synthetic, and nothing is loaded "
+        "from disks.",
     ]
     reduced = {row["reduced"]: None for row in record["rows"] if row["reduced"]}
     if reduced:
@@ -60,11 +67,7 @@ def _opening(record: Record, settings: Settings) -> list[Block]:
             f"**The models are reduced** ({'; '.join(reduced)}): their results say nothing of the "
             "published ones."
         )
-    others = max(
-        one["use"].get("other_cores", 0.0)
-        for row in record["rows"]
-        for one in row["summary"].values()
-    )
+    others = other_cores(record)
     if others > _BUSY:
         lines.append(
             f"**The machine was busy**: other programs used up to {others:.1f} cores at the same "
@@ -194,9 +197,9 @@ def _checks(record: Record) -> list[Block]:
                 rows.append([table.short_text(row), peer, *cells, table.verdict(summary)])
     limits = ", ".join(f"{name} {value:g}" for name, value in checks.LIMITS.items())
     about = (
-        "At the end of its steps each peer's parameters are compared with those of other ranks, and "
-        "with those of the repeat's first peer: the norm of the difference, over the norm of what "
-        f"training has changed. Ranks of gradred's peers must have the same bits (0). Limits of "
+        "At the end of its steps each peer's parameters are compared with those of other ranks, "
+        "and with those of the repeat's first peer: the norm of the difference, over the norm of "
+        f"what training has changed. Ranks of gradred's peers must have the same bits (0). Limits of "
         f"everything else: {limits}."
     )
     titles = ["cell", "peer", "between ranks", "between peers", "check"]

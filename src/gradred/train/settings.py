@@ -48,8 +48,8 @@ class Settings:
     precisions: tuple[Literal["fp32", "bf16"], ...] = ("fp32",)
     compiled: tuple[bool, ...] = (False,)
     device: str = "cpu"
-    size: Size = Size()
-    protocol: Protocol = Protocol()
+    size: Size = Size()  # noqa: RUF009 (it is frozen)
+    protocol: Protocol = Protocol()  # noqa: RUF009
     hosts: str = ""
     """On which hosts, as the user gave it."""
     simulated_hosts: tuple[int, ...] = ()
@@ -90,7 +90,7 @@ class Settings:
     def from_record(cls, values: dict[str, Any]) -> Settings:
         """What `record` has written."""
         names = {one.name for one in dataclasses.fields(cls)} - {"size", "protocol"}
-        plain = {
+        plain: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in values.items()
             if name in names

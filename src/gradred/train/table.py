@@ -63,8 +63,8 @@ def heading(
     """The lines before the first cell of a job."""
     job, protocol = record["jobs"][str(ranks)], settings.protocol
     lines = [
-        f"# gradred train v{__version__}: {settings.framework}, {settings.device}, {ranks} ranks on "
-        f"{job['hosts']} host{'s' * (job['hosts'] > 1)}",
+        f"# gradred train v{__version__}: {settings.framework}, {settings.device}, "
+        f"{ranks_text(ranks)} on {job['hosts']} host{'s' * (job['hosts'] > 1)}",
         f"# skip {protocol.skip} steps, average {protocol.steps}, repeat {protocol.repeats} times: "
         "medians, and the spread of the throughput",
     ]
@@ -83,14 +83,19 @@ def lines(row: dict[str, Any]) -> str:
 
 
 def cell_text(row: dict[str, Any]) -> str:
-    """`resnet50 (scale 0.25), batch 8 x 2 ranks, fp32, 1.6 million parameters`."""
+    """`resnet50 (scale 0.25), batch 8 x 2 ranks, fp32, 1,993,976 parameters`."""
     cell = row["cell"]
     reduced = f" ({row['reduced']})" if row["reduced"] else ""
     compiled = ", compiled" if cell["compiled"] else ""
     return (
-        f"{cell['model']}{reduced}, batch {cell['batch']} x {row['ranks']} ranks, "
-        f"{cell['precision']}{compiled}, {row['parameters'] / 1e6:.4g} million parameters"
+        f"{cell['model']}{reduced}, batch {cell['batch']} x {ranks_text(row['ranks'])}, "
+        f"{cell['precision']}{compiled}, {row['parameters']:,} parameters"
     )
+
+
+def ranks_text(number: int) -> str:
+    """`1 rank`, `2 ranks`."""
+    return f"{number} rank{'s' * (number > 1)}"
 
 
 def short_text(row: dict[str, Any]) -> str:

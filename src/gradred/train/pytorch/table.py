@@ -13,7 +13,9 @@ MODELS = {
     "vgg16": Model("VGG-16", "images", 138_357_544, 4, _IMAGES),
     "alexnet": Model("AlexNet", "images", 61_100_840, 16, _IMAGES),
     "googlenet": Model("GoogLeNet", "images", 13_004_888, 8, _IMAGES),
-    "bert-base": Model("BERT-base with its pre-training heads", "sequences", 110_106_428, 4, _WORDS),
+    "bert-base": Model(
+        "BERT-base with its pre-training heads", "sequences", 110_106_428, 4, _WORDS
+    ),
     "gpt2": Model("GPT-2 small", "sequences", 124_439_808, 4, _WORDS),
     "wide-deep": Model("Wide & Deep", "rows", 34_000_417, 256, ("scale", "layers")),
     "face": Model("ArcFace's ResNet-50, 85,742 people", "faces", 87_490_752, 8, _RESIDUAL),

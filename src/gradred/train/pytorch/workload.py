@@ -110,7 +110,7 @@ class TorchWorkload:
         torch.manual_seed(1000 + self._place.world.rank)
 
     def _copy(self) -> Network:
-        made = copy.deepcopy(self._network)
+        made: Network = copy.deepcopy(self._network)
         made.train()
         return made
 
