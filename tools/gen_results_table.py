@@ -1,10 +1,10 @@
 """Write the tables of measured.md and train.md in docs/ from benchmarks/results/.
 
 `--check` only compares. docs/measured.md shows, for each MPI and number of ranks and hosts, the
-newest record that benchmarks/allreduce.py wrote, with a link to it. A table has a few sizes. Below it stands each
-size at which gradred took longer by more than 2 %, with the ratio. Where the ranks' cores were near
-each other in some rounds and far in others, each placement has its row. Where one record of a day
-has near cores and another one far cores, the page shows the newest of each.
+newest record that benchmarks/allreduce.py wrote, with a link to it. A table has a few sizes. Below
+it stands each size at which gradred took longer by more than 2 %, with the ratio. Where the ranks'
+cores were near each other in some rounds and far in others, each placement has its row. Where one
+record of a day has near cores and another one far cores, the page shows the newest of each.
 """
 
 from __future__ import annotations

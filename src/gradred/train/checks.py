@@ -17,7 +17,10 @@ steps multiply the differences of rounding."""
 
 
 class Checker:
-    """Compares the parameters at the end of each peer's steps in one repeat.
+    """Compares the parameters at the end of each peer's steps, in all repeats of a cell.
+
+    They all begin with the same parameters, data and random numbers. So all are compared with those
+    of the first peer whose ranks agree.
 
     Args:
         world: of all ranks.
@@ -37,19 +40,20 @@ class Checker:
             vector: this rank's parameters.
 
         Returns:
-            `rank_difference` (0: the same bits), `difference` from the repeat's first peer, both
-            relative to the way from the first parameters, None if there is no such number; and
-            `right`. The same on all ranks.
+            `rank_difference` (0: the same bits), `difference` from the first peer, both relative to
+            the way from the first parameters, None if there is no such number; and `right`. The
+            same on all ranks.
         """
         ranks = self._between_ranks(vector)
+        agree = ranks <= (0.0 if peer.by_gradred else self._limit)  # with NaN: False
         apart = 0.0
         if self._world.rank == 0:
-            if self._reference is None:
+            if self._reference is None and agree:
                 self._reference = vector
-            apart = self._relative(vector, self._reference)
+            known = vector if self._reference is None else self._reference
+            apart = self._relative(vector, known)
         apart = self._world.bcast(apart)
-        allowed = 0.0 if peer.by_gradred else self._limit
-        right = ranks <= allowed and apart <= self._limit  # a comparison with NaN is False
+        right = agree and apart <= self._limit
         return {"rank_difference": _plain(ranks), "difference": _plain(apart), "right": right}
 
     def _between_ranks(self, vector: Vector) -> float:

@@ -13,6 +13,7 @@ from gradred.bench.rank_zero import say
 from gradred.comm import Comm
 from gradred.errors import UsageError
 from gradred.train import measure, system, table
+from gradred.train.checks import Checker
 from gradred.train.framework import Cell, Model, Peer, Session, Workload
 from gradred.train.measure import Plan, Ranks
 from gradred.train.progress import Bar
@@ -120,7 +121,8 @@ class _Job:
         workload, size = self._session.open(cell), self._ranks.comm.size
         facts = self._facts(workload, cell, model)
         row = None if self._record is None else self._record.begin_row(cell, size, facts)
-        plan = Plan(cell, self._peers, self._settings.protocol)
+        checker = Checker(self._ranks.comm, workload.first(), cell.precision)
+        plan = Plan(cell, self._peers, self._settings.protocol, checker)
         right = True
         for number in range(done, plan.protocol.repeats):
             where = f"{cell.model}, {size} ranks, repeat {number + 1} of {plan.protocol.repeats}"

@@ -41,11 +41,12 @@ class Ranks(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What a repeat measures."""
+    """What is measured of a cell, and what checks it."""
 
     cell: Cell
     peers: dict[str, Peer]
     protocol: Protocol
+    checker: Checker
 
 
 def repeat(
@@ -58,7 +59,7 @@ def repeat(
         plan: what is measured.
         number: of the repeat, from 0; each begins with another peer.
         ranks: of the job.
-        progress: is told of steps.
+        progress: is called after each step.
 
     Returns:
         By peer its times, use and checks; the same on all ranks but for checks of rank 0.
@@ -66,7 +67,6 @@ def repeat(
     names = list(plan.peers)
     start = number % len(names)
     order = names[start:] + names[:start]
-    checker = Checker(ranks.comm, workload.first(), plan.cell.precision)
     blocks = {}
     for name in order:
         peer = plan.peers[name]
@@ -77,14 +77,14 @@ def repeat(
         ranks.patiently()
         blocks[name] = summary(ranks.comm.allgather(mine), plan.cell.batch)
         if trial is not None and peer.exchanges:
-            blocks[name]["check"] = checker.check(peer, trial.parameters())
+            blocks[name]["check"] = plan.checker.check(peer, trial.parameters())
         if trial is not None:
             trial.close()
     return {name: blocks[name] for name in names}
 
 
 class _Told:
-    """Counts the steps of a peer, and tells about once in a while."""
+    """Counts the steps of a peer, and passes the number on."""
 
     def __init__(self, progress: Progress, name: str) -> None:
         self._progress, self._name, self._steps = progress, name, 0

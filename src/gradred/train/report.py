@@ -57,9 +57,9 @@ def _opening(record: Record, settings: Settings) -> list[Block]:
     lines = [
         f"Measured by `gradred train`; last change {record['date']}. Each result is the median of "
         f"repeats ({protocol.repeats}), each the mean of {protocol.steps} steps after "
-        f"{protocol.skip} that do not count. All peers ran in turn in the same jobs. The batch of a "
-        "rank stays the same on more ranks (weak scaling). Data are synthetic, and nothing is loaded "
-        "from disks.",
+        f"{protocol.skip} that do not count. All peers ran in turn in the same jobs. The batch of "
+        "a rank stays the same on more ranks (weak scaling). Data are synthetic, and nothing is "
+        "loaded from disks.",
     ]
     reduced = {row["reduced"]: None for row in record["rows"] if row["reduced"]}
     if reduced:
@@ -198,9 +198,9 @@ def _checks(record: Record) -> list[Block]:
     limits = ", ".join(f"{name} {value:g}" for name, value in checks.LIMITS.items())
     about = (
         "At the end of its steps each peer's parameters are compared with those of other ranks, "
-        "and with those of the repeat's first peer: the norm of the difference, over the norm of "
-        f"what training has changed. Ranks of gradred's peers must have the same bits (0). Limits of "
-        f"everything else: {limits}."
+        "and with those of the first peer: the norm of the difference, over the norm of "
+        "what training has changed. Ranks of gradred's peers must have the same bits (0). Limits "
+        f"of everything else: {limits}."
     )
     titles = ["cell", "peer", "between ranks", "between peers", "check"]
     return [Heading("Checks"), Paragraph(about), Table(titles, rows, left=2)]

@@ -49,7 +49,7 @@ class Settings:
     compiled: tuple[bool, ...] = (False,)
     device: str = "cpu"
     size: Size = Size()  # noqa: RUF009 (it is frozen)
-    protocol: Protocol = Protocol()  # noqa: RUF009
+    protocol: Protocol = Protocol()
     hosts: str = ""
     """On which hosts, as the user gave it."""
     simulated_hosts: tuple[int, ...] = ()
