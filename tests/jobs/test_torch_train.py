@@ -21,6 +21,8 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.skipif(launch.inside_job() is not None, reason="ranks cannot start ranks"),
 ]
+PATHS = os.pathsep.join(filter(None, sys.path))
+LEANLY = {"PYTHONPATH": f"{LEAN['PYTHONPATH']}{os.pathsep}{PATHS}"}
 EXCHANGING = [name for name, peer in PEERS.items() if peer.exchanges]
 
 
@@ -28,7 +30,7 @@ def train(out: Path, *words: str, **variables: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "gradred", "train", "--out", str(out), *words]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=280, check=False,
-        env=os.environ | variables,
+        env=os.environ | {"PYTHONPATH": PATHS} | variables,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, Any] = json.loads((out / "results.json").read_text())
@@ -51,7 +53,7 @@ def require_right(record: dict[str, Any]) -> None:
 
 def test_all_peers_train_a_residual_network_alike(tmp_path: Path) -> None:
     words = ("--quick", "--models", "resnet50", "--image", "32", "--layers", "1")
-    record = train(tmp_path, *words, "--skip", "1", "--steps", "3", "--repeats", "1", **LEAN)
+    record = train(tmp_path, *words, "--skip", "1", "--steps", "3", "--repeats", "1", **LEANLY)
     require_right(record)
     (row,) = record["rows"]
     assert row["reduced"] == "scale 0.25, image 32, layers 1"
@@ -65,7 +67,7 @@ def test_all_peers_train_a_residual_network_alike(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_all_peers_train_every_network_alike_in_both_precisions(tmp_path: Path, ranks: int) -> None:
     words = ("--quick", "-np", str(ranks), "--scale", "0.125", "--precision", "fp32,bf16")
-    record = train(tmp_path, *words, "--steps", "4", "--repeats", "1", "--batch", "4", **LEAN)
+    record = train(tmp_path, *words, "--steps", "4", "--repeats", "1", "--batch", "4", **LEANLY)
     assert len(record["rows"]) == 2 * len(MODELS)
     require_right(record)
 

@@ -34,7 +34,7 @@ _Width = Callable[[int], int]
 def _unit(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
     """A convolution, batch normalisation and ReLU."""
     convolution = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
-    nn.init.trunc_normal_(convolution.weight, std=0.01, a=-0.02, b=0.02)
+    nn.init.normal_(convolution.weight, std=0.01)
     return nn.Sequential(convolution, nn.BatchNorm2d(outputs, eps=1e-3), nn.ReLU(inplace=True))
 
 
