@@ -1,7 +1,7 @@
 """A framework for `gradred train`, of NumPy alone: `--framework jobs.numpy_training`.
 
-It fits a linear model. The peer `wrong` exchanges nothing although it says so, and the variable
-TRAIN_FAILS_AT names a model that cannot be made.
+It fits a linear model. The peer `wrong` exchanges nothing although it says so, `sum` does not
+divide by the number of ranks, and the variable TRAIN_FAILS_AT names a model that cannot be made.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class Trial:
     def _averaged(self, gradient: Vector) -> Vector:
         if self._peer == "gradred":
             return gradred.allreduce(gradient, op="avg")
+        if self._peer == "sum":
+            return gradred.allreduce(gradient)
         if self._peer == "mpi":
             MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, gradient)
             return gradient / np.float32(MPI.COMM_WORLD.size)
@@ -50,6 +52,9 @@ class Trial:
     def parameters(self) -> Vector:
         return self._values.copy()
 
+    def rewind(self) -> None:
+        self._values = self._workload.first()
+
     def loss(self) -> float:
         return float(np.mean(self._residual**2))
 
@@ -61,8 +66,8 @@ class Workload:
     def __init__(self, cell: Cell, rank: int) -> None:
         self.parameters = max(1, round(1000 * cell.size.scale))
         drawn = np.random.default_rng(rank)
-        x = drawn.standard_normal((cell.batch, self.parameters)).astype(np.float32)
-        self.data = x, x.sum(1)
+        x = drawn.standard_normal((cell.batch, self.parameters)) / np.sqrt(self.parameters)
+        self.data = x.astype(np.float32), x.sum(1).astype(np.float32)
 
     def describe(self) -> dict[str, Any]:
         return {"optimizer": "gradient descent", "tensors": 1, "arithmetic": "float32"}
@@ -112,6 +117,7 @@ class Numpy:
         "compute": Peer("without exchange", exchanges=False),
         "gradred": Peer("gradred's allreduce", by_gradred=True, bucket_bytes=1 << 20),
         "mpi": Peer("the MPI's"),
+        "sum": Peer("gradred's allreduce, but not the mean", by_gradred=True),
         "wrong": Peer("every rank by itself, by mistake"),
         "absent": Peer("one that no ranks can train by"),
     }

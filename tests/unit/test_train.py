@@ -91,7 +91,7 @@ def block(ranks: int, milliseconds: float, **more: Any) -> dict[str, Any]:
     return {"samples_per_s": samples, **times, "loss": 1.0, "use": used, **more}
 
 
-RIGHT = {"rank_difference": 0.0, "difference": 1e-7, "right": True}
+RIGHT = {"rank_difference": 0.0, "difference": 1e-7, "drift": 1e-5, "right": True}
 
 
 def job_facts(ranks: int) -> dict[str, Any]:
@@ -252,23 +252,40 @@ class OneRank:
         return mine
 
 
-def test_peers_that_end_elsewhere_are_wrong() -> None:
-    first = np.zeros(4, np.float32)
-    checker = Checker(OneRank(), first, "fp32")
+class Steps:
+    """A trial that ends with one vector, and has another one after a step from the start."""
+
+    def __init__(self, trained: Any, stepped: Any) -> None:
+        self._now, self._next = np.asarray(trained, np.float32), np.asarray(stepped, np.float32)
+
+    def rewind(self) -> None:
+        self._now = self._next
+
+    def step(self) -> None:
+        assert self._now is self._next, "a step from anywhere else"
+
+    def parameters(self) -> Any:
+        return self._now
+
+
+def test_peers_that_go_elsewhere_in_one_step_are_wrong_and_those_that_drift_are_not() -> None:
+    checker = Checker(OneRank(), np.zeros(4, np.float32), "fp32")
     ours, theirs = Peer("ours", by_gradred=True), Peer("theirs")
-    moved = np.ones(4, np.float32)
-    assert checker.check(ours, moved) == {"rank_difference": 0, "difference": 0, "right": True}
-    near, far = moved * np.float32(1 + 1e-4), moved * np.float32(1.01)
-    assert checker.check(theirs, near)["difference"] == pytest.approx(1e-4, rel=1e-2)
-    assert checker.check(theirs, near)["right"]
-    assert not checker.check(theirs, far)["right"]
-    broken = checker.check(ours, np.full(4, np.nan, np.float32))
-    assert broken == {"rank_difference": None, "difference": None, "right": False}
+    one = np.ones(4)
+    found = checker.check(ours, Steps(10 * one, one))
+    assert found == {"rank_difference": 0, "difference": 0, "drift": 0, "right": True}
+    near = checker.check(theirs, Steps(15 * one, (1 + 1e-4) * one))
+    assert near["difference"] == pytest.approx(1e-4, rel=1e-2)
+    assert near["drift"] == pytest.approx(0.5)
+    assert near["right"]
+    assert not checker.check(theirs, Steps(10 * one, 1.01 * one))["right"]
+    broken = checker.check(ours, Steps(np.nan * one, np.nan * one))
+    assert broken == {"rank_difference": None, "difference": None, "drift": None, "right": False}
 
 
 def test_parameters_that_do_not_move_are_wrong() -> None:
     first = np.zeros(4, np.float32)
-    assert not Checker(OneRank(), first, "bf16").check(Peer("one"), first.copy())["right"]
+    assert not Checker(OneRank(), first, "bf16").check(Peer("one"), Steps(first, first))["right"]
 
 
 # ---- the simulator ---------------------------------------------------------------------------

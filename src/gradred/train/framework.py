@@ -111,6 +111,9 @@ class Trial(Protocol):
     def parameters(self) -> Vector:
         """A copy of all parameters in one vector."""
 
+    def rewind(self) -> None:
+        """Go back to the first parameters and random numbers, as a new trial would begin."""
+
     def loss(self) -> float:
         """The loss of the last step on this rank."""
 

@@ -77,7 +77,7 @@ def repeat(
         ranks.patiently()
         blocks[name] = summary(ranks.comm.allgather(mine), plan.cell.batch)
         if trial is not None and peer.exchanges:
-            blocks[name]["check"] = plan.checker.check(peer, trial.parameters())
+            blocks[name]["check"] = plan.checker.check(peer, trial)
         if trial is not None:
             trial.close()
     return {name: blocks[name] for name in names}

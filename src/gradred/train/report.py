@@ -193,16 +193,17 @@ def _checks(record: Record) -> list[Block]:
         for peer, summary in row["summary"].items():
             found = [one["peers"][peer].get("check") for one in row["repeats"]]
             if "right" in summary:
-                cells = [_largest(found, "rank_difference"), _largest(found, "difference")]
+                cells = [_largest(found, n) for n in ("rank_difference", "difference", "drift")]
                 rows.append([table.short_text(row), peer, *cells, table.verdict(summary)])
     limits = ", ".join(f"{name} {value:g}" for name, value in checks.LIMITS.items())
     about = (
-        "At the end of its steps each peer's parameters are compared with those of other ranks, "
-        "and with those of the first peer: the norm of the difference, over the norm of "
-        "what training has changed. Ranks of gradred's peers must have the same bits (0). Limits "
-        f"of everything else: {limits}."
+        "At the end of its steps each peer's parameters are compared with those of other ranks. "
+        "Then it goes back to the first parameters, makes one step, and is compared with the first "
+        "peer. Figures are the norm of the difference over the norm of what steps have changed. Ranks of "
+        f"gradred's peers must have the same bits (0). Limits of everything else: {limits}. The "
+        "drift is the difference between peers after all steps, which rounding alone brings about."
     )
-    titles = ["cell", "peer", "between ranks", "between peers", "check"]
+    titles = ["cell", "peer", "between ranks", "between peers", "drift", "check"]
     return [Heading("Checks"), Paragraph(about), Table(titles, rows, left=2)]
 
 

@@ -8,7 +8,7 @@ import gc
 import inspect
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -39,6 +39,17 @@ class Place:
     """Of torch.distributed, by backend."""
 
 
+class Batch(NamedTuple):
+    """What all trials of a rank begin with, and train on."""
+
+    inputs: tuple[Any, ...]
+    targets: tuple[Any, ...]
+    first: list[Any]
+    """The first values of the parameters."""
+    seed: Callable[[], None]
+    """Sets the seed of the random numbers that dropout draws."""
+
+
 def arithmetic(cell: Cell, place: Place) -> contextlib.AbstractContextManager[Any]:
     """The context of the forward pass."""
     if cell.precision == "fp32":
@@ -59,7 +70,7 @@ def flat(network: Any) -> Vector:
 class _Local:
     """A step without exchange; subclasses add one."""
 
-    def __init__(self, network: Network, batch: Any, cell: Cell, place: Place) -> None:
+    def __init__(self, network: Network, batch: Batch, cell: Cell, place: Place) -> None:
         self._network, self._batch, self._cell, self._place = network, batch, cell, place
         self._optimizer = self._wrapped_optimizer(
             torch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM)
@@ -81,7 +92,7 @@ class _Local:
 
     def step(self) -> None:
         self._optimizer.zero_grad()
-        inputs, targets = self._batch
+        inputs, targets = self._batch.inputs, self._batch.targets
         with arithmetic(self._cell, self._place):
             self._loss = self._network.loss(self._forward(*inputs), targets)
         self._loss.backward()
@@ -102,6 +113,14 @@ class _Local:
             return found
         torch.cuda.synchronize()
         return [1e-3 * found[0].elapsed_time(one) for one in found]
+
+    def rewind(self) -> None:
+        with torch.no_grad():
+            values = zip(self._network.parameters(), self._batch.first, strict=True)
+            for mine, first in values:
+                mine.copy_(first)
+        self._optimizer.state.clear()
+        self._batch.seed()
 
     def parameters(self) -> Vector:
         return flat(self._network)
@@ -156,7 +175,7 @@ class _ByHand(_Local):
         utils.vector_to_parameters(torch.from_numpy(array).to(self._place.device), gradients)
 
 
-_Start = Callable[[Network, Any, Cell, Place], Trial]
+_Start = Callable[[Network, Batch, Cell, Place], Trial]
 
 STARTS: dict[str, _Start] = {
     "single": _Local,

@@ -13,7 +13,7 @@ import torch
 from gradred.train.framework import Cell, Layers, Trial, Vector
 from gradred.train.pytorch import trial
 from gradred.train.pytorch.models.network import Network
-from gradred.train.pytorch.trial import Place
+from gradred.train.pytorch.trial import Batch, Place
 
 _WATCHED = 3  # steps of which the gradients are watched, after as many that warm up
 
@@ -31,15 +31,18 @@ class TorchWorkload:
         self._network, self._cell, self._place = network.to(place.device), cell, place
         self.parameters = sum(one.numel() for one in network.parameters())
         numbers = torch.Generator().manual_seed(1 + place.world.rank)
-        batch = network.sample(cell.batch, numbers)
-        self._batch = tuple(tuple(one.to(place.device) for one in part) for part in batch)
+        inputs, targets = (
+            tuple(one.to(place.device) for one in part)
+            for part in network.sample(cell.batch, numbers)
+        )
+        first = [one.detach() for one in network.parameters()]
+        self._batch = Batch(inputs, targets, first, self._seed)
 
     def describe(self) -> dict[str, Any]:
         """The optimizer, the inputs' shapes, and what a precision means."""
-        inputs, _ = self._batch
         return {
             "optimizer": f"SGD, rate {trial.RATE:g}, momentum {trial.MOMENTUM:g}",
-            "inputs": [list(one.shape) for one in inputs],
+            "inputs": [list(one.shape) for one in self._batch.inputs],
             "tensors": len(list(self._network.parameters())),
             "arithmetic": {
                 "fp32": "float32",
@@ -85,7 +88,7 @@ class TorchWorkload:
             one.register_post_accumulate_grad_hook(watch(name))
             for name, one in network.named_parameters()
         ]
-        inputs, targets = self._batch
+        inputs, targets = self._batch.inputs, self._batch.targets
         begin = self._now()
         with trial.arithmetic(self._cell, self._place):
             loss = network.loss(network(*inputs), targets)
