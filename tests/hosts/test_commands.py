@@ -1,4 +1,4 @@
-"""Commands that start a job on several hosts by themselves: bench, schemes and doctor."""
+"""Commands that start a job on several hosts by themselves: bench, schemes, train and doctor."""
 
 import json
 
@@ -46,6 +46,21 @@ def test_schemes_reach_servers_and_workers_on_other_hosts(hosts, tmp_path):
     losses = {(row["scheme"], row["transport"]): row["loss"] for row in record["rows"]}
     assert len(losses) == 6
     assert max(losses.values()) - min(losses.values()) < 1e-5
+
+
+@pytest.mark.one_mpi
+def test_train_measures_ranks_on_two_hosts_and_simulates_none_from_them(hosts, tmp_path):
+    words = ["-np", "2", "--framework", "jobs.numpy_training", "--models", "first"]
+    words += ["--skip", "1", "--steps", "2", "--repeats", "1", "--peers", "single,compute,gradred"]
+    process = jobs.start(hosts, tmp_path, *words, command="train", where="h1:1,h2:1")
+    _, err, status = finish(process)
+    assert status == 0, err
+    record = json.loads((tmp_path / "gradred-train" / "results.json").read_text())
+    assert record["jobs"]["2"]["ranks_on_hosts"] == [1, 1]
+    (row,) = record["rows"]
+    assert row["hosts"] == 2
+    assert row["summary"]["gradred"]["right"]
+    assert "on one host" in record["simulated"]["why_not"]
 
 
 def test_doctor_runs_a_job_across_the_hosts(hosts, tmp_path):

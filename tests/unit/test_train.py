@@ -107,7 +107,7 @@ def measured(path: Path, asked: Settings) -> Record:
     """A record in which each repeat takes longer than the one before."""
     record = Record.of(path, asked)
     layers = {"elements": [4_000_000, 1000], "ready": [0.25, 1.0], "backward_share": 0.6}
-    facts = {"hosts": 1, "about": "a model", "unit": "rows", "reduced": "scale 0.5"}
+    facts = {"about": "a model", "unit": "rows", "reduced": "scale 0.5"}
     facts |= {"parameters": 4_001_000, "tensors": 2, "optimizer": "SGD", "arithmetic": "float32"}
     for ranks in asked.ranks:
         record.begin_job(ranks, job_facts(ranks))
@@ -274,8 +274,8 @@ def test_peers_that_go_elsewhere_in_one_step_are_wrong_and_those_that_drift_are_
     one = np.ones(4)
     found = checker.check(ours, Steps(10 * one, one))
     assert found == {"rank_difference": 0, "difference": 0, "drift": 0, "right": True}
-    near = checker.check(theirs, Steps(15 * one, (1 + 1e-4) * one))
-    assert near["difference"] == pytest.approx(1e-4, rel=1e-2)
+    near = checker.check(theirs, Steps(15 * one, (1 + 5e-5) * one))
+    assert near["difference"] == pytest.approx(5e-5, rel=1e-2)
     assert near["drift"] == pytest.approx(0.5)
     assert near["right"]
     assert not checker.check(theirs, Steps(10 * one, 1.01 * one))["right"]
@@ -327,7 +327,7 @@ def test_overlap_that_explains_the_steps_is_found(tmp_path: Path) -> None:
 def test_without_ranks_that_exchange_nothing_is_simulated(tmp_path: Path) -> None:
     asked = settings(ranks=(1,))
     found = simulated.simulate(measured(tmp_path / "r.json", asked).values, asked)
-    assert "two ranks or more" in found["why_not"]
+    assert "two ranks or more on one host" in found["why_not"]
 
 
 # ---- the report ------------------------------------------------------------------------------

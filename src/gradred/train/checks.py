@@ -10,7 +10,7 @@ import numpy as np
 
 from gradred.train.framework import Peer, Trial, Vector
 
-LIMITS = {"fp32": 1e-3, "bf16": 1e-2}
+LIMITS = {"fp32": 1e-4, "bf16": 1e-2}
 """By precision: how far the parameters of two peers may be apart after one step, and those of two
 ranks unless gradred reduced, relative to how far they have moved. Peers add in different orders."""
 

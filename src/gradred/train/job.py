@@ -119,7 +119,7 @@ class _Job:
     def measure(self, cell: Cell, done: int, model: Model) -> bool:
         """Measure the repeats that a cell lacks; returns whether its results are right."""
         workload, size = self._session.open(cell), self._ranks.comm.size
-        facts = self._facts(workload, cell, model)
+        facts = _facts(workload, cell, model)
         row = None if self._record is None else self._record.begin_row(cell, size, facts)
         checker = Checker(self._ranks.comm, workload.first(), cell.precision)
         plan = Plan(cell, self._peers, self._settings.protocol, checker)
@@ -144,15 +144,15 @@ class _Job:
             say(self._ranks.comm, table.lines(row))
         return right
 
-    def _facts(self, workload: Workload, cell: Cell, model: Model) -> dict[str, Any]:
-        """What a row says of its model; collective, since rank 0 alone would delay the others."""
-        layers = workload.layers()
-        return {
-            "hosts": len({*self._ranks.comm.allgather(MPI.Get_processor_name())}),
-            "about": model.about,
-            "unit": model.unit,
-            "reduced": model.reduction(cell.size),
-            "parameters": workload.parameters,
-            **workload.describe(),
-            "layers": layers._asdict(),
-        }
+
+def _facts(workload: Workload, cell: Cell, model: Model) -> dict[str, Any]:
+    """What a row says of its model; on all ranks, as they all take the same time for it."""
+    layers = workload.layers()
+    return {
+        "about": model.about,
+        "unit": model.unit,
+        "reduced": model.reduction(cell.size),
+        "parameters": workload.parameters,
+        **workload.describe(),
+        "layers": layers._asdict(),
+    }

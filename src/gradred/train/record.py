@@ -107,7 +107,8 @@ class Record:
         """The row of a cell; `facts` are noted if it is new."""
         row = self.row(cell, ranks)
         if row is None:
-            row = {"cell": dataclasses.asdict(cell), "ranks": ranks, **facts}
+            hosts = self.values["jobs"][str(ranks)]["hosts"]
+            row = {"cell": dataclasses.asdict(cell), "ranks": ranks, "hosts": hosts, **facts}
             row |= {"repeats": [], "summary": {}}
             self.values["rows"].append(row)
         return row

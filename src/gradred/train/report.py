@@ -199,9 +199,10 @@ def _checks(record: Record) -> list[Block]:
     about = (
         "At the end of its steps each peer's parameters are compared with those of other ranks. "
         "Then it goes back to the first parameters, makes one step, and is compared with the first "
-        "peer. Figures are the norm of the difference over the norm of what steps have changed. Ranks of "
-        f"gradred's peers must have the same bits (0). Limits of everything else: {limits}. The "
-        "drift is the difference between peers after all steps, which rounding alone brings about."
+        "peer. Figures are the norm of the difference over the norm of what steps have changed. "
+        "Ranks of gradred's peers must have the same bits (0). Limits of everything else: "
+        f"{limits}. The drift is the difference between peers after all steps, which rounding "
+        "alone brings about."
     )
     titles = ["cell", "peer", "between ranks", "between peers", "drift", "check"]
     return [Heading("Checks"), Paragraph(about), Table(titles, rows, left=2)]

@@ -71,7 +71,7 @@ def simulate(record: dict[str, Any], settings: Settings) -> dict[str, Any]:
     """
     points = _points(record, settings)
     if not points or not settings.simulated_hosts:
-        found = "it needs a job of two ranks or more, with `compute` and a peer of gradred's"
+        found = "it needs two ranks or more on one host, with `compute` and a peer of gradred's"
         return {"why_not": "not asked for" if points else found}
     network = presets.find(settings.net)
     overlap = _fitted(points, record)
@@ -86,7 +86,7 @@ def simulate(record: dict[str, Any], settings: Settings) -> dict[str, Any]:
             _row(point, hosts, record, settings.net, overlap)
             for point in points
             for hosts in settings.simulated_hosts
-            if hosts > 1 and record["jobs"][str(point.row["ranks"])]["hosts"] == 1
+            if hosts > 1
         ],
     }
 
@@ -98,7 +98,9 @@ def _points(record: dict[str, Any], settings: Settings) -> list[Point]:
         Point(row, name, peers[name])
         for row in record["rows"]
         for name in row["summary"]
-        if row["ranks"] > 1 and "compute" in row["summary"] and peers[name].by_gradred
+        if row["ranks"] > row["hosts"] == 1
+        and "compute" in row["summary"]
+        and peers[name].by_gradred
     ]
 
 
