@@ -40,38 +40,75 @@ def throughput(record: dict[str, Any], path: Path) -> None:
 
 
 def scaling(record: dict[str, Any], model: str, path: Path) -> None:
-    """Draw the throughput of one model over the number of ranks: measured, and simulated beyond."""
+    """Draw the throughput of one model over the number of ranks: measured, and simulated beyond.
+
+    A peer has a colour, a batch and precision a marker; what is simulated is dotted and hollow.
+    """
     pyplot = _pyplot()
-    figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(9, 4.5), layout="constrained")
     rows = [row for row in record["rows"] if row["cell"]["model"] == model]
-    colours: dict[str, Any] = {}
-    lines: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    measured: _Lines = {}
     for row in rows:
         for peer, summary in row["summary"].items():
             ranks = 1 if peer == "single" else row["ranks"]
-            key = variant(row["cell"]), peer
-            lines.setdefault(key, []).append((ranks, summary["samples_per_s"]["median"]))
-    for (which, peer), points in lines.items():
-        (drawn,) = axes.loglog(*zip(*sorted(points), strict=True), "o-", label=f"{peer}{which}")
-        colours[which + peer] = drawn.get_color()
-    _add_simulated(record, model, axes, colours)
+            points = measured.setdefault((peer, variant(row["cell"])), [])
+            points.append((ranks, summary["samples_per_s"]["median"]))
+    style = _Style(measured)
+    for name, points in measured.items():
+        style.draw(axes, name, points, "-", "")
+    net = f", simulated, {record['simulated'].get('net')}" if record["simulated"] else ""
+    beyond = _simulated(record, model)
+    for name, points in beyond.items():
+        style.draw(axes, name, points, ":", net)
+    both = [*measured.values(), *beyond.values()]
+    ranks_shown = sorted({ranks for points in both for ranks, _ in points})
+    axes.set_xticks(ranks_shown, list(map(str, ranks_shown)))
+    axes.minorticks_off()
     reduced = f" ({rows[0]['reduced']})" if rows[0]["reduced"] else ""
     axes.set(xlabel="ranks", ylabel=f"{rows[0]['unit']} per second", title=f"{model}{reduced}")
-    axes.grid(alpha=0.3, which="both")
-    axes.legend(fontsize=7)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
     _save(figure, path)
 
 
-def _add_simulated(record: dict[str, Any], model: str, axes: Any, colours: dict[str, Any]) -> None:
-    lines: dict[tuple[str, str], list[tuple[int, float]]] = {}
+_Lines = dict[tuple[str, str], list[tuple[int, float]]]
+"""Ranks and throughputs, by peer and variant."""
+
+_MARKERS = "os^Dv<>Pph"
+
+
+class _Style:
+    """Colours of peers and markers of variants, in the order in which they come."""
+
+    def __init__(self, lines: _Lines) -> None:
+        self._peers = list(dict.fromkeys(peer for peer, _ in lines))
+        self._variants = list(dict.fromkeys(variant for _, variant in lines))
+
+    def draw(
+        self,
+        axes: Any,
+        name: tuple[str, str],
+        points: list[tuple[int, float]],
+        line: str,
+        more: str,
+    ) -> None:
+        """Draw one line; `more` is added to its label."""
+        peer, which = name
+        marker = _MARKERS[self._variants.index(which) % len(_MARKERS)]
+        colour = f"C{self._peers.index(peer)}"
+        label = f"{peer}{which}{more}"
+        xs, ys = zip(*sorted(points), strict=True)
+        drawn = axes.loglog(xs, ys, f"{marker}{line}", color=colour, markersize=5, lw=1)[0]
+        drawn.set(label=label, markerfacecolor="none" if more else colour)
+
+
+def _simulated(record: dict[str, Any], model: str) -> _Lines:
+    found: _Lines = {}
     for row in (record["simulated"] or {}).get("rows", ()):
         if row["cell"]["model"] == model:
-            key = variant(row["cell"]), row["peer"]
-            lines.setdefault(key, []).append((row["ranks"], row["samples_per_s"]))
-    for (which, peer), points in lines.items():
-        xs, ys = zip(*sorted(points), strict=True)
-        label = f"{peer}{which}, simulated, {record['simulated']['net']}"
-        axes.loglog(xs, ys, "x:", color=colours[which + peer], label=label)
+            points = found.setdefault((row["peer"], variant(row["cell"])), [])
+            points.append((row["ranks"], row["samples_per_s"]))
+    return found
 
 
 def variant(cell: dict[str, Any]) -> str:
