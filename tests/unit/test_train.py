@@ -415,14 +415,15 @@ def test_progress_bar_is_shown_on_a_terminal_only(
         now = [100.0]
         monkeypatch.setattr("time.monotonic", lambda now=now: now[0])
         bar = Bar(4, shown)
+        bar.begin("resnet50")
         for _ in range(2):
             now[0] += 30.0
-            bar.step("resnet50")
+            bar.step("single")
         bar.clear()
         written = capsys.readouterr().err
         assert bool(written) == shown
     lines = written.split("\r")
-    assert lines[1].startswith("[############............]  50%, 60 s left: resnet50")
+    assert lines[1].startswith("[############............]  50%, 60 s left: resnet50, single")
     assert lines[2].strip() == ""
     assert len(lines[2]) == len(lines[1].rstrip()), "the rest of the line stays"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from gradred.train.framework import Cell, Model, Peer, Session, Workload
 from gradred.train.measure import Plan, Ranks
 from gradred.train.progress import Bar
 from gradred.train.record import Record
-from gradred.train.settings import Settings
+from gradred.train.settings import Protocol, Settings
 from gradred.train.use import Meter
 
 _ALLREDUCED = (1 << 18, 1 << 22, 1 << 25)  # bytes
@@ -45,20 +46,21 @@ def run(settings: Settings, path: Path, *, on_terminal: bool, load: float) -> in
         if refusal is not None:
             raise refusal
         return 2
-    here = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
-    ranks = Ranks(world, Meter(here.rank == 0))
-    here.Free()
     peers, left_out = _peers(settings, found.peers, session)
-    bar = Bar(_steps(settings, pending, len(peers)), on_terminal and world.rank == 0)
-    job = _Job(settings, session, ranks, peers, record, bar)
     if record is not None:
-        told = table.heading(record.values, settings, world.size, list(left_out.items()))
-        say(world, told)
-    right = True
-    for cell, done in pending:
-        right &= job.measure(cell, done, found.models[cell.model])
+        say(world, table.heading(record.values, settings, world.size, list(left_out.items())))
+    bar = Bar(_steps(settings, pending, len(peers)), on_terminal and world.rank == 0)
+    job = _Job(settings.protocol, session, _ranks(world), peers, bar)
+    right = [job.measure(cell, record, found.models[cell.model], done) for cell, done in pending]
     session.close()
-    return 0 if right else 1
+    return 0 if all(right) else 1
+
+
+def _ranks(world: Comm) -> Ranks:
+    here = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
+    is_leader = here.rank == 0
+    here.Free()
+    return Ranks(world, Meter(is_leader))
 
 
 def _continued(
@@ -101,47 +103,37 @@ def _allreduce_times(world: Comm) -> dict[str, float]:
     return found
 
 
+@dataclasses.dataclass(frozen=True)
 class _Job:
     """Measures cells one after the other."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        session: Session,
-        ranks: Ranks,
-        peers: dict[str, Peer],
-        record: Record | None,
-        bar: Bar,
-    ) -> None:
-        self._settings, self._session, self._ranks = settings, session, ranks
-        self._peers, self._record, self._bar = peers, record, bar
+    protocol: Protocol
+    session: Session
+    ranks: Ranks
+    peers: dict[str, Peer]
+    bar: Bar
 
-    def measure(self, cell: Cell, done: int, model: Model) -> bool:
+    def measure(self, cell: Cell, record: Record | None, model: Model, done: int) -> bool:
         """Measure the repeats that a cell lacks; returns whether its results are right."""
-        workload, size = self._session.open(cell), self._ranks.comm.size
+        workload, comm = self.session.open(cell), self.ranks.comm
         facts = _facts(workload, cell, model)
-        row = None if self._record is None else self._record.begin_row(cell, size, facts)
-        checker = Checker(self._ranks.comm, workload.first(), cell.precision)
-        plan = Plan(cell, self._peers, self._settings.protocol, checker)
+        row = None if record is None else record.begin_row(cell, comm.size, facts)
+        plan = Plan(
+            cell, self.peers, self.protocol, Checker(comm, workload.first(), cell.precision)
+        )
         right = True
-        for number in range(done, plan.protocol.repeats):
-            where = f"{cell.model}, {size} ranks, repeat {number + 1} of {plan.protocol.repeats}"
-            blocks = measure.repeat(
-                workload,
-                plan,
-                number,
-                self._ranks,
-                lambda peer, _, where=where: self._bar.step(f"{where}, {peer}"),  # type: ignore[misc]
-            )
-            checks = [one["check"]["right"] for one in blocks.values() if "check" in one]
-            right &= all(checks)
-            if self._record is not None and row is not None:
-                self._record.add(row, blocks)
-                self._record.write()
+        for number in range(done, self.protocol.repeats):
+            repeat = f"repeat {number + 1} of {self.protocol.repeats}"
+            self.bar.begin(f"{cell.model}, {table.ranks_text(comm.size)}, {repeat}")
+            blocks = measure.repeat(workload, plan, number, self.ranks, self.bar.step)
+            right &= all(one["check"]["right"] for one in blocks.values() if "check" in one)
+            if record is not None and row is not None:
+                record.add(row, blocks)
+                record.write()
         workload.close()
-        self._bar.clear()
+        self.bar.clear()
         if row is not None:
-            say(self._ranks.comm, table.lines(row))
+            say(comm, table.lines(row))
         return right
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -18,8 +19,8 @@ _LOOKS_EVERY = 0.005  # seconds between two looks of a rank without a part
 _PERCENTILES = (50, 90, 99)
 
 Block = dict[str, Any]
-Progress = Callable[[str, int], None]
-"""Called with a peer's name and the steps it has made."""
+Progress = Callable[[str], None]
+"""Called with a peer's name after each of its steps."""
 
 
 class Ranks(NamedTuple):
@@ -72,8 +73,8 @@ def repeat(
         peer = plan.peers[name]
         takes_part = peer.everyone or ranks.comm.rank == 0
         trial = workload.start(name) if takes_part else None
-        told = _Told(progress, name)
-        mine = None if trial is None else _steps(trial, peer, plan.protocol, ranks, told)
+        step = functools.partial(progress, name)
+        mine = None if trial is None else _steps(trial, peer, plan.protocol, ranks, step)
         ranks.patiently()
         blocks[name] = summary(ranks.comm.allgather(mine), plan.cell.batch)
         if trial is not None and peer.exchanges:
@@ -81,17 +82,6 @@ def repeat(
         if trial is not None:
             trial.close()
     return {name: blocks[name] for name in names}
-
-
-class _Told:
-    """Counts the steps of a peer, and passes the number on."""
-
-    def __init__(self, progress: Progress, name: str) -> None:
-        self._progress, self._name, self._steps = progress, name, 0
-
-    def step(self) -> None:
-        self._steps += 1
-        self._progress(self._name, self._steps)
 
 
 class Mine(NamedTuple):
@@ -102,10 +92,12 @@ class Mine(NamedTuple):
     loss: float
 
 
-def _steps(trial: Trial, peer: Peer, protocol: Protocol, ranks: Ranks, told: _Told) -> Mine:
+def _steps(
+    trial: Trial, peer: Peer, protocol: Protocol, ranks: Ranks, made: Callable[[], None]
+) -> Mine:
     for _ in range(protocol.skip):
         trial.step()
-        told.step()
+        made()
     trial.stamps()  # waits for the device
     if peer.everyone:
         ranks.together()
@@ -114,7 +106,7 @@ def _steps(trial: Trial, peer: Peer, protocol: Protocol, ranks: Ranks, told: _To
     for _ in range(protocol.steps):
         trial.step()
         trial.stamp()
-        told.step()
+        made()
     begin, *ends = trial.stamps()
     used = ranks.meter.end()
     return Mine([one - begin for one in ends], used, trial.loss())

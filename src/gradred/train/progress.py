@@ -19,24 +19,27 @@ class Bar:
 
     def __init__(self, steps: int, shown: bool) -> None:
         self._steps, self._shown = max(steps, 1), shown
-        self._done = 0
+        self._done, self._where = 0, ""
         self._begin = self._last = time.monotonic()
         self._length = 0
 
-    def step(self, what: str) -> None:
-        """Count a step; `what` says of what."""
+    def begin(self, where: str) -> None:
+        """The next steps are of this cell and repeat."""
+        self._where = where
+
+    def step(self, peer: str) -> None:
+        """Count a step of a peer."""
         self._done += 1
         now = time.monotonic()
         if self._shown and now - self._last >= _EVERY:
             self._last = now
-            self._write(self.text(what, now - self._begin))
+            self._write(self._text(peer, now - self._begin))
 
-    def text(self, what: str, seconds: float) -> str:
-        """The line after so many seconds."""
+    def _text(self, peer: str, seconds: float) -> str:
         share = min(1.0, self._done / self._steps)
         full = round(_WIDTH * share)
         left = seconds / share - seconds if share > 0 else 0.0
-        return f"[{'#' * full:.<{_WIDTH}}] {share:4.0%}, {_time(left)} left: {what}"
+        return f"[{'#' * full:.<{_WIDTH}}] {share:4.0%}, {_time(left)} left: {self._where}, {peer}"
 
     def clear(self) -> None:
         """Make room for a line of output."""
