@@ -137,7 +137,7 @@ def main(arguments: argparse.Namespace) -> int:
 
     def start(ranks: int, text: str) -> int:
         program = [sys.executable, "-m", "gradred", "train", "--as-rank", text]
-        return bench.start(["-np", str(ranks), *place], program)
+        return bench.start(["-np", str(ranks), "--no-prefix", *place], program)
 
     return run.run(settings, folder, fresh=arguments.fresh, start=start)
 

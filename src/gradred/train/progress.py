@@ -7,6 +7,7 @@ import time
 
 _WIDTH = 24
 _EVERY = 0.2  # seconds between two changes
+_KNOWN = 0.02  # share of the steps from which on the rest of the time is estimated
 
 
 class Bar:
@@ -38,8 +39,8 @@ class Bar:
     def _text(self, peer: str, seconds: float) -> str:
         share = min(1.0, self._done / self._steps)
         full = round(_WIDTH * share)
-        left = seconds / share - seconds if share > 0 else 0.0
-        return f"[{'#' * full:.<{_WIDTH}}] {share:4.0%}, {_time(left)} left: {self._where}, {peer}"
+        left = f", {_time(seconds / share - seconds)} left" if share >= _KNOWN else ""
+        return f"[{'#' * full:.<{_WIDTH}}] {share:4.0%}{left}: {self._where}, {peer}"
 
     def clear(self) -> None:
         """Make room for a line of output."""
