@@ -4,7 +4,6 @@ schema      "gradred-train/1"
 complete    whether all of the matrix is measured
 date        of the last change
 arguments   what was asked for (`Settings`)
-units       of each model
 jobs        by number of ranks: hosts, machine, versions, topology, times of an allreduce
 rows        one per cell and number of ranks: the model, `repeats`, and per peer a `summary`
 simulated   what the simulator says of other numbers of hosts, and its error
