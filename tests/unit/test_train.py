@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import importlib.machinery
 import json
 import os
 import re
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +227,43 @@ def test_meter_sees_the_work_of_this_process() -> None:
     assert found["host_core_seconds"] >= 0
     assert found["memory_bytes"] > 1e6
     assert found["gpu"] in (use.NO_GPU, use.NO_NVML) or isinstance(found["gpu"], list)
+
+
+def fake_nvml(devices: int) -> types.ModuleType:
+    """NVML with devices that are busy, the second one more than the first, and without power."""
+    made = types.ModuleType("pynvml")
+    made.__spec__ = importlib.machinery.ModuleSpec("pynvml", None)
+
+    class NVMLError(Exception):
+        pass
+
+    def no_power(handle: int) -> int:
+        if handle == 1:
+            raise NVMLError("not supported")
+        return 75_000
+
+    vars(made).update(
+        NVMLError=NVMLError,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: devices,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetPowerUsage=no_power,
+        nvmlDeviceGetUtilizationRates=lambda handle: types.SimpleNamespace(gpu=40 * (handle + 1)),
+        nvmlDeviceGetMemoryInfo=lambda handle: types.SimpleNamespace(used=1 << 30),
+    )
+    return made
+
+
+def test_gpus_of_the_host_are_watched_by_its_first_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(2))
+    leader, other = use.Meter(is_leader=True), use.Meter(is_leader=False)
+    leader.begin()
+    found = leader.end()["gpu"]
+    assert [one["busy_percent"] for one in found] == [40, 80]
+    assert [one["watts"] for one in found] == [75, 0]
+    assert found[0]["memory_bytes"] == 1 << 30
+    other.begin()
+    assert "gpu" not in other.end()
 
 
 def test_topology_counts_sockets_cores_and_threads(tmp_path: Path) -> None:

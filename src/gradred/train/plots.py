@@ -52,6 +52,8 @@ def scaling(record: dict[str, Any], model: str, path: Path) -> None:
         for peer, summary in row["summary"].items():
             ranks = 1 if peer == "single" else row["ranks"]
             points = measured.setdefault((peer, variant(row["cell"])), [])
+            if peer == "single":  # each job has measured it, with the threads of its own ranks
+                points.clear()
             points.append((ranks, summary["samples_per_s"]["median"]))
     style = _Style(measured)
     for name, points in measured.items():
