@@ -64,6 +64,14 @@ def test_all_peers_train_a_residual_network_alike(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+def test_gradred_in_the_place_of_gloo_is_not_called_gloo(tmp_path: Path) -> None:
+    words = ("--quick", "--models", "alexnet", "--scale", "0.125", "--skip", "1", "--steps", "1")
+    words += ("--repeats", "1", "--peers", "ddp-gloo,ddp-gradred")
+    record = train(tmp_path, *words, **LEANLY, GRADRED_TORCH="1")
+    assert [*record["rows"][0]["summary"]] == ["ddp-gradred"]
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_all_peers_train_every_network_alike_in_both_precisions(tmp_path: Path, ranks: int) -> None:
     words = ("--quick", "-np", str(ranks), "--scale", "0.125", "--precision", "fp32,bf16")

@@ -54,8 +54,9 @@ class Torch:
         return [torch.cuda.get_device_name(self._place.device)] if is_cuda else []
 
     def why_not(self, peer: str) -> str:
-        """Every peer serves every number of ranks."""
-        return ""
+        """Whether another backend has taken the place of gloo, as GRADRED_TORCH=1 asks for."""
+        is_gloo = "gloo" in dist.get_backend(self._place.groups["gloo"])
+        return "" if is_gloo or peer != "ddp-gloo" else "gradred stands in for it (GRADRED_TORCH)"
 
     def open(self, cell: Cell) -> Workload:
         """Make the model with the same seed on every rank, and a batch of this rank's own."""
