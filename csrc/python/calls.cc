@@ -9,6 +9,7 @@
 #include "base/failure.h"
 #include "calls/mpi_handles.h"
 #include "calls/why_not.h"
+#include "comm/known_handles.h"
 #include "comm/shutdown_handshake.h"
 #include "families/families.h"
 #include "liveness/process.h"
@@ -425,7 +426,7 @@ void bind_calls(py::module_& m) {
   m.def(
       "reap",
       [] {
-        forget_freed();
+        KnownHandles::get().forget_freed();
         Registry::get().reap();
       },
       "Let go of freed communicators, and free duplicates that none uses any more.");

@@ -58,7 +58,6 @@ void install(const py::object& mpi4py, const py::object& comm_class, const py::o
     if (py::hasattr(mpi4py, name.c_str())) known.ops[op] = keep(mpi4py, name.c_str());
   }
   add_methods(reinterpret_cast<PyTypeObject*>(comm_class.ptr()), closer_looks.ptr());
-  forget_handles_in_forks();
   begin(library);
 }
 

@@ -38,13 +38,10 @@ inline void put_handle(PyObject* object, mpi::Handle handle) {
               mpi::get().is.handle_bytes);
 }
 
-// The state of a communicator object. A table next to the MPI attribute caches it for speed.
+// The state of a communicator object.
 Communicator& communicator_of(PyObject* comm);
 
-void forget_freed();             // drops freed communicators from the table
-void forget_handles_in_forks();  // once: a forked child finds an empty table
-
-// The operation of an MPI.Op object. Returns nullopt for user-defined ones.
+// The operation of an MPI.Op object. Returns nullopt for user-defined ones and other objects.
 std::optional<Op> op_of(PyObject* op);
 
 }  // namespace gradred
