@@ -357,7 +357,7 @@ bool overlap(const ArrayView& a, const ArrayView& b) {
 
 std::optional<Op> asked_op(PyObject* op) {
   if (op == nullptr) return Op::kSum;
-  if (!PyUnicode_CheckExact(op)) return op_of(op);
+  if (!PyUnicode_Check(op)) return op_of(op);
   for (const OpInfo& info : kOpInfo) {
     const bool is_it = PyUnicode_CompareWithASCIIString(op, info.name.data()) == 0;
     if (is_it && info.op != Op::kPremul) return info.op;  // premul needs a factor

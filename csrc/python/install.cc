@@ -88,11 +88,13 @@ void bind_mpi4py(py::module_& m) {
   m.def(
       "op_name",
       [](const py::object& op) -> py::object {
-        const auto found = op_of(op.ptr());
+        const auto found = asked_op(op.ptr());
         if (!found) return py::none();
         return py::str(std::string(name_of(*found)));
       },
-      py::arg("op"), "The name of an MPI.Op, None for those that gradred leaves to the MPI.");
+      py::arg("op"),
+      "The name of an operation that is given by an MPI.Op or by its name. None if gradred has no "
+      "such operation, or if it needs a factor.");
 }
 
 }  // namespace gradred

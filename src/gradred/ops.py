@@ -90,26 +90,26 @@ def resolve(op: Any) -> tuple[str, float] | None:
     Raises:
         gradred.UsageError: `op` is not an operation; the message names the nearest one.
     """
+    if isinstance(op, Premul):
+        return "premul", op.factor
+    if isinstance(op, user_ops.UserOp):
+        return op.name, 1.0
+    name = _core.op_name(op)
+    if name is not None:
+        return name, 1.0
     if isinstance(op, str):
-        if op in OPS:
-            return op, 1.0
         import difflib  # imported here because it is seldom needed
 
         near = [_OTHER_NAMES[op]] if op in _OTHER_NAMES else difflib.get_close_matches(op, OPS, n=1)
         remedy = f"Did you mean {near[0]!r}" if near else f"Use one of {', '.join(OPS)}"
         raise UsageError(explain(f"op={op!r}", "there is no such operation", remedy))
-    if isinstance(op, Premul):
-        return "premul", op.factor
-    if isinstance(op, user_ops.UserOp):
-        return op.name, 1.0
     from mpi4py import MPI
 
     if isinstance(op, MPI.Op):
-        name = _core.op_name(op)
-        if name is None and op == MPI.OP_NULL:
+        if op == MPI.OP_NULL:
             found = "the operation is null or has been freed"
             raise UsageError(explain(f"op={op!r}", found, "Use one that is alive"))
-        return None if name is None else (name, 1.0)
+        return None
     message = explain(
         f"op={op!r}",
         f"a {type(op).__name__} is not an operation",
