@@ -272,12 +272,12 @@ void bind_calls(py::module_& m) {
       [](py::handle send, py::handle recv, py::handle op) -> std::shared_ptr<PyCall> {
         PlainCall made;
         const bool plain = plain_allreduce(send.ptr(), recv.ptr(), op.ptr(), made);
-        if (!plain || !mpi::get().handle_of(made.call.dtype)) return nullptr;
+        if (!plain) return nullptr;
         return std::make_shared<PyCall>(PyCall{made.call, {}, std::move(made.placement)});
       },
       py::arg("sendbuf"), py::arg("recvbuf"), py::arg("op"),
-      "The call that plain arrays of MPI's types and a predefined MPI.Op mean; None where a closer "
-      "look is needed.");
+      "The call that plain arrays and a predefined operation mean; None where a closer look is "
+      "needed.");
   m.def("persistent_type", &persistent_type, py::arg("prequest"),
         "A class derived from MPI.Prequest whose instances can be called.");
   m.def(

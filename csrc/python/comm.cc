@@ -248,8 +248,7 @@ PyObject* request_of(Communicator& comm, std::shared_ptr<StartedOperation> start
 [[gnu::noinline]] PyObject* start_anywhere(PyObject* self, Communicator& comm, Arguments args,
                                            Py_ssize_t nargs, PyObject* names) {
   PlainCall made;
-  if (!Allreduce::read<Anywhere>(comm, args, nargs, names, made) ||
-      !mpi::get().handle_of(made.call.dtype)) {
+  if (!Allreduce::read<Anywhere>(comm, args, nargs, names, made)) {
     return look_closer(kStartMethod, self, args, nargs, names);
   }
   const OneThread one_thread(comm);
@@ -280,8 +279,7 @@ extern "C" PyObject* comm_iallreduce(PyObject* self, Arguments args, Py_ssize_t 
   try {
     Communicator& communicator = communicator_of(self);
     Call call;
-    if (!Allreduce::read<OnHost>(communicator, args, nargs, names, call) ||
-        !mpi::get().handle_of(call.dtype)) {
+    if (!Allreduce::read<OnHost>(communicator, args, nargs, names, call)) {
       return start_anywhere(self, communicator, args, nargs, names);
     }
     const OneThread one_thread(communicator);
