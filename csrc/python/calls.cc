@@ -364,13 +364,14 @@ void bind_calls(py::module_& m) {
       "communicator. UsageError while a call on it has not returned.");
   m.def(
       "starts",
-      [](const py::object& comm) {
+      [](const py::object& comm, const PyCall& made) {
         Communicator& communicator = communicator_of(comm.ptr());
         const OneThread one_thread(communicator);
-        return communicator.starts();
+        return communicator.starts() || !mpi_handles(made.call.op, made.call.dtype);
       },
-      py::arg("comm"),
-      "Whether non-blocking calls are gradred's own and not the MPI's; all ranks have agreed.");
+      py::arg("comm"), py::arg("call"),
+      "Whether gradred itself carries this call out if it is started, and not the MPI. So it is "
+      "where the MPI has no such type or operation; otherwise all ranks have agreed.");
   m.def("plan_for", &plan_for, py::arg("comm"), py::arg("call"), py::arg("blocking") = true);
   m.def("plan_families", &families, "Every family of plans, in the order in which it is asked.");
   m.def("choose_plan", &choose_plan, py::arg("collective"), py::arg("bytes"), py::arg("host_of"),
@@ -430,10 +431,6 @@ void bind_calls(py::module_& m) {
         Registry::get().reap();
       },
       "Let go of freed communicators, and free duplicates that none uses any more.");
-  m.def(
-      "mpi_has",
-      [](const PyCall& call) { return mpi_handles(call.call.op, call.call.dtype).has_value(); },
-      py::arg("call"), "Whether the MPI has the type of a call, and its operation on this type.");
 }
 
 }  // namespace gradred

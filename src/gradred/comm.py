@@ -131,8 +131,7 @@ class Comm(MPI.Intracomm):
                 "Allreduce_init", self, sendbuf, recvbuf, op, also="init"
             )
         _core.prepare(self)  # may block: MPI allows that here, but not in Start
-        own = isinstance(found, Reduction) and (_core.starts(self) or not _core.mpi_has(found.call))
-        if isinstance(found, Reduction) and not own:
+        if isinstance(found, Reduction) and not _core.starts(self, found.call):
             with refusing(self):
                 asked = "Allreduce_init's recvbuf"
                 recv = messages.read(recvbuf, asked, writable=True, any_order=True)
