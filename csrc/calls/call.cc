@@ -45,6 +45,7 @@ Signature Call::signature() const {
   if (op == Op::kPremul) detail = mix(detail, std::bit_cast<std::uint64_t>(factor));
   if (is_users(op)) detail = mix(detail, user_op_hash(op));
   if (plan != nullptr) detail = mix(detail, std::string_view(plan));
+  if (schedule != nullptr) detail = mix(mix(detail, schedule->name), schedule->chunks);
   if (path != 0) detail = mix(detail, path);
   return make_signature(kind, op, dtype, count, detail);
 }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from gradred import _core, ops, plans
-from gradred.buffers import arrays, cuda_interface, typemaps
+from gradred.buffers import arrays, cuda_interface
 from gradred.buffers.arrays import Array, Result
 from gradred.comm import Comm
 from gradred.element_types import ITEMSIZES
@@ -168,15 +168,8 @@ def call(
         operation[0],
         factor=operation[1],
         root=root,
-        layout=with_plan(given.layout.hash, chosen),
+        layout=given.layout.hash,
         plan=chosen.name,
         schedule=chosen.schedule,
-        placement=cuda_interface.placement(None if in_place else given, result, stream),
+        placement=_core.placement(None if in_place else given, result, stream),
     )
-
-
-def with_plan(layout: int, plan: plans.Plan) -> int:
-    """Return what ranks compare: the layout, and the common part of a user's schedule if any."""
-    if plan.schedule is None:
-        return layout
-    return typemaps.hash_of((layout, plan.schedule.name, plan.schedule.chunks))

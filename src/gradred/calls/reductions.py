@@ -115,7 +115,7 @@ def many(asked: Asked, arrays_in: Sequence[Any], out: Sequence[Any] | None) -> M
         asked.comm,
         pieces,
         operations,
-        layout=arguments.with_plan(pieces.hash, chosen),
+        layout=pieces.hash,
         plan=chosen.name,
         schedule=chosen.schedule,
         blocking=asked.blocking,
