@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/mixed.h"
 #include "comm/communicator.h"
 
 namespace gradred {
@@ -15,26 +16,13 @@ constexpr std::size_t kMostPacked = std::size_t{4} << 20;  // bytes of a bucket
 // memory that is as much as copying some KiB, between hosts as much as copying some hundred KiB.
 constexpr std::size_t kPackedInMemory = 4 << 10, kPackedInMessages = 256 << 10;
 
-// Mixes a word at a time: mix() of base/signature.h takes a byte, which would be most of the work
-// here.
-constexpr std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) {
-  hash = (hash ^ value) * 0x9e3779b97f4a7c15ULL;
-  return hash ^ hash >> 32;
-}
-
 struct Extent {
   const std::byte *begin, *end;
-  bool result;
+  std::size_t piece;
+  bool is_result;
 };
 
 }  // namespace
-
-std::uint64_t layout_hash(std::span<const std::int64_t> shape, std::span<const int> order) {
-  std::uint64_t hash = mixed(1, shape.size());
-  for (const std::int64_t length : shape) hash = mixed(hash, static_cast<std::uint64_t>(length));
-  for (const int axis : order) hash = mixed(hash, static_cast<std::uint64_t>(axis));
-  return hash;
-}
 
 HostVector::HostVector(std::size_t bytes, DeviceMemory* device) {
   if (device != nullptr) {
@@ -148,24 +136,34 @@ std::vector<Bucket> buckets_of(std::span<const Piece> pieces, std::size_t packed
 
 // Walks over all memory in the order of its addresses: a range that begins before an earlier one
 // has ended shares memory with it.
-bool apart(std::span<const Piece> pieces) {
+std::optional<SharedMemory> shared_memory_of(std::span<const Piece> pieces) {
   std::vector<Extent> extents;
-  for (const Piece& piece : pieces) {
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const Piece& piece = pieces[i];
     if (piece.count == 0) continue;
     const auto* result = static_cast<const std::byte*>(piece.out.data);
-    extents.push_back({result, result + piece.bytes(), true});
+    extents.push_back({result, result + piece.bytes(), i, true});
     if (piece.in_place()) continue;
     const auto* input = static_cast<const std::byte*>(piece.in.data);
-    extents.push_back({input, input + piece.bytes(), false});
+    extents.push_back({input, input + piece.bytes(), i, false});
   }
   std::ranges::sort(extents, {}, &Extent::begin);
-  const std::byte *results_end = nullptr, *inputs_end = nullptr;
+  Extent last_result{}, last_input{};  // those that end last
+  std::optional<SharedMemory> found;
   for (const Extent& extent : extents) {
-    if (extent.begin < results_end || (extent.result && extent.begin < inputs_end)) return false;
-    auto& end = extent.result ? results_end : inputs_end;
-    end = std::max(end, extent.end);
+    if (extent.is_result && extent.begin < last_result.end) {
+      return SharedMemory{extent.piece, last_result.piece, true};
+    }
+    if (!extent.is_result && extent.begin < last_result.end) {
+      found = {last_result.piece, extent.piece, false};
+    }
+    if (extent.is_result && extent.begin < last_input.end) {
+      found = {extent.piece, last_input.piece, false};
+    }
+    Extent& last = extent.is_result ? last_result : last_input;
+    if (extent.end > last.end) last = extent;
   }
-  return true;
+  return found;
 }
 
 std::uint64_t hash_of(std::span<const Piece> pieces) {

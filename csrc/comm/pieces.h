@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -15,16 +16,12 @@ namespace gradred {
 
 class Communicator;
 
-// The hash of a layout, which the ranks compare: the lengths of the axes, and the order of the axes
-// from the slowest to the fastest.
-std::uint64_t layout_hash(std::span<const std::int64_t> shape, std::span<const int> order);
-
 struct Piece {
   InBuffer in{.data = nullptr};
   OutBuffer out{};  // same address as the input: in place
   std::size_t count = 0;
   DType dtype = DType::kUInt8;
-  std::uint64_t layout = 0;
+  std::uint64_t layout = 0;  // ArrayLayout::hash
   After after{};
 
   std::size_t bytes() const { return count * size_of(dtype); }
@@ -98,8 +95,13 @@ std::size_t packed_up_to(const Communicator& comm);
 // so that the peers can compare a call without arrays.
 std::vector<Bucket> buckets_of(std::span<const Piece> pieces, std::size_t packed_up_to);
 
-// Whether no result shares memory with another result, or with an input that it does not replace.
-bool apart(std::span<const Piece> pieces);
+// A result that shares memory with another result, or with an input that it does not replace.
+struct SharedMemory {
+  std::size_t result, other;  // indices of pieces
+  bool both_results;
+};
+// Returns nullopt if there is none. Two results come before a result and an input.
+std::optional<SharedMemory> shared_memory_of(std::span<const Piece> pieces);
 
 // A hash of the types and layouts of all pieces.
 std::uint64_t hash_of(std::span<const Piece> pieces);

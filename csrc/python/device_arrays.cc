@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <bit>
-#include <numeric>
 #include <string>
 #include <string_view>
 
 #include "base/errors.h"
-#include "comm/pieces.h"
 #include "device/location.h"
 #include "python/device_options.h"
+#include "python/numpy.h"
 #include "python/py_errors.h"
 #include "python/tensors.h"
 
@@ -69,29 +68,6 @@ bool is_as_it_lies(PyObject* tensor, std::size_t bytes) {
   }
   clear_error();
   return plain;
-}
-
-std::optional<ShapedArray> shaped(PyObject* object, const TensorView& view) {
-  if (view.shape.size() > ShapedArray::kMostAxes) return std::nullopt;
-  ShapedArray made{};
-  static_cast<ArrayView&>(made) = {view.data, view.count, view.dtype, true};
-  made.axes = view.shape.size();
-  std::ranges::copy(view.shape, made.lengths.begin());
-  if (!is_as_it_lies(object, made.count * size_of(made.dtype))) return std::nullopt;
-  return made;
-}
-
-std::optional<ShapedArray> cuda_tensor_of(PyObject* object) {
-  const auto view = cuda_tensor_view(object);
-  auto made = view ? shaped(object, *view) : std::nullopt;
-  if (made) made->stream = view->stream;
-  return made;
-}
-
-std::optional<ShapedArray> host_tensor_of(PyObject* object) {
-  const auto view = tensor_view(object);
-  if (!view || view->data == nullptr || view->count == 0) return std::nullopt;
-  return shaped(object, *view);
 }
 
 // ---- the CUDA Array Interface -------------------------------------------------------------------
@@ -162,13 +138,15 @@ bool is_in_order(PyObject* strides, const ShapedArray& array) {
   if (strides == nullptr || strides == Py_None) return true;
   if (!PyTuple_CheckExact(strides)) return false;
   if (static_cast<std::size_t>(PyTuple_GET_SIZE(strides)) != array.axes) return false;
-  auto next = static_cast<std::int64_t>(size_of(array.dtype));
-  for (std::size_t axis = array.axes; axis-- > 0;) {
-    const auto stride = whole_number(PyTuple_GET_ITEM(strides, static_cast<Py_ssize_t>(axis)));
-    if (!stride || (array.lengths[axis] != 1 && *stride != next)) return false;
-    next *= array.lengths[axis];
+  std::array<std::int64_t, ShapedArray::kMostAxes> steps{};
+  for (std::size_t axis = 0; axis < array.axes; ++axis) {
+    const auto step = whole_number(PyTuple_GET_ITEM(strides, static_cast<Py_ssize_t>(axis)));
+    if (!step) return false;
+    steps[axis] = *step;
   }
-  return true;
+  const auto element = static_cast<std::int64_t>(size_of(array.dtype));
+  const auto layout = layout_of(array.shape(), steps.data(), element);
+  return layout && layout->by_rows;
 }
 
 bool read_data(PyObject* data, ShapedArray& array) {
@@ -237,23 +215,6 @@ DeviceMemory* device_memory_at(const void* address, std::size_t bytes) {
   }
 }
 
-std::optional<ShapedArray> device_array_of(PyObject* object) {
-  auto found = cuda_tensor_of(object);
-  if (!found && has_interface(Py_TYPE(object))) found = array_by_interface(object);
-  if (!found) return std::nullopt;
-  found->memory = device_memory_at(found->data, found->count * size_of(found->dtype));
-  return found->memory != nullptr ? found : std::nullopt;
-}
-
-std::uint64_t ShapedArray::layout() const {
-  static constexpr auto kInOrder = [] {
-    std::array<int, kMostAxes> order{};
-    std::iota(order.begin(), order.end(), 0);
-    return order;
-  }();
-  return layout_hash(shape(), {kInOrder.data(), axes});
-}
-
 namespace {
 
 // The Python path raises an error again, and notifies the peers.
@@ -278,12 +239,28 @@ py::object new_like(const py::object& x) {
   return given ? new_array(x.ptr(), given->shape()) : py::object();
 }
 
+namespace {
+
+// For all but NumPy's arrays.
+std::optional<ShapedArray> other_array_of(PyObject* object) {
+  auto found = tensor_view(object);
+  if (found) {
+    const std::size_t bytes = found->count * size_of(found->dtype);
+    if (bytes == 0 || !is_as_it_lies(object, bytes)) return std::nullopt;
+    if (!found->stream) return found;  // it is in host memory
+  } else if (has_interface(Py_TYPE(object))) {
+    found = array_by_interface(object);
+  }
+  if (!found) return std::nullopt;
+  found->memory = device_memory_at(found->data, found->count * size_of(found->dtype));
+  return found->memory != nullptr ? found : std::nullopt;
+}
+
+}  // namespace
+
 std::optional<ShapedArray> shaped_array_of(PyObject* object) {
   const auto numpys = view_of(object);
-  if (!numpys) {
-    const auto on_host = host_tensor_of(object);
-    return on_host ? on_host : device_array_of(object);
-  }
+  if (!numpys) return other_array_of(object);
   const auto shape = shape_in_order(object);
   if (!shape || shape->size() > ShapedArray::kMostAxes) return std::nullopt;
   ShapedArray made{};
@@ -299,34 +276,108 @@ std::optional<PlainArray> plain_array_of(PyObject* object) {
   return found ? std::optional<PlainArray>(*found) : std::nullopt;
 }
 
-Placement placement_of(const PlainArray* send, const PlainArray& recv) {
+Placement placement_of(const PlainArray* send, const PlainArray& recv,
+                       std::optional<std::uint64_t> stream, bool host_waits) {
+  host_waits |= recv.memory == nullptr;
   Placement made{.send = send != nullptr ? send->memory : nullptr, .recv = recv.memory};
   for (const PlainArray* const array : {send, &recv}) {
-    if (array == nullptr || array->memory == nullptr || !array->stream) continue;
-    made.after.emplace_back(array->memory, *array->stream);
+    if (array == nullptr || array->memory == nullptr) continue;
+    const auto own = array->stream;
+    if (own && (!stream || own == kLegacyStream || array->is_new)) {
+      made.after.emplace_back(array->memory, *own);
+    }
+    if (stream && host_waits) made.after.emplace_back(array->memory, *stream);
   }
+  if (!host_waits) made.stream = stream;
   return made;
 }
 
+namespace {
+
+// Of an array that Python code has described.
+PlainArray placed(PyObject* x) {
+  static PyObject* const memory = PyUnicode_InternFromString("memory");
+  PlainArray made{};
+  const auto device = attribute_of(x, memory);
+  if (!device) throw py::error_already_set();
+  if (device.is_none()) return made;
+  made.memory = device.cast<DeviceMemory*>();
+  made.stream = py::handle(x).attr("stream").cast<std::optional<std::uint64_t>>();
+  made.is_new = py::getattr(x, "is_new", py::bool_(false)).cast<bool>();
+  return made;
+}
+
+// The fields of Exported in src/gradred/buffers/dlpack.py.
+py::object described(const py::object& x) {
+  py::object shape, strides = py::none();
+  PlainArray found{};
+  if (const auto numpys = view_of(x.ptr())) {
+    static_cast<ArrayView&>(found) = *numpys;
+    shape = x.attr("shape");
+    strides = x.attr("strides");
+  } else {
+    const auto other = other_array_of(x.ptr());
+    if (!other) return py::none();
+    found = *other;
+    py::tuple lengths(other->axes);
+    for (std::size_t axis = 0; axis < other->axes; ++axis) {
+      lengths[axis] = py::int_(other->lengths[axis]);
+    }
+    shape = std::move(lengths);
+  }
+  const std::string_view dtype = name_of(found.dtype);
+  return py::make_tuple(reinterpret_cast<std::uintptr_t>(found.data),
+                        py::str(dtype.data(), dtype.size()), std::move(shape), std::move(strides),
+                        size_of(found.dtype), found.writable, x,
+                        py::cast(found.memory, py::return_value_policy::reference), found.stream);
+}
+
+}  // namespace
+
 void bind_device_arrays(py::module_& m) {
+  py::class_<ArrayLayout>(m, "Layout", "The layout of a dense array in memory.")
+      .def_readonly("count", &ArrayLayout::count)
+      .def_property_readonly("order",
+                             [](const ArrayLayout& layout) {
+                               py::tuple order(layout.axes);
+                               for (std::size_t i = 0; i < layout.axes; ++i) {
+                                 order[i] = static_cast<int>(layout.order[i]);
+                               }
+                               return order;
+                             })
+      .def_readonly("hash", &ArrayLayout::hash)
+      .def_readonly("straight", &ArrayLayout::straight)
+      .def_readonly("by_rows", &ArrayLayout::by_rows)
+      .def("__eq__", [](const ArrayLayout& a, const ArrayLayout& b) { return a == b; });
   m.def(
-      "device_array",
-      [](const py::object& x) -> py::object {
-        const auto found = device_array_of(x.ptr());
-        if (!found) return py::none();
-        py::tuple shape(found->axes);
-        for (std::size_t axis = 0; axis < found->axes; ++axis) {
-          shape[axis] = py::int_(found->lengths[axis]);
+      "layout_of",
+      [](const std::vector<std::int64_t>& shape,
+         const std::optional<std::vector<std::int64_t>>& strides, std::int64_t itemsize) {
+        if (strides && strides->size() != shape.size()) {
+          throw UsageError("the array has not as many strides as axes");
         }
-        const std::string_view dtype = name_of(found->dtype);
-        return py::make_tuple(
-            reinterpret_cast<std::uintptr_t>(found->data), py::str(dtype.data(), dtype.size()),
-            std::move(shape), found->writable,
-            py::cast(found->memory, py::return_value_policy::reference), found->stream);
+        return layout_of(shape, strides ? strides->data() : nullptr, itemsize);
       },
-      py::arg("x"),
-      "Address, type, shape, whether it is writable, memory and stream of a dense array in a GPU's "
-      "memory, in C order; None where it takes a closer look.");
+      py::arg("shape"), py::arg("strides"), py::arg("itemsize"),
+      "The layout of an array with these strides in bytes (None: C order); None if it has gaps.");
+  m.def(
+      "plain_array", &described, py::arg("x"),
+      "Address, type, shape, strides in bytes (None: C order), bytes of an element, whether it is "
+      "writable, the array, memory and stream, of a dense array that the core reads by itself: "
+      "NumPy's, a tensor, or one on a GPU. None where it takes a closer look.");
+  m.def(
+      "placement",
+      [](const py::object& send, const py::object& recv, std::optional<std::uint64_t> stream,
+         bool host_waits) -> std::optional<Placement> {
+        const auto input = send.is_none() ? PlainArray{} : placed(send.ptr());
+        const PlainArray result = placed(recv.ptr());
+        if (input.memory == nullptr && result.memory == nullptr) return std::nullopt;
+        return placement_of(send.is_none() ? nullptr : &input, result, stream, host_waits);
+      },
+      py::arg("send"), py::arg("recv"), py::arg("stream") = py::none(), py::kw_only(),
+      py::arg("host_waits") = false,
+      "Where a call's arrays lie, and which streams it follows, as placement_of() of "
+      "csrc/python/device_arrays.h says; send None: in place. None: all are in host memory.");
   m.def("know_device_arrays", &know_device_arrays, py::arg("type"),
         "From now on objects of this type may be read by their CUDA Array Interface alone.");
 }

@@ -140,7 +140,7 @@ std::optional<PlainPieces> plain_pieces(const py::list& inputs, const py::object
         {{from->view.data}, {into->view.data}, from->view.count, from->view.dtype, from->layout});
     made.results[i] = output;
   }
-  if (given && !apart(all)) return std::nullopt;
+  if (given && shared_memory_of(all)) return std::nullopt;
   return made;
 }
 
@@ -237,6 +237,15 @@ void bind_many(py::module_& m) {
           "hash", [](const Pieces& pieces) { return hash_of(pieces.all); },
           "Of the types and layouts, which ranks compare.")
       .def_property_readonly(
+          "shared_memory",
+          [](const Pieces& pieces) -> py::object {
+            const auto found = shared_memory_of(pieces.all);
+            if (!found) return py::none();
+            return py::make_tuple(found->result, found->other, found->both_results);
+          },
+          "A result that shares memory with another result, or with an input that it does not "
+          "replace: both indices, and whether both are results. None: there is none.")
+      .def_property_readonly(
           "dtypes",
           [](const Pieces& pieces) {
             py::dict found;  // in order of first appearance
@@ -262,12 +271,6 @@ void bind_many(py::module_& m) {
   m.def("allreduce_list", &allreduce_list, py::arg("comm"), py::arg("arrays"), py::arg("op"),
         py::arg("out"),
         "Blocks. The results, or None where the arrays or the operation take a closer look.");
-  m.def(
-      "layout_hash",
-      [](const std::vector<std::int64_t>& shape, const std::vector<int>& order) {
-        return layout_hash(shape, order);
-      },
-      py::arg("shape"), py::arg("order"));
   m.def("make_buckets", &make_buckets, py::arg("comm"), py::arg("pieces"), py::arg("operations"),
         py::kw_only(), py::arg("layout"), py::arg("plan") = "",
         py::arg("schedule") = std::shared_ptr<Schedule>(), py::arg("blocking"),

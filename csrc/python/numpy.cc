@@ -5,7 +5,7 @@
 
 #include <array>
 
-#include "comm/pieces.h"
+#include "base/array_layout.h"
 
 namespace gradred {
 namespace {
@@ -68,24 +68,9 @@ bool is_array_type(PyTypeObject* type) { return PyType_IsSubtype(type, &PyArray_
 
 std::uint64_t layout_of_plain(PyObject* object) {
   auto* array = reinterpret_cast<PyArrayObject*>(object);
-  const auto axes = static_cast<std::size_t>(PyArray_NDIM(array));
-  std::array<std::int64_t, NPY_MAXDIMS> shape{};
-  std::array<int, NPY_MAXDIMS> order{};
-  for (std::size_t axis = 0; axis < axes; ++axis) {
-    shape[axis] = PyArray_DIM(array, static_cast<int>(axis));
-    order[axis] = static_cast<int>(axis);
-  }
-  if ((PyArray_FLAGS(array) & NPY_ARRAY_C_CONTIGUOUS) == 0) {  // axes of length 1 stay
-    std::size_t last = axes;
-    for (std::size_t first = 0; first < axes; ++first) {
-      if (shape[first] == 1) continue;
-      do {
-        --last;
-      } while (shape[last] == 1);
-      order[first] = static_cast<int>(last);
-    }
-  }
-  return layout_hash({shape.data(), axes}, {order.data(), axes});
+  return layout_of({PyArray_DIMS(array), static_cast<std::size_t>(PyArray_NDIM(array))},
+                   PyArray_STRIDES(array), PyArray_ITEMSIZE(array))
+      ->hash;
 }
 
 std::optional<std::span<const std::int64_t>> shape_in_order(PyObject* object) {

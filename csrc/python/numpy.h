@@ -9,16 +9,9 @@
 #include <optional>
 #include <span>
 
-#include "base/types.h"
+#include "python/array.h"
 
 namespace gradred {
-
-struct ArrayView {
-  void* data;
-  std::size_t count;
-  DType dtype;
-  bool writable;
-};
 
 // Loads NumPy's function table. Returns false with a Python exception set.
 bool load_numpy();
@@ -26,7 +19,7 @@ bool load_numpy();
 // nullopt for all other objects.
 std::optional<ArrayView> view_of(PyObject* object);
 bool is_array_type(PyTypeObject* type);  // whether it is numpy.ndarray or derived from it
-// layout_hash() of the shape and order of axes, for an array that view_of() accepts.
+// ArrayLayout::hash of an array that view_of() accepts.
 std::uint64_t layout_of_plain(PyObject* array);
 // The shape of an array. Returns nullopt unless its elements are in C order.
 std::optional<std::span<const std::int64_t>> shape_in_order(PyObject* array);

@@ -65,11 +65,6 @@ void add(Submission& what, std::vector<NamedArray>& arrays, const py::tuple& des
   add_array(what, arrays, std::move(array), shape, order);
 }
 
-struct PlacedTensor : TensorView {
-  DeviceMemory* memory = nullptr;  // nullptr: host memory
-  std::uint64_t stream = 0;        // stream in which the program uses a device tensor
-};
-
 // Whether the tensor is a negated view, whose elements differ from those in memory. DLPack does not
 // report it. Such a view is the imaginary part of a conjugate. With more than one element it has
 // gaps and is not dense, so larger tensors need no check.
@@ -82,16 +77,12 @@ bool is_negated(PyObject* tensor, std::size_t count) {
   return found != Py_False;
 }
 
-std::optional<PlacedTensor> placed_tensor(PyObject* object) {
-  const auto on_host = tensor_view(object);
-  const auto view = on_host ? std::nullopt : cuda_tensor_view(object);
-  if ((!on_host && !view) || is_negated(object, (on_host ? on_host->count : view->count))) {
-    return std::nullopt;
-  }
-  if (on_host) return PlacedTensor{*on_host};
-  DeviceMemory* const memory = device_memory_at(view->data, view->count * size_of(view->dtype));
-  if (memory == nullptr) return std::nullopt;
-  return PlacedTensor{*view, memory, view->stream};
+std::optional<ShapedArray> placed_tensor(PyObject* object) {
+  auto view = tensor_view(object);
+  if (!view || is_negated(object, view->count)) return std::nullopt;
+  if (!view->stream) return view;  // it is in host memory
+  view->memory = device_memory_at(view->data, view->count * size_of(view->dtype));
+  return view->memory != nullptr ? view : std::nullopt;
 }
 
 // The object that keeps a tensor's memory alive, even after `x.data = y` replaces that memory.
@@ -272,7 +263,7 @@ std::shared_ptr<PyNamedRequest> submit_tensor(NamedOperations& all, std::string 
                    .count = from->count};
   if (from->memory != nullptr) {
     try {
-      const Placement placement{from->memory, to->memory, {{from->memory, from->stream}}};
+      const Placement placement{from->memory, to->memory, {{from->memory, *from->stream}}};
       Moments moments;
       array.after = placement.after_all(moments);
     } catch (const Error&) {  // the Python path raises it again
@@ -288,7 +279,7 @@ std::shared_ptr<PyNamedRequest> submit_tensor(NamedOperations& all, std::string 
   what.priority = how.priority;
   std::vector<NamedArray> arrays;
   arrays.reserve(1);
-  add_array(what, arrays, std::move(array), from->shape);
+  add_array(what, arrays, std::move(array), from->shape());
   finish_arrays(what, arrays);
   let_ended_go();
   py::object memory = storage_of(result);

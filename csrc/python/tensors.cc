@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
 
 namespace gradred {
 namespace {
@@ -36,24 +37,12 @@ struct ExchangeApi {
 std::array<PyTypeObject*, 2> types{};
 const ExchangeApi* known_api = nullptr;
 
-std::optional<DType> dtype_of(const DlTensor& tensor) {
-  if (tensor.lanes != 1) return std::nullopt;
+std::optional<DType> dtype_of(int code, int bits, int lanes) {
   for (const DTypeInfo& info : kDTypeInfo) {
-    const bool same = info.dlpack == tensor.code && 8 * info.bytes == tensor.bits;
-    if (same && info.kind != DTypeKind::kComplex)
-      return info.dtype;  // complex tensors may be conjugated
+    const bool same = info.dlpack == code && 8 * info.bytes == static_cast<std::size_t>(bits);
+    if (same && lanes == 1) return info.dtype;
   }
   return std::nullopt;
-}
-
-bool is_in_order(const DlTensor& tensor) {
-  if (tensor.strides == nullptr) return true;
-  std::int64_t next = 1;
-  for (std::int32_t axis = tensor.axes; axis-- > 0;) {
-    if (tensor.shape[axis] != 1 && tensor.strides[axis] != next) return false;
-    next *= tensor.shape[axis];
-  }
-  return true;
 }
 
 // Registers the types. Returns whether they have such an interface. Types and interface live as
@@ -81,45 +70,89 @@ std::optional<DlTensor> look_at(PyObject* object) {
   return std::nullopt;
 }
 
-std::optional<TensorView> view_of_dense(const DlTensor& tensor) {
-  const auto dtype = dtype_of(tensor);
-  if (!dtype || !is_in_order(tensor)) return std::nullopt;
-  TensorView view{.data = static_cast<std::byte*>(tensor.data) + tensor.byte_offset,
-                  .dtype = *dtype,
-                  .count = 1,
-                  .shape = {tensor.shape, static_cast<std::size_t>(tensor.axes)}};
-  for (const std::int64_t length : view.shape) view.count *= static_cast<std::size_t>(length);
-  // A tensor whose storage was freed. The Python path reports the error.
-  if (tensor.data == nullptr && view.count > 0) return std::nullopt;
-  return view;
+// ---- capsules -----------------------------------------------------------------------------------
+
+// What a capsule holds since version 1.0. Before, it held the tensor first.
+struct VersionedTensor {
+  std::uint32_t major, minor;
+  void* context;
+  void (*deleter)(VersionedTensor*);
+  std::uint64_t flags;
+  DlTensor tensor;
+};
+
+// NumPy's or ml_dtypes' name of an element type, or a text for one that gradred does not know.
+std::string type_text(int code, int bits, int lanes) {
+  if (const auto known = dtype_of(code, bits, lanes)) return std::string(name_of(*known));
+  constexpr std::array<const char*, 6> kKinds = {"int",    "uint",   "float",
+                                                 "handle", "bfloat", "complex"};
+  const auto index = static_cast<std::size_t>(code);
+  const std::string kind =
+      index < kKinds.size() ? kKinds[index] : "type " + std::to_string(code) + " of ";
+  return (lanes == 1 ? "" : std::to_string(lanes) + " times ") + kind + std::to_string(bits);
+}
+
+py::tuple read_dlpack(const py::object& capsule) {
+  constexpr const char* kVersioned = "dltensor_versioned";
+  constexpr std::uint64_t kReadOnly = 1;
+  const bool versioned = PyCapsule_IsValid(capsule.ptr(), kVersioned) != 0;
+  void* const held = PyCapsule_GetPointer(capsule.ptr(), versioned ? kVersioned : "dltensor");
+  if (held == nullptr) throw py::error_already_set();
+  const auto* const newer = static_cast<const VersionedTensor*>(held);
+  const DlTensor& tensor = versioned ? newer->tensor : *static_cast<const DlTensor*>(held);
+  int code = tensor.code, bits = tensor.bits, lanes = tensor.lanes;
+  if (code == 2 && lanes == 2) {  // the form of complex numbers before version 1.0
+    code = 5, bits *= 2, lanes = 1;
+  }
+  const std::int64_t itemsize = bits * lanes / 8;
+  const auto axes = static_cast<std::size_t>(tensor.axes);
+  py::tuple shape(axes), strides(tensor.strides != nullptr ? axes : 0);
+  for (std::size_t axis = 0; axis < axes; ++axis) {
+    shape[axis] = py::int_(tensor.shape[axis]);
+    if (tensor.strides != nullptr) strides[axis] = py::int_(tensor.strides[axis] * itemsize);
+  }
+  const auto address = reinterpret_cast<std::uintptr_t>(tensor.data);
+  return py::make_tuple(tensor.device, address != 0 ? address + tensor.byte_offset : 0,
+                        type_text(code, bits, lanes), shape,
+                        tensor.strides != nullptr ? py::object(strides) : py::none(), itemsize,
+                        !versioned || (newer->flags & kReadOnly) == 0);
 }
 
 }  // namespace
 
-std::optional<TensorView> tensor_view(PyObject* object) {
+std::optional<ShapedArray> tensor_view(PyObject* object) {
+  constexpr int kComplex = 5;  // complex tensors may be conjugated
   const auto tensor = look_at(object);
-  if (!tensor || tensor->device != kHostDevice) return std::nullopt;
-  return view_of_dense(*tensor);
-}
-
-std::optional<CudaTensorView> cuda_tensor_view(PyObject* object) {
-  constexpr std::uint64_t kLegacyStream = 1;  // PyTorch calls it 0
-  const auto tensor = look_at(object);
-  if (!tensor || tensor->device != kCudaDevice || known_api->work_stream == nullptr) {
+  if (!tensor || tensor->axes > static_cast<std::int32_t>(ShapedArray::kMostAxes)) {
     return std::nullopt;
   }
-  const auto view = view_of_dense(*tensor);
+  const auto dtype = dtype_of(tensor->code, tensor->bits, tensor->lanes);
+  const std::span<const std::int64_t> shape(tensor->shape, static_cast<std::size_t>(tensor->axes));
+  const auto layout = layout_of(shape, tensor->strides, 1);
+  if (!dtype || tensor->code == kComplex || !layout || !layout->by_rows) return std::nullopt;
+  // A tensor without data is one whose storage was freed. The Python path reports the error.
+  if (layout->count > 0 && tensor->data == nullptr) return std::nullopt;
+  ShapedArray view{};
+  static_cast<ArrayView&>(view) = {static_cast<std::byte*>(tensor->data) + tensor->byte_offset,
+                                   layout->count, *dtype, true};
+  view.axes = shape.size();
+  std::ranges::copy(shape, view.lengths.begin());
+  if (tensor->device == kHostDevice) return view;
   void* stream = nullptr;
-  if (!view || known_api->work_stream(tensor->device, tensor->device_id, &stream) != 0) {
+  if (tensor->device != kCudaDevice || known_api->work_stream == nullptr) return std::nullopt;
+  if (known_api->work_stream(tensor->device, tensor->device_id, &stream) != 0) {
     PyErr_Clear();
     return std::nullopt;
   }
-  CudaTensorView made{*view};
-  made.stream = stream != nullptr ? reinterpret_cast<std::uint64_t>(stream) : kLegacyStream;
-  return made;
+  // PyTorch calls the legacy default stream 0.
+  view.stream = stream != nullptr ? reinterpret_cast<std::uint64_t>(stream) : kLegacyStream;
+  return view;
 }
 
 void bind_tensors(py::module_& m) {
+  m.def("read_dlpack", &read_dlpack, py::arg("capsule"),
+        "Of the tensor in a capsule of DLPack: DLDeviceType, address, element type, shape, strides "
+        "in bytes (None: C order), bytes of an element, and whether it is writable.");
   m.def("know_tensors", &know_tensors, py::arg("tensor"), py::arg("parameter"),
         "From now on objects of these types are looked at by DLPack's interface for C; False: they "
         "have none.");

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, final, overload
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar, final, overload
 
 import numpy as np
 from mpi4py import MPI
@@ -609,6 +609,8 @@ class Pieces(metaclass=_Pybind11Type):
     @property
     def hash(self) -> int: ...
     @property
+    def shared_memory(self) -> tuple[int, int, bool] | None: ...
+    @property
     def dtypes(self) -> list[str]: ...
 
 class Bucket(metaclass=_Pybind11Type):
@@ -621,7 +623,6 @@ class Bucket(metaclass=_Pybind11Type):
 def plain_pieces(
     inputs: list[Any], outputs: Sequence[Any] | None
 ) -> tuple[Pieces, list[Any]] | None: ...
-def layout_hash(shape: Sequence[int], order: Sequence[int]) -> int: ...
 def make_buckets(
     comm: MPI.Comm,
     pieces: Pieces,

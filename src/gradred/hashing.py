@@ -8,7 +8,6 @@ import numpy as np
 
 from gradred import _core
 from gradred.buffers import arrays
-from gradred.buffers.cuda_interface import placement
 
 
 def result_hash(x: Any) -> int:
@@ -46,7 +45,7 @@ def result_hash(x: Any) -> int:
         return _core.result_hash(found.address, found.nbytes)
     copied = np.empty(found.nbytes, np.uint8)
     address = int(copied.ctypes.data)
-    _core.copy_bytes(address, found.address, found.nbytes, placement(None, found))
+    _core.copy_bytes(address, found.address, found.nbytes, _core.placement(None, found))
     return _core.result_hash(address, found.nbytes)
 
 

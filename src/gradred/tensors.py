@@ -136,7 +136,7 @@ def _placed(
     tensors: Tensors[TensorT], tensor: TensorT, asked: str
 ) -> tuple[_core.DeviceMemory | None, int | None]:
     """The memory of a tensor, and the current stream of its device."""
-    plain = _core.device_array(tensor)
+    plain = _core.plain_array(tensor)
     if plain is not None:
         return plain[-2:]
     stream = tensors.current_stream(tensor)

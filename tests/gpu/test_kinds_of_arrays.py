@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from dlpack_tensor import tensor_in
 from gpu.simulated import DeviceArray, Driver
 from mpi.knobs import use
 from mpi4py import MPI
@@ -48,8 +49,8 @@ class OfDlpack:
         if self.array.stream is not None:  # a real library would wait by an event
             self.array.driver.must("cuStreamSynchronize", ctypes.c_void_p(self.array.stream))
         capsule = self.pattern.__dlpack__()
-        tensor = dlpack._Tensor.from_address(dlpack._get_pointer(capsule, b"dltensor"))
-        tensor.device_type, tensor.data = dlpack.CUDA, self.array.address
+        tensor = tensor_in(capsule)
+        tensor.device, tensor.data = dlpack.CUDA, self.array.address
         if self.code is not None:
             tensor.code = self.code
         return capsule

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dlpack_tensor import Tensor as DlpackTensor
 from gpu.simulated import DeviceArray, Driver
 from gpu.test_plain_arrays import COUNT, RANK, SIZE, Pair, comm, pair
 from mpi4py import MPI
@@ -20,23 +21,6 @@ import gradred
 from gradred import _core
 
 __all__ = ["comm", "pair"]  # fixtures of this module
-
-
-class Look(ctypes.Structure):
-    """DLTensor of dlpack.h."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("axes", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
 
 
 class Storage:
@@ -55,7 +39,7 @@ class Tensor:
     Args:
         array: its memory.
         offset: the index of its first element there.
-        said: other values that it reports, by the names in `Look` and of its attributes.
+        said: other values that it reports, by the names in `DlpackTensor` and of its attributes.
     """
 
     def __init__(self, array: DeviceArray, offset: int = 0, **said: Any) -> None:
@@ -79,7 +63,7 @@ class Tensor:
     def element_size(self) -> int:
         return 4
 
-    def look(self, found: Look) -> None:
+    def look(self, found: DlpackTensor) -> None:
         if self.raises:
             raise BufferError("it does not lend it")
         lengths = ctypes.c_int64 * len(self.shape)
@@ -101,7 +85,7 @@ class OfAProgram(Tensor):
     """A type that gradred does not know."""
 
 
-_LOOK = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(Look))
+_LOOK = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DlpackTensor))
 _STREAM = ctypes.PYFUNCTYPE(
     ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p)
 )
@@ -171,10 +155,10 @@ def test_tensors_are_reduced_in_the_order_of_the_current_stream(
         x = DeviceArray(device, np.arange(COUNT, dtype="float32") + RANK, stream=current or None)
         y = DeviceArray(device, np.zeros(COUNT, "float32"))
         device.set("least_delay", 0)
-        found = _core.device_array(kind(x))
+        found = _core.plain_array(kind(x))
         assert found is not None
-        assert found[:4] == (x.address, "float32", (COUNT,), True)
-        assert found[5] == (current or 1)
+        assert found[:6] == (x.address, "float32", (COUNT,), None, 4, True)
+        assert found[-1] == (current or 1)
         comm.Allreduce(kind(x), kind(y))
         expected = SIZE * np.arange(COUNT) + SIZE * (SIZE - 1) // 2
         np.testing.assert_array_equal(y.get(), expected)
@@ -206,14 +190,14 @@ def test_tensors_are_reduced_in_the_order_of_the_current_stream(
 def test_tensors_that_take_a_closer_look(
     comm: gradred.Comm, tensors: None, pair: Pair, said: dict[str, Any]
 ) -> None:
-    assert _core.device_array(Tensor(pair.sent)) is not None
-    assert _core.device_array(Tensor(pair.sent, **said)) is None
+    assert _core.plain_array(Tensor(pair.sent)) is not None
+    assert _core.plain_array(Tensor(pair.sent, **said)) is None
 
 
 def test_other_types_of_tensors_take_a_closer_look(
     comm: gradred.Comm, tensors: None, pair: Pair
 ) -> None:
-    assert _core.device_array(OfAProgram(pair.sent)) is None
+    assert _core.plain_array(OfAProgram(pair.sent)) is None
 
 
 @pytest.mark.parametrize("in_place", [False, True])

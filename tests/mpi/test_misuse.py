@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dlpack_tensor import tensor_in
 from mpi import sizes
 from mpi4py import MPI
 
 import gradred
 from gradred import UsageError, _core
-from gradred.buffers import dlpack
 
 COMM = gradred.Comm(MPI.COMM_WORLD)
 RANK, SIZE = COMM.rank, COMM.size
@@ -240,8 +240,7 @@ class Nowhere:
 
     def __dlpack__(self, **_: Any) -> Any:
         capsule = self._x.__dlpack__()
-        tensor = dlpack._Tensor.from_address(dlpack._get_pointer(capsule, b"dltensor"))
-        tensor.data = None
+        tensor_in(capsule).data = None
         return capsule
 
 

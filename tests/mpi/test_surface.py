@@ -213,7 +213,7 @@ WRONG: list[tuple[Any, Any, str]] = [
     (np.zeros(4), None, "None is not a buffer"),
     (np.zeros(4), 3.0, "a float is not a buffer|read-only"),
     ("text", np.zeros(4), "a str is not a buffer"),
-    (np.zeros(4), np.zeros((4, 2))[:, 0], "not contiguous"),
+    (np.zeros(4), np.zeros((4, 2))[:, 0], "not dense"),
     (MPI.IN_PLACE, np.array([1, None]), "holds Python objects"),
     (MPI.IN_PLACE, np.zeros(2, ">f8"), "another order of bytes"),
     (MPI.IN_PLACE, np.zeros(2, "f4,i4"), "no MPI type stands for"),

@@ -24,27 +24,12 @@ import numpy as np
 
 from gradred import _core
 from gradred.buffers import cuda_interface, dlpack, more_than_numbers
+from gradred.buffers.dlpack import Exported
 from gradred.element_types import ITEMSIZES, numpy_dtype
 from gradred.errors import DeviceError, UsageError, UsageTypeError, explain
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Layout:
-    """The layout of a dense array in memory.
-
-    Equal hashes mean the same shape and the same order of axes.
-    """
-
-    count: int
-    order: tuple[int, ...]
-    """The axes from the slowest to the fastest; axes of length 1 stay at their place."""
-    hash: int
-    straight: bool
-    """Whether the array is in C or Fortran order, as MPI's buffers are."""
-    by_rows: bool
 
 
 @dataclasses.dataclass(slots=True)  # not frozen: making one would take three times as long
@@ -54,7 +39,7 @@ class Array:
     address: int
     dtype: str
     shape: tuple[int, ...]
-    layout: Layout
+    layout: _core.Layout
     writable: bool
     owner: Any
     """The object that keeps the memory alive."""
@@ -83,13 +68,16 @@ def text_of(dtype: str, shape: tuple[int, ...], order: tuple[int, ...]) -> str:
     return f"{dtype} of shape {shape}" + (f", axes in the order {order}" if len(order) > 1 else "")
 
 
-def dense_remedy(copy: str = "", *, is_result: bool) -> str:
-    """Return the remedy for an array with gaps; `copy` is its library's call for a dense copy."""
+def dense_remedy(x: object, *, is_result: bool) -> str:
+    """Return the remedy for an array with gaps."""
     if is_result:  # the result would go into the copy, and the program would not see it
         return (
             "Pass a contiguous array in its place, and copy the result from that when it is there: "
             "x[...] = result"
         )
+    copy = "x.contiguous()" if is_torch(x) else ""
+    if isinstance(x, (np.ndarray, memoryview)):
+        copy = "numpy.ascontiguousarray(x)"
     return "Pass a contiguous copy" + (f", for example {copy}" if copy else "")
 
 
@@ -106,23 +94,44 @@ def describe(x: Any, asked: str, *, is_result: bool = False) -> Array:
             between its elements, it requires grad, or it has a mask or a unit.
         gradred.DeviceError: the array is in memory that gradred cannot reach.
     """
+    found = read(x, asked, is_result=is_result)
+    if found.dtype not in ITEMSIZES:
+        _refuse_type(found, asked)
+    layout = laid_out(found, asked, is_result=is_result)
+    where = (found.memory, found.stream)
+    return Array(
+        found.address, found.dtype, found.shape, layout, found.writable, found.owner, *where
+    )
+
+
+def read(x: Any, asked: str, *, is_result: bool = False) -> Exported:
+    """Read what an array's library says of its memory; the arguments are those of `describe`.
+
+    The element type may be unknown, and the array may have gaps.
+
+    Raises:
+        gradred.UsageError: `x` is not an array, it requires grad, or it has a mask or a unit.
+        gradred.DeviceError: the array is in memory that gradred cannot reach.
+    """
     if type(x) is not np.ndarray:
         more_than_numbers.refuse(x, asked, is_result=is_result)
-    if cuda_interface.is_hosts(x):
-        return _from_numpy(x, asked, is_result)
-    plain = _core.device_array(x)
+    plain = _core.plain_array(x)
     if plain is not None:
-        address, dtype, shape, writable, memory, stream = plain
-        layout = layout_of(shape, None, ITEMSIZES[dtype])
-        assert layout is not None
-        return Array(address, dtype, shape, layout, writable, x, memory, stream)
+        return Exported(*plain)
+    if cuda_interface.is_hosts(x):
+        return _of_numpy(x)
+    if is_torch(x):
+        return _of_torch(x, asked)
+    found = _exported(x, asked)
+    if found is None:
+        return _of_buffer(x, asked)
+    return found._replace(writable=False) if never_changes(x) else found
+
+
+def is_torch(x: Any) -> bool:
+    """Return whether it is a tensor of PyTorch."""
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(x, torch.Tensor):
-        return _from_torch(x, asked, is_result)
-    tensor = exported(x, asked)
-    if tensor is None:
-        return _from_buffer(x, asked, is_result)
-    return _from_exported(x, tensor, asked, is_result)
+    return torch is not None and isinstance(x, torch.Tensor)
 
 
 @functools.lru_cache(maxsize=256)
@@ -131,43 +140,27 @@ def dtype_name(dtype: np.dtype[Any]) -> str | None:
     return dtype.name if dtype.isnative and dtype.name in ITEMSIZES else None
 
 
-@functools.lru_cache(maxsize=1024)
-def layout_of(
-    shape: tuple[int, ...], strides: tuple[int, ...] | None, itemsize: int
-) -> Layout | None:
-    """Return the layout for these strides; None if the array is not dense.
-
-    Strides are in bytes; None stands for C order.
-    """
-    count = math.prod(shape)
-    order = tuple(range(len(shape)))
-    straight = by_rows = True
-    if strides is not None and count > 1:
-        long = [axis for axis in order if shape[axis] > 1]
-        by_stride = sorted(long, key=lambda axis: -strides[axis])
-        expected = itemsize
-        for axis in reversed(by_stride):
-            if strides[axis] != expected:
-                return None
-            expected *= shape[axis]
-        straight, by_rows = by_stride in (long, long[::-1]), by_stride == long
-        sorted_axes = iter(by_stride)
-        order = tuple(next(sorted_axes) if shape[axis] > 1 else axis for axis in order)
-    return Layout(count, order, _core.layout_hash(shape, order), straight, by_rows)
+layout_of = functools.lru_cache(maxsize=1024)(_core.layout_of)
 
 
-def exported(x: Any, asked: str) -> dlpack.Exported | None:
-    """Read an array by the CUDA Array Interface or DLPack; None if it has neither.
+def laid_out(found: Exported, asked: str, *, is_result: bool) -> _core.Layout:
+    """Return the layout of an array.
 
     Raises:
-        gradred.DeviceError: the array is in memory that gradred cannot reach.
-        gradred.UsageError: the array does not export its memory.
+        gradred.UsageError: it has gaps between its elements, or its elements do not exist.
     """
-    plain = _core.device_array(x)
-    if plain is not None:
-        address, dtype, shape, writable, memory, stream = plain
-        itemsize = ITEMSIZES[dtype]
-        return dlpack.Exported(address, dtype, shape, None, itemsize, writable, x, memory, stream)
+    layout = layout_of(found.shape, found.strides, found.itemsize)
+    if layout is None:
+        reason = f"the array is not dense: shape {found.shape}, strides {found.strides} bytes"
+        raise UsageError(explain(asked, reason, dense_remedy(found.owner, is_result=is_result)))
+    if found.address == 0 and layout.count > 0:  # as arrays report after losing their memory
+        reason = f"the array has {layout.count} elements, but no memory: its address is 0"
+        raise UsageError(explain(asked, reason, "Pass an array whose elements exist"))
+    return layout
+
+
+def _exported(x: Any, asked: str) -> Exported | None:
+    """Read an array by the CUDA Array Interface or DLPack; None if it has neither."""
     if hasattr(x, "__cuda_array_interface__"):
         found = cuda_interface.read(x, asked)
         # The core does not know that JAX's arrays are read-only.
@@ -188,45 +181,25 @@ def _refuse_device(name: str, asked: str) -> NoReturn:
     raise DeviceError(explain(asked, found, cuda_interface.COPY_FIRST))
 
 
-def _laid_out(
-    shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: str, asked: str, remedy: str
-) -> Layout:
-    layout = layout_of(shape, strides, ITEMSIZES[dtype])
-    if layout is None:
-        found = f"the array is not dense: shape {shape}, strides {strides} bytes"
-        raise UsageError(explain(asked, found, remedy))
-    return layout
-
-
-def require_memory(address: int, count: int, asked: str) -> None:
-    """Raise UsageError for elements at address 0, which arrays report after losing their memory."""
-    if address == 0 and count > 0:
-        found = f"the array has {count} elements, but no memory: its address is 0"
-        raise UsageError(explain(asked, found, "Pass an array whose elements exist"))
-
-
-def _refuse_type(dtype: Any, asked: str) -> NoReturn:
+def _refuse_type(found: Exported, asked: str) -> NoReturn:
+    x = found.owner
+    if isinstance(x, np.ndarray) and dtype_name(x.dtype.newbyteorder("=")) is not None:
+        reason = f"its elements have the other byte order ({x.dtype!r})"
+        remedy = f"Pass x.astype({x.dtype.newbyteorder('=').name!r})"
+        raise UsageTypeError(explain(asked, reason, remedy))
+    name = f"NumPy's {x.dtype!r}" if isinstance(x, np.ndarray) else found.dtype
     message = explain(
         asked,
-        f"gradred has no reductions for {dtype}",
+        f"gradred has no reductions for {name}",
         f"Convert the array to one of {', '.join(ITEMSIZES)}",
     )
     raise UsageTypeError(message)
 
 
-def _from_numpy(x: npt.NDArray[Any], asked: str, is_result: bool = False) -> Array:
-    dtype = dtype_name(x.dtype)
-    if dtype is None:
-        if dtype_name(x.dtype.newbyteorder("=")) is not None:
-            found = f"its elements have the other byte order ({x.dtype!r})"
-            remedy = f"Pass x.astype({x.dtype.newbyteorder('=').name!r})"
-            raise UsageTypeError(explain(asked, found, remedy))
-        _refuse_type(f"NumPy's {x.dtype!r}", asked)
-    remedy = dense_remedy("numpy.ascontiguousarray(x)", is_result=is_result)
-    layout = _laid_out(x.shape, x.strides, dtype, asked, remedy)
+def _of_numpy(x: npt.NDArray[Any]) -> Exported:
     address, readonly = x.__array_interface__["data"]
-    require_memory(address, layout.count, asked)
-    return Array(address, dtype, x.shape, layout, not readonly, x)
+    name = dtype_name(x.dtype) or x.dtype.str
+    return Exported(address, name, x.shape, x.strides, x.itemsize, not readonly, x)
 
 
 @functools.cache
@@ -236,7 +209,7 @@ def _know_torch() -> None:
     _core.know_tensors(torch.Tensor, torch.nn.Parameter)
 
 
-def _from_torch(x: Any, asked: str, is_result: bool = False) -> Array:
+def _of_torch(x: Any, asked: str) -> Exported:
     if x.is_meta:
         _refuse_empty_tensor("it is a meta tensor, which has a shape and no elements", asked)
     if x.is_nested:
@@ -258,22 +231,22 @@ def _from_torch(x: Any, asked: str, is_result: bool = False) -> Array:
     if x.is_conj() or x.is_neg():
         found = "the tensor is a conjugated or negated view"
         raise UsageError(explain(asked, found, "Pass x.resolve_conj().resolve_neg()"))
-    dtype = str(x.dtype).removeprefix("torch.")
-    if dtype not in ITEMSIZES:
-        _refuse_type(x.dtype, asked)
+    name = str(x.dtype)
+    dtype = name.removeprefix("torch.")
+    itemsize = x.element_size()
     shape = tuple(x.shape)
-    strides = tuple(step * ITEMSIZES[dtype] for step in x.stride())
-    remedy = dense_remedy("x.contiguous()", is_result=is_result)
-    layout = _laid_out(shape, strides, dtype, asked, remedy)
-    nbytes = layout.count * ITEMSIZES[dtype]
+    strides = tuple(step * itemsize for step in x.stride())
+    nbytes = math.prod(shape) * itemsize
     address = _torch_address(x, nbytes, asked)
     _know_torch()
-    if x.device.type == "cpu":
-        return Array(address, dtype, shape, layout, True, x)
-    current = int(sys.modules["torch"].cuda.current_stream(x.device).cuda_stream)
-    stream = current or dlpack.LEGACY_STREAM  # PyTorch reports the legacy default stream as 0
-    memory = cuda_interface.place(address, nbytes, stream, asked)
-    return Array(address, dtype, shape, layout, True, x, memory, stream if memory else None)
+    memory = stream = None
+    if x.device.type == "cuda":
+        current = int(sys.modules["torch"].cuda.current_stream(x.device).cuda_stream)
+        stream = current or dlpack.LEGACY_STREAM  # PyTorch reports the legacy default stream as 0
+        memory = cuda_interface.place(address, nbytes, stream, asked)
+    dtype = dtype if dtype in ITEMSIZES else name
+    where = (memory, stream if memory else None)
+    return Exported(address, dtype, shape, strides, itemsize, True, x, *where)
 
 
 def _torch_address(x: Any, nbytes: int, asked: str) -> int:
@@ -304,7 +277,7 @@ def _refuse_empty_tensor(found: str, asked: str) -> NoReturn:
     raise UsageError(explain(asked, found, "Pass one whose elements exist"))
 
 
-def _export(x: Any, kind: int, asked: str) -> dlpack.Exported:
+def _export(x: Any, kind: int, asked: str) -> Exported:
     try:
         found = dlpack.export(x, kind)
     except (BufferError, TypeError, ValueError, RuntimeError) as error:
@@ -317,33 +290,21 @@ def _export(x: Any, kind: int, asked: str) -> dlpack.Exported:
     return found._replace(memory=memory, stream=dlpack.LEGACY_STREAM if memory else None)
 
 
-def _from_exported(x: Any, tensor: dlpack.Exported, asked: str, is_result: bool) -> Array:
-    if tensor.dtype not in ITEMSIZES:
-        _refuse_type(tensor.dtype, asked)
-    remedy = dense_remedy(is_result=is_result)
-    layout = _laid_out(tensor.shape, tensor.strides, tensor.dtype, asked, remedy)
-    require_memory(tensor.address, layout.count, asked)
-    writable = tensor.writable and not never_changes(x)
-    owner = (x, tensor.owner)
-    where = (tensor.memory, tensor.stream)
-    return Array(tensor.address, tensor.dtype, tensor.shape, layout, writable, owner, *where)
-
-
-def _from_buffer(x: Any, asked: str, is_result: bool = False) -> Array:
-    view = memory_of(x, asked)
+def _of_buffer(x: Any, asked: str) -> Exported:
+    view = _view_of(x, asked)
     try:
-        found = _from_numpy(np.asarray(view), asked, is_result)
-    except ValueError as error:
-        if isinstance(error, UsageError):
-            raise
-        _refuse_type(f"elements of format {view.format!r}", asked)
-    found.memory = cuda_interface.place_of_buffer(found.address, found.nbytes, asked)
-    found.stream = dlpack.LEGACY_STREAM if found.memory else None
-    return found
+        found = _of_numpy(np.asarray(view))
+    except ValueError:  # its format is none that NumPy knows
+        found = _of_numpy(np.frombuffer(view, np.uint8))
+        found = found._replace(shape=view.shape or (), strides=view.strides, itemsize=view.itemsize)
+    if found.dtype not in ITEMSIZES:
+        found = found._replace(dtype=f"elements of format {view.format!r}")
+    memory = cuda_interface.place_of_buffer(found.address, view.nbytes, asked)
+    stream = dlpack.LEGACY_STREAM if memory else None
+    return found._replace(owner=view, memory=memory, stream=stream)
 
 
-def memory_of(x: Any, asked: str) -> memoryview:
-    """Return `x` as a memoryview; UsageTypeError if it has no buffer protocol."""
+def _view_of(x: Any, asked: str) -> memoryview:
     try:
         return memoryview(x)
     except TypeError:
@@ -383,9 +344,8 @@ def new_like(x: Any, given: Array, asked: str, shape: tuple[int, ...] | None = N
     Raises:
         gradred.UsageError: gradred cannot make arrays of this kind.
     """
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(x, torch.Tensor):
-        new = torch.empty_like(x) if shape is None else x.new_empty(shape)
+    if is_torch(x):
+        new = sys.modules["torch"].empty_like(x) if shape is None else x.new_empty(shape)
         made = describe(new, asked)
         made.is_new = True
         return Result(made, lambda: new)
@@ -402,9 +362,9 @@ def new_like(x: Any, given: Array, asked: str, shape: tuple[int, ...] | None = N
     elif type(x) is array.array:
         plain = array.array(x.typecode, bytes(nbytes))
     if plain is not None:
-        return Result(_from_buffer(plain, asked), lambda: plain)
+        return Result(describe(plain, asked), lambda: plain)
     filled = _new_numpy(x, given, shape)
-    return Result(_from_numpy(filled, asked), _finish(x, filled, asked))
+    return Result(describe(filled, asked), _finish(x, filled, asked))
 
 
 def _new_on_device(x: Any, given: Array, asked: str, shape: tuple[int, ...] | None) -> Result:

@@ -14,7 +14,7 @@ import sys
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -149,58 +149,7 @@ def _version(library: Path) -> tuple[int, ...]:
     return tuple(int(number) for number in numbers if number.isdecimal())
 
 
-class Placed(Protocol):
-    """An object with a memory: a described array or a message."""
-
-    @property
-    def memory(self) -> _core.DeviceMemory | None:
-        """The device that owns the memory; None for host memory."""
-
-    @property
-    def stream(self) -> int | None:
-        """The stream in which the program works on it."""
-
-    @property
-    def address(self) -> int:
-        """The address of the first byte."""
-
-    @property
-    def nbytes(self) -> int:
-        """The number of bytes."""
-
-
-def placement(
-    send: Placed | None, recv: Placed, stream: int | None = None, *, host_waits: bool = False
-) -> _core.Placement | None:
-    """Return the placement of a call's arrays; None if all are in host memory.
-
-    Args:
-        send: the input; None for in place.
-        recv: the result.
-        stream: the stream of a call in stream order. The call does not follow the streams that
-            the arrays name, with two exceptions. It follows the legacy default stream, which
-            libraries make wait for what they export. It follows the stream of a new result, whose
-            memory its library may have used before.
-        host_waits: whether the host waits for the stream's work.
-    """
-    given = [each for each in (send, recv) if each is not None and each.memory is not None]
-    if not given:
-        return None
-    after = [
-        (each.memory, each.stream)
-        for each in given
-        if each.memory is not None
-        and each.stream is not None
-        and (stream is None or each.stream == LEGACY_STREAM or getattr(each, "is_new", False))
-    ]
-    sends = None if send is None else send.memory
-    if stream is not None and (host_waits or recv.memory is None):
-        after += [(each.memory, stream) for each in given if each.memory is not None]
-        stream = None
-    return _core.Placement(sends, recv.memory, after, stream)
-
-
-def finish_stream(arrays: Iterable[Placed | None], stream: int | None) -> None:
+def finish_stream(arrays: Iterable[_core._Placed | None], stream: int | None) -> None:
     """Block until a stream's work is done, if an array lies in host memory."""
     if stream is None:
         return
@@ -210,7 +159,7 @@ def finish_stream(arrays: Iterable[Placed | None], stream: int | None) -> None:
             return
 
 
-def require_host(given: Placed, asked: str) -> None:
+def require_host(given: _core._Placed, asked: str) -> None:
     """Raise DeviceError for device memory that the MPI or the host itself would have to read."""
     if given.memory is not None:
         found = (

@@ -17,25 +17,10 @@ from mpi4py import MPI
 
 from gradred import _core, ops
 from gradred.buffers import more_than_numbers
-from gradred.buffers.arrays import (
-    Layout,
-    dense_remedy,
-    describe,
-    dtype_name,
-    exported,
-    layout_of,
-    memory_of,
-    never_changes,
-    require_memory,
-)
-from gradred.buffers.cuda_interface import (
-    finish_stream,
-    is_hosts,
-    place_of_buffer,
-    placement,
-    require_host,
-)
-from gradred.buffers.dlpack import LEGACY_STREAM, Exported
+from gradred.buffers.arrays import dense_remedy, is_torch, laid_out
+from gradred.buffers.arrays import read as read_array
+from gradred.buffers.cuda_interface import finish_stream, require_host
+from gradred.buffers.dlpack import Exported
 from gradred.element_types import ITEMSIZES
 from gradred.errors import UsageError, UsageTypeError, explain
 
@@ -171,7 +156,7 @@ def require_straight(x: Message | _Memory, asked: str, *, is_result: bool) -> No
     """Raise UsageError unless the axes are in C order or in Fortran order."""
     if not x.straight:
         found = "the array's axes are in another order than C's or Fortran's"
-        _refuse(asked, found, dense_remedy(is_result=is_result))
+        _refuse(asked, found, dense_remedy(None, is_result=is_result))
 
 
 def _refuse(asked: str, found: str, remedy: str) -> NoReturn:
@@ -235,84 +220,35 @@ def _memory(x: Any, asked: str, *, typed: bool, is_result: bool) -> _Memory:
         if not typed:
             _refuse(asked, "no buffer and no type", "Name the type: [None, MPI.FLOAT]")
         return _Memory(0, 0, None, None, True, None)
-    if type(x) is not np.ndarray:
-        more_than_numbers.refuse(x, asked, is_result=is_result)
-    if is_hosts(x):
-        return _numpy_memory(x, asked, is_result=is_result)
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(x, torch.Tensor):
-        array = describe(x, asked, is_result=is_result)
-        layout = array.layout
-        compared = 0 if layout.by_rows else layout.hash
-        where = (array.memory, array.stream, compared, layout.straight)
-        return _Memory(array.address, array.nbytes, array.dtype, None, True, x, *where)
-    tensor = exported(x, asked)
-    if tensor is not None:
-        return _exported_memory(x, tensor, asked, is_result=is_result)
-    view = memory_of(x, asked)
-    if not view.contiguous:
-        _refuse(asked, "the memory is not contiguous", dense_remedy(is_result=is_result))
-    return _buffer_memory(view, asked)
-
-
-def _compared(layout: Layout) -> int:
-    """Return the part of the layout that ranks compare."""
-    return 0 if layout.straight else layout.hash
-
-
-def _numpy_memory(x: np.ndarray[Any, Any], asked: str, *, is_result: bool) -> _Memory:
-    layout = None if x.flags.forc else layout_of(x.shape, x.strides, x.itemsize)
-    if not (x.flags.forc or layout):
-        found = f"the array is not contiguous: shape {x.shape}, strides {x.strides} bytes"
-        remedy = dense_remedy("numpy.ascontiguousarray(x)", is_result=is_result)
-        _refuse(asked, found, remedy)
-    address, readonly = x.__array_interface__["data"]
-    require_memory(address, x.size, asked)
-    name = dtype_name(x.dtype)
-    code = None
-    if name is None:
-        try:
-            code = memoryview(x).format  # type: ignore[arg-type]
-        except ValueError:  # the buffer protocol has no format for the type
-            code = str(x.dtype)
-    if x.dtype.hasobject:
+    found = read_array(x, asked, is_result=is_result)
+    layout = laid_out(found, asked, is_result=is_result)
+    known = found.dtype in ITEMSIZES
+    code = None if known else _format(found)
+    if not known and isinstance(x, np.ndarray) and x.dtype.hasobject:
         message = explain(
             asked, "the array holds Python objects", "Use the lower-case method, which pickles"
         )
         raise UsageTypeError(message)
-    whole = _Memory(address, x.nbytes, name, code, not readonly, x)
-    if layout is None:
-        return whole
-    return whole._replace(layout=_compared(layout), straight=layout.straight)
+    same = layout.by_rows if is_torch(x) else layout.straight
+    where = (found.memory, found.stream, 0 if same else layout.hash, layout.straight)
+    nbytes = layout.count * found.itemsize
+    dtype = found.dtype if known else None
+    return _Memory(found.address, nbytes, dtype, code, found.writable, (x, found.owner), *where)
 
 
-# Buffer formats of types of such arrays that the MPI may know and gradred does not.
+# Buffer formats of types that the MPI may know and gradred does not, by their names in DLPack.
 _FORMATS = {"float128": "g", "complex256": "Zg"}
 
 
-def _exported_memory(x: Any, tensor: Exported, asked: str, *, is_result: bool) -> _Memory:
-    layout = layout_of(tensor.shape, tensor.strides, tensor.itemsize)
-    if layout is None:
-        _refuse(asked, "the array is not contiguous", dense_remedy(is_result=is_result))
-    name = tensor.dtype if tensor.dtype in ITEMSIZES else None
-    code = None if name else _FORMATS.get(tensor.dtype, tensor.dtype)
-    nbytes = layout.count * tensor.itemsize
-    require_memory(tensor.address, layout.count, asked)
-    owner = (x, tensor.owner)
-    where = (tensor.memory, tensor.stream, _compared(layout), layout.straight)
-    writable = tensor.writable and not never_changes(x)
-    return _Memory(tensor.address, nbytes, name, code, writable, owner, *where)
-
-
-def _buffer_memory(view: memoryview, asked: str) -> _Memory:
-    if view.nbytes == 0:
-        return _Memory(0, 0, None, view.format, not view.readonly, view)
-    data = np.frombuffer(view, np.uint8) if view.c_contiguous else np.asarray(view)
-    address = data.__array_interface__["data"][0]
-    require_memory(address, view.nbytes // view.itemsize, asked)
-    memory = place_of_buffer(address, view.nbytes, asked)
-    where = (memory, LEGACY_STREAM if memory else None)
-    return _Memory(address, view.nbytes, None, view.format, not view.readonly, view, *where)
+def _format(found: Exported) -> str:
+    """Return the buffer format of elements whose type gradred does not know."""
+    owner: Any = found.owner
+    try:
+        return memoryview(owner).format
+    except TypeError:  # it has no buffer protocol
+        return _FORMATS.get(found.dtype, found.dtype)
+    except ValueError:  # the buffer protocol has no format for the type
+        return str(owner.dtype)
 
 
 def _type_of(given: Any, memory: _Memory, asked: str) -> tuple[str | None, MPI.Datatype | None]:
@@ -487,7 +423,7 @@ def reduction(
         found[0],
         factor=found[1],
         layout=recv.layout,
-        placement=placement(send, recv, stream),
+        placement=_core.placement(send, recv, stream),
     )
     return Reduction(call, (send, recv))
 

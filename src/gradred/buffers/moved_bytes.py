@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 from gradred import _core
 from gradred.buffers import messages, typemaps
-from gradred.buffers.cuda_interface import placement, require_host
+from gradred.buffers.cuda_interface import require_host
 from gradred.buffers.messages import Message
 from gradred.buffers.refusing import refusing
 from gradred.buffers.typemaps import Comparable
@@ -83,7 +83,7 @@ def _call(
         told.dtype,
         root=root,
         layout=told.hash,
-        placement=placement(None if send is None else send.message, recv.message),
+        placement=_core.placement(None if send is None else send.message, recv.message),
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
-import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -124,26 +122,19 @@ def outs(out: Any, count: int, asked: str) -> Sequence[Any]:
     return listed
 
 
-def require_apart(given: Sequence[Array], results: Sequence[Array], asked: str) -> None:
+def require_apart(pieces: _core.Pieces, asked: str) -> None:
     """Raise UsageError if a result shares memory with another result or another input."""
+    shared = pieces.shared_memory
+    if shared is None:
+        return
+    result, other, both_results = shared
+    if both_results:
+        first, second = sorted((result, other))
+        found = f"the results of arrays {first} and {second} share memory"
+    else:
+        found = f"the result of array {result} would overwrite a part of array {other}"
     remedy = "Pass an out= of arrays that share no memory; x itself reduces in place"
-    placed = sorted(enumerate(results), key=lambda item: item[1].address)
-    placed = [(i, array) for i, array in placed if array.nbytes > 0]
-    for (i, before), (k, after) in itertools.pairwise(placed):
-        if arrays.overlap(before, after):
-            first, second = sorted((i, k))
-            found = f"the results of arrays {first} and {second} share memory"
-            raise UsageError(explain(asked, found, remedy))
-    starts = [array.address for _, array in placed]
-    for i, array in enumerate(given):
-        # The results are disjoint, so those that may overlap one input are adjacent in `placed`.
-        first = max(0, bisect.bisect_right(starts, array.address) - 1)
-        last = bisect.bisect_left(starts, array.address + array.nbytes)
-        for k, result in placed[first:last]:
-            in_place = i == k and array.address == result.address
-            if arrays.overlap(array, result) and not in_place:
-                found = f"the result of array {k} would overwrite a part of array {i}"
-                raise UsageError(explain(asked, found, remedy))
+    raise UsageError(explain(asked, found, remedy))
 
 
 def call(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from gradred import _core, plans
-from gradred.buffers import arrays, cuda_interface, moved_bytes
+from gradred.buffers import arrays, moved_bytes
 from gradred.buffers.refusing import refusing
 from gradred.calls import arguments
 from gradred.errors import UsageError, explain
@@ -243,7 +243,7 @@ def bcast(
         result = arguments.result(x, given, out, asked)
         chosen = plans.resolve(plan, "bcast", comm.Get_rank(), comm.Get_size())
         if not arguments.same(given, result.array, asked) and comm.Get_rank() == root:
-            where = cuda_interface.placement(given, result.array, handle, host_waits=True)
+            where = _core.placement(given, result.array, handle, host_waits=True)
             _core.copy_bytes(result.array.address, given.address, given.nbytes, where)
         call = arguments.call(
             "bcast", given, result.array, chosen, in_place=True, root=root, stream=handle

@@ -135,8 +135,6 @@ def _described(
         arguments.result(x, each, target, f"{name}, array {i}")
         for i, (x, each, target) in enumerate(zip(arrays_in, given, outs, strict=True))
     ]
-    if out is not None:  # new arrays overlap no other array
-        arguments.require_apart(given, [result.array for result in results], name)
     cuda_interface.finish_stream([*given, *(result.array for result in results)], stream)
     pieces = _core.Pieces(
         [
@@ -146,9 +144,10 @@ def _described(
                 each.count,
                 each.dtype,
                 each.layout.hash,
-                cuda_interface.placement(each, result.array, stream, host_waits=True),
+                _core.placement(each, result.array, stream, host_waits=True),
             )
             for each, result in zip(given, results, strict=True)
         ]
     )
+    arguments.require_apart(pieces, name)
     return pieces, lambda: [result.finish() for result in results], (given, results)
