@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <memory>
+#include <sstream>
 
 #include "base/errors.h"
 #include "base/failure.h"
@@ -116,6 +117,19 @@ std::shared_ptr<PyOperation> start(const py::object& comm, const PyCall& call, b
   if (order != nullptr && order->stream()) made->wait_until_given();
   warn_if_left_to_mpi(communicator, 3);
   return made;
+}
+
+std::string repr_of(const PyCall& made) {
+  const auto& [call, plan, placement] = made;
+  std::ostringstream text;
+  text << "Call(" << kKindNames[static_cast<std::size_t>(call.kind)] << ", " << call.in.data << ", "
+       << call.out.data << ", " << call.count << ", " << name_of(call.dtype) << ", "
+       << name_of(call.op) << ", factor=" << call.factor << ", root=" << call.root
+       << ", layout=" << call.layout << ", plan='" << plan << "', on=(" << placement.send << ", "
+       << placement.recv << "), after=";
+  for (const auto& [memory, stream] : placement.after) text << stream << ", ";
+  text << "stream=" << placement.stream.value_or(0) << ")";
+  return text.str();
 }
 
 bool has_levels(const Parameters& p) { return p.local != 0 || !p.groups.empty(); }
@@ -261,12 +275,14 @@ py::dict comm_info(const py::object& comm) {
 }  // namespace
 
 void bind_calls(py::module_& m) {
-  py::class_<PyCall, std::shared_ptr<PyCall>>(m, "Call").def(
-      py::init(&make_call), py::arg("kind"), py::arg("send"), py::arg("recv"), py::arg("count"),
-      py::arg("dtype"), py::arg("op") = "sum", py::kw_only(), py::arg("factor") = 1.0,
-      py::arg("root") = 0, py::arg("layout") = 0, py::arg("plan") = "",
-      py::arg("schedule") = std::shared_ptr<Schedule>(), py::arg("placement") = py::none(),
-      "One collective call on raw addresses; send None means in place.");
+  py::class_<PyCall, std::shared_ptr<PyCall>>(m, "Call")
+      .def(py::init(&make_call), py::arg("kind"), py::arg("send"), py::arg("recv"),
+           py::arg("count"), py::arg("dtype"), py::arg("op") = "sum", py::kw_only(),
+           py::arg("factor") = 1.0, py::arg("root") = 0, py::arg("layout") = 0,
+           py::arg("plan") = "", py::arg("schedule") = std::shared_ptr<Schedule>(),
+           py::arg("placement") = py::none(),
+           "One collective call on raw addresses; send None means in place.")
+      .def("__repr__", &repr_of);
   m.def(
       "plain_allreduce",
       [](py::handle send, py::handle recv, py::handle op) -> std::shared_ptr<PyCall> {
