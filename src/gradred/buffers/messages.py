@@ -96,19 +96,6 @@ class Message:
         return f"{self.count}{between}{self.type_text}"
 
 
-class _Memory(NamedTuple):
-    address: int
-    nbytes: int
-    dtype: str | None
-    format: str | None
-    writable: bool
-    owner: Any
-    memory: _core.DeviceMemory | None = None
-    stream: int | None = None
-    layout: int = 0
-    straight: bool = True
-
-
 @dataclasses.dataclass(slots=True)
 class _Parts:
     buffer: Any
@@ -136,23 +123,26 @@ def read(
     parts = _take_apart(spec, asked, is_result=writable)
     typed = parts.datatype is not None
     memory = _memory(parts.buffer, asked, typed=typed, is_result=writable)
+    layout = laid_out(memory, asked, is_result=writable)
     if not any_order:
-        require_straight(memory, asked, is_result=writable)
+        require_straight(layout, asked, is_result=writable)
     if writable and not memory.writable:
         found = f"the memory is read-only ({type(parts.buffer).__name__})"
         _refuse(asked, found, "Pass a writable array")
     dtype, datatype = _type_of(parts.datatype, memory, asked)
     extent = ITEMSIZES[dtype] if dtype is not None else _extent(datatype)
     gap = 0 if dtype is not None else _gap(datatype)
-    address, count = _cut(parts, memory, extent, blocks, gap, asked)
+    offset, count = _cut(parts, layout.count * memory.itemsize, extent, blocks, gap, asked)
     if count > 0 and datatype == MPI.DATATYPE_NULL:
         _refuse(asked, f"{count} elements of MPI.DATATYPE_NULL", "Name the type that they have")
-    layout = memory.layout if any_order else 0
-    where = (memory.memory, memory.stream, layout, memory.straight)
-    return Message(address, count, dtype, datatype, memory.owner, *where)
+    same = layout.by_rows if is_torch(parts.buffer) else layout.straight
+    compared = layout.hash if any_order and not same else 0
+    where = (memory.memory, memory.stream, compared, layout.straight)
+    owner = (parts.buffer, memory.owner)
+    return Message(memory.address + offset, count, dtype, datatype, owner, *where)
 
 
-def require_straight(x: Message | _Memory, asked: str, *, is_result: bool) -> None:
+def require_straight(x: Message | _core.Layout, asked: str, *, is_result: bool) -> None:
     """Raise UsageError unless the axes are in C order or in Fortran order."""
     if not x.straight:
         found = "the array's axes are in another order than C's or Fortran's"
@@ -214,26 +204,18 @@ def _count_and_displacement(given: Any, asked: str) -> tuple[Any, Any]:
     return given[0], given[1]
 
 
-def _memory(x: Any, asked: str, *, typed: bool, is_result: bool) -> _Memory:
+def _memory(x: Any, asked: str, *, typed: bool, is_result: bool) -> Exported:
     """Return the memory of a buffer; `typed` says whether the specification names the type."""
     if x is None or x is MPI.BOTTOM:
         if not typed:
             _refuse(asked, "no buffer and no type", "Name the type: [None, MPI.FLOAT]")
-        return _Memory(0, 0, None, None, True, None)
-    found = read_array(x, asked, is_result=is_result)
-    layout = laid_out(found, asked, is_result=is_result)
-    known = found.dtype in ITEMSIZES
-    code = None if known else _format(found)
-    if not known and isinstance(x, np.ndarray) and x.dtype.hasobject:
+        return Exported(0, "uint8", (0,), None, 1, True, None)
+    if isinstance(x, np.ndarray) and x.dtype.hasobject:
         message = explain(
             asked, "the array holds Python objects", "Use the lower-case method, which pickles"
         )
         raise UsageTypeError(message)
-    same = layout.by_rows if is_torch(x) else layout.straight
-    where = (found.memory, found.stream, 0 if same else layout.hash, layout.straight)
-    nbytes = layout.count * found.itemsize
-    dtype = found.dtype if known else None
-    return _Memory(found.address, nbytes, dtype, code, found.writable, (x, found.owner), *where)
+    return read_array(x, asked, is_result=is_result)
 
 
 # Buffer formats of types that the MPI may know and gradred does not, by their names in DLPack.
@@ -251,13 +233,13 @@ def _format(found: Exported) -> str:
         return str(owner.dtype)
 
 
-def _type_of(given: Any, memory: _Memory, asked: str) -> tuple[str | None, MPI.Datatype | None]:
+def _type_of(given: Any, memory: Exported, asked: str) -> tuple[str | None, MPI.Datatype | None]:
     """Return gradred's name of the elements' type, and the MPI's type."""
-    if given is None and memory.dtype is not None:
+    if given is None and memory.dtype in ITEMSIZES:
         return memory.dtype, None
     if isinstance(given, MPI.Datatype):
         return _known_or_asked(name_of(given)), given
-    code = given if given is not None else _native(memory.format or "B", asked)
+    code = given if given is not None else _native(_format(memory), asked)
     if not isinstance(code, str):
         message = explain(asked, f"{code!r} is not an MPI type", "Pass [array, count, MPI type]")
         raise UsageTypeError(message)
@@ -315,14 +297,14 @@ def _gap(datatype: MPI.Datatype | None) -> int | None:
 
 
 def _cut(
-    parts: _Parts, memory: _Memory, extent: int, blocks: int, gap: int | None, asked: str
+    parts: _Parts, nbytes: int, extent: int, blocks: int, gap: int | None, asked: str
 ) -> tuple[int, int]:
-    """Return address and count, from the specification's own count and displacement."""
+    """Return the offset in bytes and the count that a specification gives."""
     displacement = _index(parts.displacement, "displacement", asked)
     offset = displacement * extent
-    length = memory.nbytes - offset
+    length = nbytes - offset
     if displacement > 0 and (extent <= 0 or length < 0):
-        found = f"displacement {displacement} lies outside the {memory.nbytes} bytes of the array"
+        found = f"displacement {displacement} lies outside the {nbytes} bytes of the array"
         _refuse(asked, found, "Give a smaller displacement")
     if parts.count is None:
         count = _whole(length, extent, blocks, asked)
@@ -334,7 +316,7 @@ def _cut(
         if gap is not None and elements > 0 and elements * extent - gap > length:
             found = f"{elements} elements of {extent} bytes exceed the {length} bytes of the memory"
             _refuse(asked, found, "Give a smaller count or a larger array")
-    return memory.address + offset, count
+    return offset, count
 
 
 def _index(given: Any, name: str, asked: str) -> int:
