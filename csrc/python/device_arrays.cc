@@ -309,6 +309,8 @@ PlainArray placed(PyObject* x) {
 
 // The fields of Exported in src/gradred/buffers/dlpack.py.
 py::object described(const py::object& x) {
+  static const bool has_numpy = load_numpy();  // arrays are described before install(), too
+  if (!has_numpy) throw py::error_already_set();
   py::object shape, strides = py::none();
   PlainArray found{};
   if (const auto numpys = view_of(x.ptr())) {
