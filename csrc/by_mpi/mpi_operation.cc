@@ -207,13 +207,12 @@ class MpiOperation final : public StartedOperation {
   [[noreturn]] void disagree(const Comparison::Asked& other) {
     disagrees_ = true;
     const int rank = comparison_.rank_of(&other);
+    const RankNames& names = parts_->liveness.names();
     if (other.signature == call_.signature()) {
       throw UsageError("GRADRED_DETERMINISTIC is " + std::string(in_order_ ? "on" : "off") +
-                       " on rank " + std::to_string(parts_->member.rank) + " and not on rank " +
-                       std::to_string(rank) +
+                       " on " + names.of(parts_->member.rank) + " and not on " + names.of(rank) +
                        ". For non-blocking calls before a blocking one set it alike on all ranks");
     }
-    const RankNames& names = parts_->liveness.names();
     throw UsageError(disagreement_text(names.of(parts_->member.rank), call_.signature(),
                                        names.of(rank), other.signature));
   }

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/errors.h"
 #include "base/failure.h"
+#include "base/signature_mismatch.h"
 #include "calls/member.h"
 #include "calls/parts.h"
 #include "liveness/failure_board.h"
@@ -102,6 +103,8 @@ class CommOperation : public StartedOperation {
       try {
         if (carry_out()) return true;
         if (is_due()) look();
+      } catch (const SignatureMismatch& error) {
+        refuse(error.text_for(parts_->liveness.names()));
       } catch (const UsageError& error) {
         refuse(error.what());
       } catch (const PeerLost&) {
@@ -209,9 +212,7 @@ class CommOperation : public StartedOperation {
     parts_->liveness.throw_if_failed();
     throw_if_lost();
     if (const auto reason = log.refusal(number_)) throw UsageError(*reason);
-    if (const auto reason = log.disagreement(number_, scheduled_.signature())) {
-      throw UsageError(*reason);
-    }
+    if (const auto mismatch = log.disagreement(number_, scheduled_.signature())) throw *mismatch;
     if (told_ || !started_ || now_ns() - since_ns_ < kTellsAfterNs) return;
     told_ = true;
     if (any_rank_failed() && parts_->liveness.find_lost()) return;  // see throw_if_failed_before()
@@ -220,7 +221,7 @@ class CommOperation : public StartedOperation {
 
   void throw_if_lost() { parts_->liveness.throw_if_lost({}, number_); }
 
-  void refuse(const char* reason) {
+  void refuse(const std::string& reason) {
     refusal_ = reason;
     scheduled_.drain();  // receives nothing more, so that peers may be notified
     leave_operation(parts_->owner.keep(*parts_), number_, reason);

@@ -7,7 +7,6 @@
 
 #include "base/errors.h"
 #include "base/random.h"
-#include "base/rank_names.h"
 #include "base/text.h"
 
 namespace gradred {
@@ -171,15 +170,14 @@ std::optional<FailureReport> OperationLog::failure() const {
   return failure_;
 }
 
-std::optional<std::string> OperationLog::disagreement(std::uint64_t number,
-                                                      const Signature& signature) {
+std::optional<SignatureMismatch> OperationLog::disagreement(std::uint64_t number,
+                                                            const Signature& signature) {
   if (!told_) return std::nullopt;
   const std::lock_guard lock(mutex_);
   const auto found = differing_.find(number);
   if (found == differing_.end()) return std::nullopt;
   const auto& [peer, theirs] = found->second;
-  return disagreement_text(RankNames().of(transport_->rank()), signature, RankNames().of(peer),
-                           theirs);
+  return SignatureMismatch({transport_->rank(), peer}, signature, theirs);
 }
 
 bool OperationLog::progress() {

@@ -31,6 +31,7 @@
 
 #include "base/failure.h"
 #include "base/signature.h"
+#include "base/signature_mismatch.h"
 #include "notices/closing.h"
 #include "notices/numbers.h"
 #include "transport/mpi_transport.h"
@@ -66,8 +67,8 @@ class OperationLog {
   void tell_waiting(std::uint64_t number, const Signature& signature);
   // Answers peers that wait in this operation with another signature.
   void answer(std::uint64_t number, const Signature& signature);
-  // The error text if such an answer has come.
-  std::optional<std::string> disagreement(std::uint64_t number, const Signature& signature);
+  // The error if such an answer has come.
+  std::optional<SignatureMismatch> disagreement(std::uint64_t number, const Signature& signature);
 
   // The peers that have sent notices that they wait in this operation, or have left it.
   std::vector<int> waiting(std::uint64_t number) const;

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "base/errors.h"
-#include "base/rank_names.h"
+#include "base/signature_mismatch.h"
 #include "transport/staging.h"
 
 namespace gradred {
@@ -322,8 +322,8 @@ class MpiChannel final : public Channel {
 
   void compare(const Arrival& arrival) const {
     if (arrival.envelope->signature == signature_) return;
-    throw UsageError(disagreement_text(RankNames().of(transport_.rank()), signature_,
-                                       RankNames().of(arrival.peer), arrival.envelope->signature));
+    throw SignatureMismatch({transport_.rank(), arrival.peer}, signature_,
+                            arrival.envelope->signature);
   }
 
   const mpi::Mpi& mpi_;

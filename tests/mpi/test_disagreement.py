@@ -412,12 +412,17 @@ def test_reason_that_is_too_long_for_its_place_ends_with_a_whole_word(comm: grad
     assert_usable(comm)
 
 
-def test_error_names_ranks_of_a_renumbered_communicator_by_both_numbers() -> None:
+@pytest.mark.parametrize("shared_memory", [True, False], ids=["shared memory", "messages"])
+def test_error_names_ranks_of_a_renumbered_communicator_by_both_numbers(
+    shared_memory: bool,
+) -> None:
     split = WORLD.Split(0, -RANK)
     comm = gradred.Comm(split)
+    use(shm=shared_memory)
     gradred.allreduce(np.ones(1), comm=comm)  # finds out that the ranks share memory
     with pytest.raises(UsageError, match=r"COMM_WORLD rank \d\)") as raised:
         gradred.allreduce(np.ones(2 if comm.rank == 0 else 3), comm=comm)
     if comm.rank != RANK:  # the middle rank keeps its number
         assert f"rank {comm.rank} (COMM_WORLD rank {RANK}) asked for" in str(raised.value)
     comm.Free()
+    use()
