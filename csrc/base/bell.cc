@@ -136,21 +136,23 @@ class SleepingFor {
 };
 
 // A writer that has stored its counter and seen the sleeper rings within this time, even on a busy
-// machine.
-constexpr std::uint64_t kLongestBeforeRing = 100'000'000;
+// machine that runs another thread between the two. After a lost wake-up nobody rings, so the
+// sleeper waits in vain: for half the time after each one that this process has counted.
+std::uint64_t longest_before_ring() {
+  constexpr std::uint64_t kFirst = 100'000'000;
+  return kFirst >> std::min<std::uint64_t>(lost().load(std::memory_order_relaxed), 32);
+}
 
 // After a sleep that ended by its limit: returns whether a counter has been reached without a ring.
-// Meanwhile its writers still see a sleeper.
+// If a writer has yet to ring, sleeps until it does; it still sees a sleeper.
 bool has_lost(std::span<const Awaited> words, std::span<const std::uint32_t> rings_before) {
-  const auto is_lost = [&](std::size_t i) {
-    return words[i].reached() && words[i].bell->rings.load() == rings_before[i];
-  };
+  const std::uint64_t end = kernel_ns() + longest_before_ring();
   for (std::size_t i = 0; i < words.size(); ++i) {
-    const std::uint64_t begin = kernel_ns();
-    while (is_lost(i)) {
-      if (kernel_ns() - begin > kLongestBeforeRing) return true;
-      constexpr timespec kNap{0, 50'000};
-      nanosleep(&kNap, nullptr);
+    while (words[i].reached() && words[i].bell->rings.load() == rings_before[i]) {
+      const std::uint64_t now = kernel_ns();
+      if (now >= end) return true;
+      const timespec left = timespec_of(end - now);
+      futex(words[i].bell->rings, FUTEX_WAIT, rings_before[i], &left);
     }
   }
   return false;

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "boards.h"
@@ -184,6 +185,44 @@ void for_callbacks(BoardBootstrap& bootstrap) {
   }
 }
 
+// Stores the counter during a sleep of a millisecond. Rings 4 ms later, or never.
+void sleep_for_a_writer(std::uint64_t turn, bool rings) {
+  Bell bell;
+  std::atomic<std::uint64_t> word{0};
+  std::thread writer([&] {
+    usleep(500);
+    word.store(turn, std::memory_order_release);
+    usleep(4'000);
+    if (rings) ring_for_sleepers(bell, nullptr);
+  });
+  Sleep::until({&word, turn, &bell}, 1'000'000);
+  writer.join();
+}
+
+// A sleeper whose limit is over waits for the ring before it calls the wake-up lost.
+void before_a_late_ring(BoardBootstrap& bootstrap) {
+  if (bootstrap.rank() == 1) return;
+  for (int turn = 1; turn <= tries; ++turn) {
+    sleep_for_a_writer(static_cast<std::uint64_t>(turn), true);
+  }
+  expect_that_it_has_slept();
+  expect_no_wake_up_lost();
+}
+
+// It waits in vain for 100 ms, then for 50 ms, and so on.
+void without_a_ring(BoardBootstrap& bootstrap) {
+  if (bootstrap.rank() == 1) return;
+  const std::uint64_t begin = now_ns();
+  for (int turn = 1; turn <= tries; ++turn) {
+    sleep_for_a_writer(static_cast<std::uint64_t>(turn), false);
+  }
+  const std::uint64_t took_ms = (now_ns() - begin) / 1'000'000;
+  const Sleep::Counts counts = Sleep::counts();
+  expect(counts.lost > 0, "no wake-up counts as lost");
+  const auto most = 250 + 8 * static_cast<std::uint64_t>(tries);
+  expect(!times_are_strict() || took_ms < most, "it took " + std::to_string(took_ms) + " ms");
+}
+
 int run_all() {
   const Shared memory(named::Board::bytes(2));
   const struct {
@@ -197,6 +236,8 @@ int run_all() {
       {"what is added beside another", beside_another},
       {"names", [&](auto& all) { at_the_board(memory, all); }},
       {"callbacks", for_callbacks},
+      {"a ring that comes late", before_a_late_ring},
+      {"a ring that never comes", without_a_ring},
   };
   std::vector<pid_t> running;  // one per row, with its own ranks, which mostly sleep
   std::fflush(stdout);
