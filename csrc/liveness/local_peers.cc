@@ -112,6 +112,16 @@ Leaving leaving(const ProcessId& process) {
                                     : Leaving::kNot;
 }
 
+std::string doing_text(const ProcessId& process) {
+  const std::string text = process_text(process) + ", " + state_text(process);
+  const std::lock_guard lock(peers_mutex);
+  const LocalPeer* peer = find(process);
+  if (peer == nullptr || peer->page == nullptr) return text;
+  const std::atomic_ref ended(peer->page->main_thread_has_ended);
+  const bool goes_on = ended.load(std::memory_order_acquire) != 0 && is_alive(process);
+  return text + (goes_on ? ", its main thread has ended and other threads go on" : "");
+}
+
 void remember_process(int world_rank, const ProcessId& process) {
   const std::lock_guard lock(peers_mutex);
   by_world_rank()[world_rank] = process;

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -33,6 +34,8 @@ std::optional<WaitRecord> waits_in(const ProcessId& process);
 // read.
 const ShutdownRecord* shutdown_record_of(const ProcessId& process);
 Leaving leaving(const ProcessId& process);
+// "process 17, sleeping", and whether only other threads than its main thread go on.
+std::string doing_text(const ProcessId& process);
 
 // Processes of this host by rank in MPI_COMM_WORLD, as learned from communicators and status files.
 void remember_process(int world_rank, const ProcessId& process);

@@ -109,4 +109,10 @@ void post_leaving(Leaving leaving) {
       .store(static_cast<std::uint32_t>(leaving), std::memory_order_release);
 }
 
+void post_end_of_main_thread() {
+  const std::lock_guard lock(page_mutex);
+  if (page == nullptr) return;
+  std::atomic_ref(page->main_thread_has_ended).store(1, std::memory_order_release);
+}
+
 }  // namespace gradred

@@ -55,8 +55,10 @@ struct StatusPage {
   std::uint64_t sequence;  // odd while the next three fields are being written
   std::uint64_t since_ns;  // of now_ns(); 0: this process does not wait
   WaitRecord wait;
-  char waits_for[1856];         // the same as text for people
+  char waits_for[1848];         // the same as text for people
   std::uint64_t lost_wake_ups;  // Sleep::Counts::lost
+  // 1: the program's main thread has ended, and other threads keep the process running.
+  std::uint64_t main_thread_has_ended;
   ShutdownRecord shutdown_record;
 };
 static_assert(sizeof(StatusPage) == 4096);
@@ -97,5 +99,6 @@ void clear_wait();
 // The argument `leaving` replaces shutdown_record.leaving.
 void post_shutdown_record(Leaving leaving, const ShutdownRecord& shutdown_record);
 void post_leaving(Leaving leaving);  // the rest has been published before
+void post_end_of_main_thread();
 
 }  // namespace gradred

@@ -173,8 +173,7 @@ std::string NodeAgreement::missing() const {
     std::string& list = here ? busy : absent;
     const std::string left = ", last left operation " + std::to_string(finished(peer));
     list += (list.empty() ? "" : ", ") +
-            names_.of(peer, process_text(processes_[peer]) + ", " + state_text(processes_[peer]) +
-                                (here ? "" : left));
+            names_.of(peer, doing_text(processes_[peer]) + (here ? "" : left));
   }
   return "operation " + std::to_string(operation_) + " (" + describe_with_bytes(announced(rank_)) +
          ") among " + std::to_string(size_) +

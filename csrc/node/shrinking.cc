@@ -226,7 +226,7 @@ std::vector<std::size_t> Shrinking::ended() const {
 
 std::string Shrinking::described(std::size_t rank) const {
   const ProcessId& process = process_of(rank);
-  return group_.names().of(rank, process_text(process) + ", " + state_text(process));
+  return group_.names().of(rank, doing_text(process));
 }
 
 // The living ranks for which this rank waits.

@@ -230,8 +230,7 @@ std::string CommLiveness::waits_for(std::uint64_t number, const Signature& signa
   for (int rank = 0; rank < size_; ++rank) {
     if (rank == rank_ || std::ranges::find(waiting, rank) != waiting.end()) continue;
     const auto known = std::ranges::find(near, rank, &LocalPeers::value_type::first);
-    const std::string details =
-        known == near.end() ? "" : process_text(known->second) + ", " + state_text(known->second);
+    const std::string details = known == near.end() ? "" : doing_text(known->second);
     silent += (silent.empty() ? "; no message from: " : ", ") + names.of(rank, details);
   }
   const auto refused = log_.refusal(number);

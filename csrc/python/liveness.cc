@@ -61,6 +61,14 @@ std::uint64_t lost_wake_ups_in(const py::bytes& page) {
   return lost;
 }
 
+bool main_thread_has_ended_in(const py::bytes& page) {
+  const auto bytes = static_cast<std::string_view>(page);
+  if (bytes.size() < sizeof(StatusPage)) throw py::value_error("it is shorter than a status page");
+  std::uint64_t ended = 0;
+  std::memcpy(&ended, bytes.data() + offsetof(StatusPage, main_thread_has_ended), sizeof ended);
+  return ended != 0;
+}
+
 // Name and size of a call. Both are empty if the call's arguments were refused, or if only MPI
 // knows them.
 py::tuple name_and_bytes(std::uint64_t what) {
@@ -87,6 +95,9 @@ void bind_liveness(py::module_& m) {
   m.def("wait_in", &wait_in, py::arg("page"));
   m.def("last_begun_in", &last_begun_in, py::arg("page"));
   m.def("lost_wake_ups_in", &lost_wake_ups_in, py::arg("page"));
+  m.def("main_thread_has_ended_in", &main_thread_has_ended_in, py::arg("page"));
+  m.def("post_end_of_main_thread", &post_end_of_main_thread,
+        "Show other processes that only other threads of this process go on.");
   m.def(
       "shown_ranks",
       [] {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import concurrent.futures.thread  # noqa: F401 (its wait for threads at exit has to follow ours)
 import contextlib
 import os
 import sys
@@ -53,6 +54,8 @@ def begin(
     )
     status.answer_with_stacks()
     atexit.register(_leave)
+    with contextlib.suppress(RuntimeError):  # raised if Python is ending already
+        threading._register_atexit(_show_end_of_main_thread)  # type: ignore[attr-defined]
 
 
 _holds_finalize = False
@@ -136,6 +139,12 @@ def _others_go_on() -> bool:
     return os.getpid() == _process and any(
         not one.daemon and one is not main for one in threading.enumerate()
     )
+
+
+def _show_end_of_main_thread() -> None:
+    """Let hang reports say that the main thread has ended, while Python waits for other threads."""
+    if _others_go_on():
+        _core.post_end_of_main_thread()
 
 
 def _leave_before_threads() -> None:

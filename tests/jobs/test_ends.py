@@ -199,3 +199,34 @@ def test_lost_peer_is_no_error_for_the_programs_handler_of_the_mpi(
     out, err, status = run(FATAL.replace("WAIT", wait), tmp_path)
     assert out == ["PeerLost"], err
     assert status == 128 + 9
+
+
+THREAD_GOES_ON = """
+import sys, threading, time
+import numpy as np
+from mpi4py import MPI
+import gradred
+
+comm = gradred.Comm(MPI.COMM_WORLD)
+x = np.ones(4)
+comm.Allreduce(MPI.IN_PLACE, x)
+if comm.rank == 1:
+    threading.Thread(target=time.sleep, args=(6,)).start()
+    sys.exit(0)
+try:
+    comm.Allreduce(MPI.IN_PLACE, x)
+except gradred.TimeoutError as error:
+    print(error, flush=True)
+"""
+
+
+def test_report_of_a_hang_says_that_a_main_thread_has_ended_beside_another(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADRED_TIMEOUT", "2")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    out, err, _ = run(THREAD_GOES_ON, tmp_path)
+    told = "its main thread has ended and other threads go on"
+    assert any(f"sleeping, {told}, last left operation" in line for line in out), (out, err)
+    (report,) = tmp_path.glob("gradred-*-job-*.txt")
+    assert told in report.read_text()

@@ -186,6 +186,15 @@ def test_lost_wake_ups_are_told() -> None:
     )
 
 
+def test_end_of_the_main_thread_beside_others_is_told() -> None:
+    page = bytearray(_core.STATUS_PAGE[1])
+    assert not status.parts(bytes(page))["main_thread_ended"]
+    alone = dataclasses.replace(waiting(0, 1, 9), main_thread_ended=True)
+    assert "missing: rank 4; its main thread has ended and other threads go on" in "\n".join(
+        status.lines([alone])
+    )
+
+
 def test_ranks_with_equal_stacks_that_wait_for_others_are_told_apart() -> None:
     found = [waiting(0, 1, 9), waiting(1, 1, 9, missing="rank 5"), waiting(2, 1, 9)]
     named = [line.partition(":")[0] for line in status.lines(found)[2:4]]

@@ -73,6 +73,8 @@ class Rank:
     stack: list[str]
     lost_wake_ups: int = 0
     """Sleeps that were not woken although their condition held: an error of gradred."""
+    main_thread_ended: bool = False
+    """Whether the program's main thread has ended, and other threads keep the process running."""
 
 
 _THREAD = re.compile(r"hread 0x[0-9a-f]+")
@@ -97,6 +99,7 @@ def parts(page: bytes) -> dict[str, Any]:
         "last": last_begun(page),
         "missing": [],
         "lost_wake_ups": _core.lost_wake_ups_in(page),
+        "main_thread_ended": _core.main_thread_has_ended_in(page),
     }
     if wait := _core.wait_in(page):
         found["waits_s"] = (clock.now_ns() - wait["since_ns"]) * 1e-9
@@ -244,9 +247,10 @@ def _nameless_stack(rank: Rank) -> tuple[str, ...]:
     return tuple(_THREAD.sub("hread", line) for line in rank.stack)
 
 
-def _doing(rank: Rank) -> tuple[bool, str, str, int]:
+def _doing(rank: Rank) -> tuple[bool, str, str, int, bool]:
     """Return what a rank does, without the duration."""
-    return rank.waits_s is not None, rank.waits_for, rank.last, rank.lost_wake_ups
+    doing = (rank.waits_s is not None, rank.waits_for, rank.last)
+    return (*doing, rank.lost_wake_ups, rank.main_thread_ended)
 
 
 def _doing_of_all(same: list[Rank]) -> str:
@@ -260,5 +264,7 @@ def _doing_of_all(same: list[Rank]) -> str:
         doing = f"{have} waited {seconds} s in {same[0].waits_for}"
     if same[0].last:
         doing += f"; last {same[0].last}"
+    if same[0].main_thread_ended:
+        doing += "; its main thread has ended and other threads go on"
     lost = same[0].lost_wake_ups
     return doing + (f"; {lost} lost wake-ups: please report this" if lost else "")
