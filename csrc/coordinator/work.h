@@ -63,6 +63,12 @@ class NamedWork {
   // To be called once all calls have succeeded, until it returns true: then the results are in
   // place.
   bool finish(Communicator& comm);
+  // After that: how the data of its last call went, and whether through copies in host memory.
+  // kUnknown: there were no data.
+  Went went() const { return calls_.empty() ? Went::kUnknown : calls_.back()->went(); }
+  bool is_copied_to_host() const {
+    return on_host_ != nullptr || (!calls_.empty() && calls_.back()->is_copied_to_host());
+  }
   // Returns whether nothing uses the callers' arrays or this object's memory any more. If something
   // does, the caller must not free this object.
   bool abandon(const std::exception_ptr& reason) noexcept;

@@ -126,6 +126,7 @@ void bind_messages(py::module_& m) {
           },
           py::arg("fn"))
       .def_property_readonly("name", [](const PyMessage&) { return ""; })
+      .def_property_readonly("way", [](const PyMessage&) { return "shared memory"; })
       .def_property_readonly("waits_for",
                              [](const PyMessage& self) { return self.message().waits_for(); })
       .def("source", [](const PyMessage& self) { return self.message().source(); });

@@ -190,6 +190,12 @@ py::list outputs_of(const PyNamedRequest& self) {
   return made;
 }
 
+std::string way_of(const NamedOperation& operation) {
+  const bool is_known = operation.went() != Went::kUnknown || operation.is_copied_to_host();
+  return operation.ended() && is_known ? name_of(operation.went(), operation.is_copied_to_host())
+                                       : "";
+}
+
 }  // namespace
 
 PyNamedRequest::PyNamedRequest(std::shared_ptr<NamedOperation> named, py::object held,
@@ -308,6 +314,7 @@ void bind_named(py::module_& m) {
                                const WithoutGil released;
                                return self.named().waits_for();
                              })
+      .def_property_readonly("way", [](const PyNamedRequest& self) { return way_of(self.named()); })
       .def_property_readonly("outputs", &outputs_of)
       .def_property_readonly("rows", [](const PyNamedRequest& self) { return self.named().rows; })
       .def_property_readonly("last_joined",

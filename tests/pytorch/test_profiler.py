@@ -25,7 +25,14 @@ def profiled(calls: Callable[[], Any]) -> list[Any]:
 
 
 def names_of(events: list[Any]) -> Counter[str]:
-    return Counter(event.name for event in events)
+    """How often each name occurs. Those of ways are left out: they depend on the transport."""
+    return Counter(event.name for event in events if " by " not in event.name)
+
+
+def ways_in(events: list[Any]) -> Counter[tuple[str, str]]:
+    """The operations and the ways by which they went."""
+    pairs = [event.name.removeprefix("gradred ").split(" by ") for event in events]
+    return Counter((pair[0], pair[1]) for pair in pairs if len(pair) == 2)
 
 
 def test_operations_and_the_waits_for_them_are_shown_by_torchs_names() -> None:
@@ -113,3 +120,39 @@ def test_the_exchange_of_ddp_is_shown_within_the_backward_pass() -> None:
     model(torch.ones(2, 8)).sum().backward()
     events = profiled(lambda: model(torch.ones(2, 8)).sum().backward())
     assert names_of(events)["gradred:all_reduce"] >= 1
+
+
+SHORT = {"in line", "messages", "the MPI", "alone"}
+LONG = {"slots", "chunks", "peers' memory", "messages", "the MPI", "alone"}
+
+
+def test_each_operation_says_by_which_way_its_data_went() -> None:
+    short, long = torch.ones(2), torch.ones(1 << 20)
+
+    def calls() -> None:
+        dist.all_reduce(short)
+        dist.all_reduce(long)
+        dist.all_reduce(long, async_op=True).wait()
+        dist.all_reduce(torch.ones(0))  # has no data
+
+    ways = ways_in(profiled(calls))
+    assert sum(ways.values()) == 3
+    assert {name for name, _ in ways} == {"all_reduce"}
+    assert sum(count for (_, way), count in ways.items() if way in SHORT) >= 1
+    assert sum(count for (_, way), count in ways.items() if way in LONG) >= 2
+
+
+def test_ways_of_the_exchange_of_ddp_are_within_the_profile_of_its_step() -> None:
+    model = torch.nn.parallel.DistributedDataParallel(
+        torch.nn.Sequential(*(torch.nn.Linear(300, 300) for _ in range(12))), bucket_cap_mb=1
+    )
+
+    def step() -> None:
+        model(torch.ones(2, 300)).sum().backward()
+
+    step()
+    events = profiled(step)
+    begun = names_of(events)["gradred:all_reduce"]
+    assert begun >= 3
+    ways = ways_in(events)
+    assert sum(count for (name, _), count in ways.items() if name == "all_reduce") == begun

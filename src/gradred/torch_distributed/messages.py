@@ -50,6 +50,10 @@ class Message(Protocol):
     def waits_for(self) -> str:
         """Description of what is waited for, for errors."""
 
+    @property
+    def way(self) -> str:
+        """How the data travel, for profiles."""
+
     def done(self) -> bool:
         """Whether the message has completed or failed."""
 
@@ -150,7 +154,7 @@ class _OfMpi:
         nbytes: expected size of a received message. None: this is a send.
     """
 
-    name = ""
+    name, way = "", "the MPI"
 
     def __init__(
         self,
