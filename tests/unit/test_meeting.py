@@ -78,3 +78,22 @@ def test_who_waits_in_vain_says_how_many_are_missing() -> None:
         meeting.meet(store, 0, [4, 6], "alone", datetime.timedelta(seconds=0.1))
     with pytest.raises(TimeoutError, match="rank 4 has not come"):
         meeting.meet(store, 1, [4, 6], "alone", datetime.timedelta(seconds=0.1))
+
+
+def test_time_limit_of_the_store_is_an_error_that_says_who_is_missing_and_what_to_do() -> None:
+    store = dist.HashStore()
+    store.set_timeout(datetime.timedelta(seconds=0.1))  # over before the group's
+    remedy = "See what the other ranks do, or pass a longer timeout"
+    with pytest.raises(TimeoutError, match=rf"rank 6 has not come within 0\.\d+ s.*{remedy}"):
+        meeting.meet(store, 0, [4, 6], "alone", LIMIT)
+    with pytest.raises(TimeoutError, match=rf"rank 4 has not come.*{remedy}"):
+        meeting.meet(store, 1, [4, 6], "alone", LIMIT)
+
+
+def test_other_errors_of_the_store_are_raised_as_they_are() -> None:
+    class Broken(dist.Store):  # type: ignore[misc, name-defined]
+        def get(self, key: str) -> bytes:
+            raise RuntimeError("Connection reset by peer")
+
+    with pytest.raises(RuntimeError, match=r"^Connection reset"):
+        meeting.get(Broken(), "key", "rank 1 has not come")

@@ -19,9 +19,10 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import re
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch.distributed as dist
 
@@ -53,7 +54,8 @@ def meet(
         timeout: time limit for all ranks to arrive.
 
     Raises:
-        gradred.TimeoutError: a rank did not arrive in time. Errors of the store are raised as well.
+        gradred.TimeoutError: a rank did not arrive in time: within `timeout`, or within the store's
+            own time limit. Other errors of the store are raised as they are.
     """
     own = _word()
     if len(ranks) == 1:
@@ -61,8 +63,8 @@ def meet(
     patience = _Patience(timeout.total_seconds())
     if rank != 0:
         late = f"rank {ranks[0]} has not come, or waits for others,"
-        return _follow(store, rank, own, said, lambda: patience.nap(late))
-    return _lead(store, len(ranks), own, said, patience)
+        return _follow(store, rank, own, said, patience, late)
+    return _lead(store, ranks, own, said, patience)
 
 
 def _word() -> str:
@@ -78,21 +80,46 @@ class _Patience:
 
     def nap(self, missing: str) -> None:
         if clock.now() - self._begin > self._limit:
-            remedy = "See what the other ranks do, or pass a longer timeout"
-            found = f"{missing} within {self._limit:g} s"
-            raise TimeoutError(explain("a process group of gradred", found, remedy))
+            raise _late(f"{missing} within {self._limit:g} s")
         time.sleep(clock.nap(self._nap))
         self._nap = min(2 * self._nap, _LONGEST_NAP)
 
 
+def _late(found: str) -> TimeoutError:
+    remedy = "See what the other ranks do, or pass a longer timeout"
+    return TimeoutError(explain("a process group of gradred", found, remedy))
+
+
+def get(store: dist.Store, key: str, missing: str) -> bytes:
+    """Return the value of a key. Blocks until it exists.
+
+    Raises:
+        gradred.TimeoutError: the store's time limit is over. The error says what is missing.
+    """
+    begin = clock.now()
+    try:
+        return cast("bytes", store.get(key))
+    except RuntimeError as error:  # newer PyTorch has a class for it, DistStoreError
+        if not _IS_LATE.search(str(error)):
+            raise
+        raise _late(f"{missing} within {clock.now() - begin:.3g} s") from error
+
+
+# "Socket Timeout", "wait timeout after 300000ms", "Timeout waiting for key", "timed out"
+_IS_LATE = re.compile("time(d )?out", re.IGNORECASE)
+
+
 def _lead(
-    store: dist.Store, size: int, own: str, said: Said, patience: _Patience
+    store: dist.Store, ranks: Sequence[int], own: str, said: Said, patience: _Patience
 ) -> tuple[dist.Store, list[Said]]:
-    others = range(1, size)
+    size, others = len(ranks), range(1, len(ranks))
     read: dict[int, bytes] = {}
     meeting = own
     while True:
-        now = {rank: store.get(f"word of {rank}") for rank in others}  # blocks until the key exists
+        now = {
+            rank: get(store, f"word of {rank}", f"rank {ranks[rank]} has not come")
+            for rank in others
+        }
         if now != read:
             read, meeting = now, _word()
             store.set("present in", "")
@@ -110,18 +137,18 @@ def _lead(
 
 
 def _follow(
-    store: dist.Store, rank: int, own: str, said: Said, nap: Callable[[], None]
+    store: dist.Store, rank: int, own: str, said: Said, patience: _Patience, late: str
 ) -> tuple[dist.Store, list[Said]]:
     store.set(f"word of {rank}", json.dumps([own, said]))
     present_in = ""
     while True:
-        meeting, of_whom = json.loads(store.get(f"answer to {rank}"))  # blocks until the key exists
+        meeting, of_whom = json.loads(get(store, f"answer to {rank}", late))
         if of_whom == own:
             if meeting != present_in:
                 store.add(f"{meeting}/present", 1)
                 present_in = meeting
-            if store.get("present in").decode() == meeting:
+            if get(store, "present in", late).decode() == meeting:
                 break
-        nap()
+        patience.nap(late)
     part = dist.PrefixStore(meeting, store)
-    return part, json.loads(part.get("everyone"))
+    return part, json.loads(get(part, "everyone", late))

@@ -19,7 +19,7 @@ from gradred.comm import Comm
 from gradred.launch import pmi
 from gradred.named import NamedOperations
 from gradred.torch_distributed.callbacks import serve_futures
-from gradred.torch_distributed.meeting import meet
+from gradred.torch_distributed.meeting import get, meet
 from gradred.torch_distributed.messages import messages_of
 from gradred.torch_distributed.monitored import serve_monitored_barrier
 from gradred.torch_distributed.other_devices import serve_batches
@@ -49,7 +49,7 @@ def create(options: Any, _backend_options: Any = None) -> ProcessGroupGradred:
     if world_ranks := _ranks_in_one_mpi(places):
         comm = _comm_of_mpi(world_ranks)
     else:
-        comm = connect(rank, size, _allgather_by(store, rank, size))
+        comm = connect(rank, size, _allgather_by(store, rank, members))
     engine = NamedOperations(comm, ranks=members)
     engine.let_streams_wait()
     messages = messages_of(comm, members, engine.look_for_lost)
@@ -85,12 +85,17 @@ def _comm_of_mpi(world_ranks: Sequence[int]) -> Comm:
         everyone.Free()
 
 
-def _allgather_by(store: dist.Store, rank: int, size: int) -> Callable[[bytes], list[bytes]]:
+def _allgather_by(
+    store: dist.Store, rank: int, members: Sequence[int]
+) -> Callable[[bytes], list[bytes]]:
     turns = itertools.count()
 
     def allgather(mine: bytes) -> list[bytes]:
         turn = next(turns)
         store.set(f"{turn}/{rank}", mine)
-        return [store.get(f"{turn}/{other}") for other in range(size)]
+        return [
+            get(store, f"{turn}/{other}", f"rank {called} has not come further")
+            for other, called in enumerate(members)
+        ]
 
     return allgather
