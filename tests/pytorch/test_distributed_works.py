@@ -190,6 +190,38 @@ def test_works_and_futures() -> None:
 
 
 @pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")
+def test_works_that_cpp_makes_of_ours_serve_wait_and_futures() -> None:
+    """A call of torch's class takes the way of C++'s callers: the work that comes back is C++'s."""
+    group = dist.group.WORLD
+
+    def start(x: Any) -> Any:
+        work = dist.ProcessGroup.allreduce(group, [x])
+        assert type(work).__name__ != "GradredWork"
+        return work
+
+    x = torch.ones(1000)
+    assert start(x).wait()
+    assert (x == SIZE).all()
+    for _ in range(20):  # nothing but the future keeps the operation
+        x = torch.ones(1000)
+        (value,) = start(x).get_future().wait()
+        assert value is x or (value == SIZE).all()
+    works = [start(torch.ones(10)) for _ in range(20)]
+    total = torch.futures.collect_all([work.get_future() for work in works]).then(
+        lambda all_of_them: sum(float(one.wait()[0].sum()) for one in all_of_them.wait())
+    )
+    assert total.wait() == 20 * 10 * SIZE
+    dist.ProcessGroup.barrier(group).wait()
+
+
+@pytest.mark.skipif(not hasattr(dist.Work, "get_future_result"), reason="older PyTorch")
+def test_a_future_tells_how_an_operation_has_ended() -> None:
+    assert dist.all_reduce(torch.ones(4), async_op=True).get_future_result().wait() == 0
+    if SIZE > 1:
+        work = dist.all_reduce(torch.ones(4 + (RANK == 0)), async_op=True)
+        assert work.get_future_result().wait() == 2
+
+
 def test_a_mismatch_comes_out_of_wait_and_futures_on_all_ranks() -> None:
     work = dist.all_reduce(torch.ones(3 + (RANK == 0)), async_op=True)
     future = work.get_future()

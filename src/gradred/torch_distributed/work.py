@@ -209,6 +209,21 @@ class GradredWork(dist.Work):
         self._call_at_end(self._complete_future)
         return self._future
 
+    def get_future_result(self) -> Any:
+        """A future with how the operation has ended, as the number of a torch `WorkResult`.
+
+        It never fails. It has no time limit of its own.
+        """
+        ended: Any = torch.futures.Future()
+
+        def tell() -> None:
+            failure = self._first_failure(None)
+            self._conclude(failure)
+            ended.set_result(_result_of(self._failure))
+
+        self._call_at_end(tell)
+        return ended
+
     def _call_at_end(self, function: Callable[[], None], index: int = 0) -> None:
         """Call a function after all requests have ended, not in the progress thread."""
         if index < len(self._requests):
@@ -244,6 +259,13 @@ class GradredWork(dist.Work):
             late = TimeoutError(explain(f"future of {going[0]}", found, remedy))
             self._complete_future(late)
         return None
+
+
+def _result_of(failure: Exception | None) -> int:
+    """The number of torch's `WorkResult`, which older PyTorch lacks."""
+    if failure is None:
+        return 0  # SUCCESS
+    return 1 if isinstance(failure, TimeoutError) else 2  # TIMEOUT, COMM_ERROR
 
 
 def _gpus_of(result: Any) -> list[torch.device]:
