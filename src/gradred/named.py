@@ -149,6 +149,7 @@ class NamedOperations(_core.NamedOperations):
         self.rank = self._comm.Get_rank()
         self.size = self._comm.Get_size()
         self._unnamed: Counter[str] = Counter()
+        self._joins = 0
         self.ranks = list(ranks) or list(range(self.size))
         super().__init__(self._comm, most_fused_bytes, title, list(ranks))
         _open.add(self)
@@ -157,10 +158,19 @@ class NamedOperations(_core.NamedOperations):
         """Return a name for an operation of this kind that the program has not named.
 
         The name counts the unnamed operations of the kind. So the names match on all ranks if
-        these submit such operations in the same order.
+        these submit such operations in the same order. They are counted anew after each join.
         """
         self._unnamed[kind] += 1
-        return f"noname.{self._unnamed[kind]}"
+        after = f"{self._joins}." if self._joins else ""
+        return f"noname.{after}{self._unnamed[kind]}"
+
+    def count_anew(self) -> None:
+        """Count unnamed operations from 1 again, as all ranks do after a join.
+
+        Before it, ranks that had not joined have submitted more than others.
+        """
+        self._joins += 1
+        self._unnamed.clear()
 
     def close(self) -> None:
         """Leave: operations that are not agreed on yet end with an error on all ranks."""

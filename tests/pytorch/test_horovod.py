@@ -351,6 +351,15 @@ def test_a_rank_that_joins_first_takes_part_in_what_makes_no_call() -> None:
             hvd.synchronize(handle)
 
 
+def test_unnamed_operations_match_again_after_a_join() -> None:
+    """Ranks that join later have made more unnamed calls than others."""
+    for _ in range(hvd.rank()):
+        hvd.allreduce(torch.ones(2))
+    hvd.join()
+    assert (hvd.allreduce(torch.ones(2), op=hvd.Sum) == hvd.size()).all()
+    assert len(hvd.allgather(torch.ones(2, 1))) == 2 * hvd.size()
+
+
 def test_join() -> None:
     for _ in range(hvd.rank() + 1):
         hvd.allreduce(torch.ones(4), name="joined")

@@ -167,6 +167,7 @@ def join(device: int = -1) -> int:
         request.wait()
     except Error as error:
         raise HorovodInternalError(str(error)) from error
+    engine.count_anew()
     return request.last_joined
 
 
