@@ -155,13 +155,13 @@ def full_ranks() -> bool:
 
 
 def tests_of_torch() -> bool:
-    """Run PyTorch's own tests of backends of torch.distributed."""
+    """Run PyTorch's own tests of backends of torch.distributed, with ranks started in two ways."""
     python = checks.python_of(OPENMPI)
     if not checks.has_torch():
         return True
     if not checks.run(python, "-m", "pip", "install", "--quiet", "expecttest"):
         return tally.skip("pip has not installed expecttest, which they need")
-    return checks.run(python, "-m", "pytest", "-q", "tests/frameworks", seconds=2400)
+    return checks.run(python, "-m", "pytest", "-q", "tests/frameworks", seconds=4800)
 
 
 def more_ranks_openmpi() -> bool:
