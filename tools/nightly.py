@@ -164,6 +164,16 @@ def tests_of_torch() -> bool:
     return checks.run(python, "-m", "pytest", "-q", "tests/frameworks", seconds=4800)
 
 
+def tests_of_horovod() -> bool:
+    """Run Horovod's own tests for PyTorch."""
+    python = checks.python_of(OPENMPI)
+    if not checks.has_torch():
+        return True
+    if not checks.run(python, "-m", "pip", "install", "--quiet", "mock", "packaging"):
+        return tally.skip("pip has not installed mock, which they need")
+    return checks.run(python, "tools/horovod_tests.py", "--ranks", "2,3", seconds=2400)
+
+
 def more_ranks_openmpi() -> bool:
     """Run 2 and 8 ranks on Open MPI; GPU tests of each transport, and of Numba, only here."""
     words = ["--no-unit", "--ranks", "2,8", "--on-devices", DEVICES_ON_OPENMPI]
@@ -229,6 +239,7 @@ NIGHTLY = (
     Stage("mpi4py's tests", mpi4py_tests, all_cores=True),  # ranks that wait in the MPI use a core
     Stage("torch", torch_ranks, all_cores=True),
     Stage("PyTorch's tests", tests_of_torch, all_cores=True),
+    Stage("Horovod's tests", tests_of_horovod, all_cores=True),
     Stage("optional packages", optional_packages, all_cores=True),
     *(
         Stage(f"torch {version}", partial(other_torch, version), all_cores=True)
