@@ -1,6 +1,6 @@
 """Run Horovod's own tests for PyTorch with gradred in its place.
 
-    python tools/horovod_tests.py --ranks 2,3
+    python tools/horovod_tests.py
     python tools/horovod_tests.py --checkout FOLDER     # of Horovod's repository
 
 The tests are not stored here, and Horovod's package on PyPI does not contain them: without
