@@ -44,6 +44,13 @@ def write_json(path: Path, record: dict[str, Any], *, new: bool = False) -> None
         file.write(_text(record))
 
 
+def write_text(path: Path, content: str) -> None:
+    """Write a text and make the folder of `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(files.create(path), "w", encoding="utf-8") as file:
+        file.write(content)
+
+
 def write_so_far(name: str, record: dict[str, Any], *, last: bool) -> None:
     """Write a record that grows; a file contains a complete record at any time.
 

@@ -17,7 +17,7 @@ from typing import Any
 from gradred._util import text
 from gradred.bench import options, plot, rank_zero
 from gradred.bench.options import byte_count, positive
-from gradred.cli import predicted_rows
+from gradred.cli import predicted_rows, simulated_record, simulated_training
 from gradred.errors import UsageError, explain
 from gradred.simulate import calibration, plans, presets, sweep
 
@@ -35,21 +35,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     name, about = "allreduce", "times of allreduce on a cluster, by plan and length"
     one = kinds.add_parser(name, help=about, description=f"Simulate {about}.", allow_abbrev=False)
     _configure_allreduce(one)
-    about = "throughput of data-parallel training, from measurements at smaller scales"
+    about = "iterations of training on a cluster, or throughput from measurements at smaller scales"
     one = kinds.add_parser(
         "training", help=about, description=f"Predict {about}.", allow_abbrev=False
     )
-    one.add_argument(
-        "--calibrate",
-        metavar="FIT.csv",
-        help="CSV file of measurements, with the columns of ROWS.csv",
-    )
-    predicted_rows.add_options(one, "iteration_scaling.csv")
-    one.add_argument(
-        "--json", metavar="FILE",
-        help="write each row with its prediction and band, and the error of cross-validation; with "
-        "`-` to stdout, and the table to stderr",
-    )  # fmt: skip
+    simulated_training.configure(one)
+    about = "the iterations of a PyTorch program, for simulate training --trace"
+    one = kinds.add_parser("record", help=about, description=f"Record {about}.", allow_abbrev=False)
+    simulated_record.configure(one)
 
 
 def _configure_allreduce(parser: argparse.ArgumentParser) -> None:
@@ -106,8 +99,12 @@ def _configure_allreduce(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Simulate, print, and write what is asked for."""
-    if arguments.simulated != "allreduce" or arguments.rows is not None:
-        return predicted_rows.predict(arguments.simulated, arguments)
+    if arguments.simulated == "training":
+        return simulated_training.main(arguments)
+    if arguments.simulated == "record":
+        return simulated_record.main(arguments)
+    if arguments.rows is not None:
+        return predicted_rows.predict("allreduce", arguments)
     _check_files(arguments)
     with _interruptible():
         record = sweep.run(_question(arguments))

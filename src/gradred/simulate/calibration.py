@@ -126,7 +126,12 @@ def calibrate(network: Network, path: Path) -> Calibration:
     )
 
 
-def _read(path: Path) -> tuple[Layout, list[Measured]]:
+def read_record(path: Path) -> dict[str, Any]:
+    """A record of blocking allreduces that `gradred bench --json` wrote.
+
+    Raises:
+        UsageError: the file cannot be read, or is another one.
+    """
     asked, remedy = f"--calibrate {path}", "Name a file that gradred bench --json has written"
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -145,22 +150,35 @@ def _read(path: Path) -> tuple[Layout, list[Measured]]:
         if (what["collective"], what["mode"]) != ("allreduce", "blocking"):
             found = f"it measured {what['mode']} {what['collective']}"
             raise UsageError(explain(asked, found, "Measure blocking allreduces"))
-        host_of = [
-            host for host, ranks in enumerate(record["ranks_on_hosts"]) for _ in range(ranks)
-        ]
-        rows = [
-            Measured(plan, int(row["bytes"]), _microseconds(result) * 1e-6)
-            for row in record["rows"]
-            for plan, result in row["results"].items()
-            if plan in plans.PLANS and plan not in _NATIVE and _microseconds(result) > 0
-        ]
+        layout_of(record)
+        for row in record["rows"]:
+            int(row["bytes"])
+            for result in row["results"].values():
+                microseconds(result)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         found = f"it lacks what such a record has ({type(error).__name__}: {error})"
         raise UsageError(explain(asked, found, remedy)) from error
-    return Layout(tuple(host_of)), rows
+    return record
 
 
-def _microseconds(result: dict[str, Any]) -> float:
+def layout_of(record: dict[str, Any]) -> Layout:
+    """Where the ranks of a record were."""
+    hosts = enumerate(record["ranks_on_hosts"])
+    return Layout(tuple(host for host, ranks in hosts for _ in range(ranks)))
+
+
+def _read(path: Path) -> tuple[Layout, list[Measured]]:
+    record = read_record(path)
+    rows = [
+        Measured(plan, int(row["bytes"]), microseconds(result) * 1e-6)
+        for row in record["rows"]
+        for plan, result in row["results"].items()
+        if plan in plans.PLANS and plan not in _NATIVE and microseconds(result) > 0
+    ]
+    return layout_of(record), rows
+
+
+def microseconds(result: dict[str, Any]) -> float:
     """The median of the calls, which a few late ones do not change as they change the mean."""
     return float(result["p50_us"] if "p50_us" in result else result["avg_us"])
 

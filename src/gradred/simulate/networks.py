@@ -41,6 +41,13 @@ class Network:
     is_known: bool
     elements: Floats
     ready: Floats
+    macs: float = 0.0
+    """Multiply-adds of forward for one sample; 0 if nobody knows."""
+
+
+def names() -> list[str]:
+    """The networks whose gradients are known."""
+    return list(_models())
 
 
 def find(model: str, options: str) -> Network:
@@ -49,6 +56,9 @@ def find(model: str, options: str) -> Network:
     if gpt:
         return _transformer(model, *(int(number) for number in gpt.groups()))
     name = re.sub(r"[\s_]", "", model.lower()) + ("64" if "length 64" in options else "")
+    if model in _models():
+        table = _models()[model]
+        return _network(model, table["elements"], table["forward_macs"])
     for part, known in _BY_NAME:
         if part in name:
             table = _models()[known]
@@ -58,7 +68,8 @@ def find(model: str, options: str) -> Network:
 
 def _network(name: str, elements: list[int], work: list[int], *, is_known: bool = True) -> Network:
     done = np.cumsum(np.asarray(work, float))
-    return Network(name, is_known, np.asarray(elements, float), done / max(done[-1], 1.0))
+    macs = float(done[-1]) if is_known else 0.0
+    return Network(name, is_known, np.asarray(elements, float), done / max(done[-1], 1.0), macs)
 
 
 def _transformer(name: str, hidden: int, layers: int, tokens: int, words: int) -> Network:

@@ -67,7 +67,7 @@ class Trainings:
 
     # ---- of one device ------------------------------------------------------------------------
 
-    def _one(self, training: Training) -> float | None:
+    def one(self, training: Training) -> float | None:
         """Seconds of one device: the setting's own, or that of the same work elsewhere."""
         setting = training.setting
         if setting not in self._ones:
@@ -104,14 +104,14 @@ class Trainings:
                 self._pooled[name] = _least(loss)
 
     def _knows(self, training: Training) -> bool:
-        return self._one(training) is not None
+        return self.one(training) is not None
 
     def _pool_overlaps(self) -> None:
         overlaps: dict[tuple[object, ...], list[Speed]] = collections.defaultdict(list)
         for row in self._rows:
             if (
                 row.training.gpus > 1
-                and self._one(row.training) is not None
+                and self.one(row.training) is not None
                 and links.scheme(row.training).kind != "whole"
             ):
                 overlaps[_overlapping(row.training)].append(row)
@@ -147,7 +147,7 @@ class Trainings:
         return self._pooled.get(_overlapping(training), _OVERLAP)
 
     def _modelled(self, training: Training, terms: Terms, overlap: float) -> float:
-        one = self._one(training)
+        one = self.one(training)
         assert one is not None
         return _seconds(training, one, terms, overlap)
 
@@ -157,7 +157,7 @@ class Trainings:
         """What is known of a setting; None if neither it nor the same work was measured."""
         setting = training.setting
         own = self._settings.get(setting, [])
-        one = self._one(training)
+        one = self.one(training)
         if one is None and own:
             least = min(own, key=lambda speed: speed.training.gpus)
             one = least.seconds * 0.95

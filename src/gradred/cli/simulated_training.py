@@ -1,0 +1,206 @@
+"""`gradred simulate training`: phases of an iteration on a cluster, or predictions of rows."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from gradred._util import text
+from gradred.bench import options, rank_zero
+from gradred.bench.options import positive
+from gradred.cli import predicted_rows
+from gradred.cli.option_types import duration
+from gradred.errors import UsageError, explain
+from gradred.simulate import (
+    bench_times,
+    messages,
+    networks,
+    plans,
+    presets,
+    trace,
+    what_if,
+    work,
+)
+from gradred.simulate.exchange import ALL, Place
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of both uses."""
+    parser.epilog = "Schemes: " + "; ".join(
+        f"{name} ({scheme.about})" for name, scheme in messages.SCHEMES.items()
+    )
+    predicted_rows.add_options(parser, "iteration_scaling.csv")
+    parser.add_argument(
+        "--calibrate", metavar="FIT.csv",
+        help="with --rows: CSV file of measurements, with the columns of ROWS.csv",
+    )  # fmt: skip
+    parser.add_argument(
+        "--json", metavar="FILE",
+        help="write all results; with `-` to stdout, and the table to stderr",
+    )  # fmt: skip
+    group = parser.add_argument_group("an iteration on a cluster")
+    group.add_argument("--model", metavar="NAME", help=f"{', '.join(networks.names())}")
+    group.add_argument(
+        "--trace", metavar="TRACE.json", help="in place of a model: what simulate record wrote"
+    )
+    group.add_argument(
+        "--messages", metavar="BENCH.json",
+        help="in place of simulated messages: times of `gradred bench --json` on the same ranks",
+    )  # fmt: skip
+    group.add_argument("--net", metavar="NAME", help=f"{', '.join(presets.NETWORKS)}")
+    group.add_argument(
+        "--gpus", type=positive, metavar="N",
+        help="devices, each with a rank (default: as many as the cluster has on --hosts)",
+    )  # fmt: skip
+    group.add_argument(
+        "--hosts", type=positive, metavar="COUNT",
+        help="hosts, each with the same number of devices (default: as many as --gpus needs)",
+    )  # fmt: skip
+    group.add_argument(
+        "--scheme", type=_words, default=(), metavar="NAME[,NAME]",
+        help=f"of {', '.join(messages.SCHEMES)} (default: all)",
+    )  # fmt: skip
+    group.add_argument(
+        "--algorithm", type=_words, default=ALL, metavar="PLAN[,PLAN]",
+        help="plans of an allreduce; the fastest is taken at each length (default: "
+        f"{', '.join(ALL)})",
+    )  # fmt: skip
+    group.add_argument(
+        "--device", choices=work.DEVICES, help="what trains (default: that of the cluster)"
+    )
+    group.add_argument(
+        "--batch", type=positive, default=32, metavar="N", help="samples of a device (default: 32)"
+    )
+    group.add_argument(
+        "--samples-per-s", type=_rate, metavar="R",
+        help="that one device alone was measured to train (default: by its speed)",
+    )  # fmt: skip
+    group.add_argument(
+        "--load", type=duration(0.0), default=0.0, metavar="TIME",
+        help="to read and decode a batch, such as 20ms (default: 0)",
+    )  # fmt: skip
+    group.add_argument("--plot", metavar="FILE.svg", help="draw the phases of each scheme as bars")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Predict rows, or simulate an iteration."""
+    if arguments.model is None and arguments.trace is None:
+        return predicted_rows.predict("training", arguments)
+    if arguments.rows is not None or arguments.calibrate is not None:
+        found = "--rows and --calibrate predict the rows of a file"
+        raise UsageError(explain("--model or --trace", found, "Leave out one of both"))
+    if arguments.model is not None and arguments.trace is not None:
+        raise UsageError(explain("--model and --trace", "both say what is trained", "Name one"))
+    check_files(arguments.json, arguments.plot)
+    record = what_if.run(question(arguments))
+    write(record, what_if.table, arguments.json)
+    if arguments.plot is not None:
+        rank_zero.write_text(Path(arguments.plot), what_if.drawing(record))
+    return 0
+
+
+def question(arguments: argparse.Namespace) -> what_if.Question:
+    """What the options ask for."""
+    measured, host_of = None, None
+    if arguments.messages is not None:
+        host_of, measured = bench_times.read(Path(arguments.messages))
+    net, place = place_of(arguments, host_of)
+    for name in arguments.scheme:
+        messages.find(name)
+    for name in arguments.algorithm:
+        plans.find(name)
+    device, batch, alone = _trained(arguments, place.network)
+    return what_if.Question(
+        net=net,
+        place=place,
+        work=work.loaded(alone, arguments.load),
+        batch=batch,
+        device=device,
+        schemes=tuple(dict.fromkeys(arguments.scheme)) or tuple(messages.SCHEMES),
+        plans=arguments.algorithm,
+        error=what_if.ERROR if arguments.trace is None else what_if.TRACE_ERROR,
+        measured=measured,
+        messages_from="simulated" if measured is None else f"measured, {arguments.messages}",
+    )
+
+
+def _trained(
+    arguments: argparse.Namespace, network: presets.Network
+) -> tuple[dict[str, str], int, work.Work]:
+    """What trains, samples of a device, and its work: of a model, or recorded."""
+    if arguments.trace is not None:
+        found = trace.read(Path(arguments.trace))
+        first = found.batch.partition("x")[0]
+        batch = int(first) if first.isdecimal() else 1
+        about = f"{found.copies} at the same time, {found.about.get('cpu', found.device)}"
+        device = {"about": about, "source": f"measured, {arguments.trace}"}
+        return device, batch, found.work()
+    row = work.DEVICES[arguments.device or network.device]
+    alone = work.on_device(arguments.model, row, arguments.batch, arguments.samples_per_s)
+    return {"about": row.about, "source": row.source}, arguments.batch, alone
+
+
+def place_of(
+    arguments: argparse.Namespace, measured: plans.Layout | None = None
+) -> tuple[str, Place]:
+    """The name of the network, and where the ranks are on it.
+
+    Args:
+        arguments: net, gpus, hosts.
+        measured: the ranks of a measurement of messages, which then are the ranks.
+    """
+    if measured is not None and arguments.net is None:
+        return "measured", Place(presets.NETWORKS["10GbE"], measured)
+    if arguments.net is None:
+        known = ", ".join(presets.NETWORKS)
+        raise UsageError(
+            explain("simulate training", "no network is named", f"Add --net with one of {known}")
+        )
+    network = presets.find(arguments.net)
+    net = next(name for name, one in presets.NETWORKS.items() if one is network)
+    ranks, hosts = arguments.gpus, arguments.hosts
+    if ranks is None:
+        ranks = (hosts or network.hosts) * network.local
+    if hosts is None:
+        hosts = -(-ranks // network.local)
+    if hosts > ranks:
+        found = f"there are {ranks} devices for {hosts} hosts"
+        raise UsageError(explain(f"--hosts {hosts}", found, "Give at most one host for each"))
+    layout = plans.Layout.even(ranks, hosts)
+    if measured is not None and measured != layout:
+        found = f"{measured.ranks} ranks on {measured.hosts} hosts were measured"
+        raise UsageError(explain("--messages", found, "Ask for the same, or leave out --gpus"))
+    return net, Place(network, layout)
+
+
+def check_files(record: str | None, plot: str | None) -> None:
+    """Raise UsageError before the work begins, if its results could not be written."""
+    if plot is not None and not plot.endswith(".svg"):
+        raise UsageError(explain(f"--plot {plot}", "bars are drawn as SVG", "End it in .svg"))
+    options.require_writable(options.Options(json=record, plot=plot))
+
+
+def write(record: dict[str, object], table: what_if.Table, name: str | None) -> None:
+    """Print the table, and write the record where it is wanted."""
+    shown = sys.stderr if name == "-" else sys.stdout
+    print(table(record, text.width() if shown is sys.stdout else None), file=shown)
+    if name == "-":
+        print(json.dumps(record, indent=1), flush=True)
+    elif name is not None:
+        rank_zero.write_json(Path(name), record)
+
+
+def _words(words: str) -> tuple[str, ...]:
+    return tuple(word for word in words.split(",") if word)
+
+
+def _rate(word: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e12:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number above 0")
+    return value

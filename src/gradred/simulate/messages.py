@@ -1,0 +1,178 @@
+"""The table of schemes of training: which gradients share a message, and when it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gradred.errors import UsageError, explain
+from gradred.simulate.dag import Message, Phases, Rules, run
+from gradred.simulate.exchange import Exchange, Way
+from gradred.simulate.work import Work
+
+_PIECE = 4 << 20  # bytes that ByteScheduler sends at once
+_BUCKET = 25 << 20  # bytes of a bucket of DistributedDataParallel
+
+Grouping = Callable[[Work, Exchange], list[Message]]
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How gradients travel, and the source of it."""
+
+    about: str
+    source: str
+    group: Grouping
+    rules: Rules = field(default_factory=Rules)
+    way: Way = field(default_factory=Way)
+
+
+def each(work: Work, _exchange: Exchange) -> list[Message]:
+    """A message for each gradient."""
+    return _runs(work, range(len(work.nbytes)))
+
+
+def once(work: Work, _exchange: Exchange) -> list[Message]:
+    """One message of all gradients."""
+    return _runs(work, [len(work.nbytes) - 1])
+
+
+def merged(work: Work, exchange: Exchange) -> list[Message]:
+    """MG-WFBP: a gradient waits for the next one if that comes before a message would pay."""
+    ready = np.cumsum(work.backward)
+    lasts, free, waiting = [], 0.0, 0.0
+    for i, nbytes in enumerate(work.nbytes):
+        waiting += float(nbytes)
+        start = max(free, float(ready[i]))
+        if i + 1 < len(ready) and float(ready[i + 1]) - start < exchange.latency:
+            continue
+        lasts.append(i)
+        free, waiting = start + exchange(waiting), 0.0
+    return _runs(work, lasts)
+
+
+def buckets(nbytes: float) -> Grouping:
+    """Messages of at least so many bytes, and one of the rest."""
+
+    def group(work: Work, _exchange: Exchange) -> list[Message]:
+        lasts, waiting = [], 0.0
+        for i, one in enumerate(work.nbytes):
+            waiting += float(one)
+            if waiting >= nbytes or i + 1 == len(work.nbytes):
+                lasts.append(i)
+                waiting = 0.0
+        return _runs(work, lasts)
+
+    return group
+
+
+def pieces(work: Work, _exchange: Exchange) -> list[Message]:
+    """ByteScheduler: pieces of each gradient; those that forward needs first go first."""
+    found = []
+    for i, nbytes in enumerate(work.nbytes):
+        count = max(1, int(np.ceil(nbytes / _PIECE)))
+        found += [Message(i, i, float(nbytes) / count, -i)] * count
+    return found
+
+
+def _runs(work: Work, lasts: Iterable[int]) -> list[Message]:
+    found: list[Message] = []
+    first = 0
+    for last in lasts:
+        nbytes = float(work.nbytes[first : last + 1].sum())
+        found.append(Message(first, last, nbytes, len(found)))
+        first = last + 1
+    return found
+
+
+_PACKED = Rules(copies=2.0)
+_AFTER = Rules(after_backward=True)
+
+SCHEMES: dict[str, Scheme] = {
+    "none": Scheme("a message for each gradient, all after backward", "CNTK 2.3", each, _AFTER),
+    "bsp": Scheme(
+        "one message of all gradients after backward",
+        "Horovod with a large fusion buffer",
+        once,
+        Rules(after_backward=True, copies=2.0),
+    ),
+    "contiguous": Scheme(
+        "the same of gradients that are contiguous: they are not copied",
+        "an implementation of Caffe on Sunway TaihuLight",
+        once,
+        _AFTER,
+    ),
+    "wfbp": Scheme(
+        "a message for each gradient as soon as it is ready", "Zhang et al., Poseidon, 2017", each
+    ),
+    "mgwfbp": Scheme(
+        "gradients that wait cheaper than a message costs are merged",
+        "Shi et al., MG-WFBP, INFOCOM 2019",
+        merged,
+        _PACKED,
+    ),
+    "buckets": Scheme(
+        "buckets of 25 MiB during backward",
+        "Li et al., PyTorch Distributed, VLDB 2020",
+        buckets(_BUCKET),
+        _PACKED,
+    ),
+    "priority": Scheme(
+        "pieces of 4 MiB, those that forward needs first go first, also during forward",
+        "Peng et al., ByteScheduler, SOSP 2019",
+        pieces,
+        Rules(into_forward=True),
+    ),
+    "ps": Scheme(
+        "a parameter server on one rank; a message for each gradient as soon as it is ready",
+        "Li et al., OSDI 2014",
+        each,
+        way=Way(servers=1),
+    ),
+    "ps-once": Scheme(
+        "a parameter server on one rank; one message of all gradients after backward",
+        "Li et al., OSDI 2014",
+        once,
+        Rules(after_backward=True, copies=2.0),
+        Way(servers=1),
+    ),
+    "ps-many": Scheme(
+        "parameter servers on up to eight ranks, each with a part of every gradient",
+        "Li et al., OSDI 2014",
+        each,
+        way=Way(servers=8),
+    ),
+    "ps-grpc": Scheme(
+        "a parameter server on one rank over gRPC; a message for each gradient",
+        "TensorFlow 1",
+        each,
+        way=Way(servers=1, grpc=True),
+    ),
+}
+
+
+def find(name: str) -> Scheme:
+    """The scheme of this name; raises UsageError, which lists them."""
+    if name in SCHEMES:
+        return SCHEMES[name]
+    found = f"there is no such scheme. There are: {', '.join(SCHEMES)}"
+    raise UsageError(explain(f"--scheme {name}", found, "Name some of these"))
+
+
+def iterate(name: str, work: Work, exchange: Exchange) -> Phases:
+    """The phases of an iteration under a scheme."""
+    scheme = find(name)
+    return run(work, scheme.group(work, exchange), scheme.rules, exchange)
+
+
+def best_bucket(work: Work, exchange: Exchange) -> tuple[float, float]:
+    """The length of buckets with which an iteration is shortest, and its seconds."""
+    sizes = [float(1 << power) for power in range(16, 31)]
+    times = [
+        (run(work, buckets(size)(work, exchange), _PACKED, exchange).iteration, size)
+        for size in sizes
+    ]
+    seconds, size = min(times)
+    return size, seconds
