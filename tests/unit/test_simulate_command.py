@@ -12,7 +12,7 @@ import pytest
 
 from gradred import cli
 from gradred.errors import UsageError
-from gradred.simulate import plans, presets, sweep
+from gradred.simulate import citations, plans, presets, sweep
 from gradred.simulate.calibration import Factors, calibrate
 from gradred.simulate.plans import PLANS, Layout, simulate
 from gradred.simulate.presets import NETWORKS
@@ -35,6 +35,22 @@ def test_every_network_has_a_source_and_an_error() -> None:
         assert len(network.source) > 30, name
         assert network.error, name
         assert network.cluster([0, 0, 1])["host_of"] == [0, 0, 1]
+
+
+def test_every_figure_of_every_network_has_a_source_and_no_source_is_left_over(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert list(citations.CITED) == list(NETWORKS)
+    for name, network in NETWORKS.items():
+        assert {what for what, _ in citations.given(network)} == {*citations.CITED[name]}, name
+    out, _ = run("simulate networks 56Gb-IB", capsys)
+    rows = {line[2:18].strip(): line[18:] for line in out.splitlines()[2:]}
+    assert rows["port"].split()[:3] == ["6.8", "GB/s", "56"]
+    assert rows["across latency"].split() == ["6", "us", "a", "round", "figure"]
+    assert rows["reduce"].split()[:2] == ["0.0087", "ns/B"]
+    assert f"error of simulated times: {NETWORKS['P40-56Gb-IB'].error}" in out
+    assert run("simulate networks", capsys)[0].count("error of simulated times") == len(NETWORKS)
+    assert "there is no such network" in run("simulate networks x", capsys, status=2)[1]
 
 
 def test_networks_are_found_whatever_their_case() -> None:

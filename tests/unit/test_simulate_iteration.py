@@ -71,6 +71,18 @@ def test_of_messages_that_overlap_the_last_alone_is_waited_for() -> None:
     assert phases("wfbp", 0.04, 0.0).limit(EVEN.seconds) == "latency of messages"
 
 
+def test_what_overlaps_costs_the_share_that_it_takes_of_the_processor() -> None:
+    for name in ("wfbp", "bsp", "priority"):
+        free, none = (
+            phases(name, 0.0, 1e-9, dataclasses.replace(EVEN, overlap=share)) for share in (1, 0)
+        )
+        assert none.exposed == pytest.approx(none.exchange) == pytest.approx(0.04)
+        half = phases(name, 0.0, 1e-9, dataclasses.replace(EVEN, overlap=0.5))
+        assert free.exposed <= half.exposed <= none.exposed
+        if name != "priority":  # there a slower device gives messages more time
+            assert half.exposed == pytest.approx((free.exposed + none.exposed) / 2)
+
+
 def test_merging_spares_latency_and_costs_nothing_without_it() -> None:
     assert phases("mgwfbp", 0.03, 1e-10).exposed < phases("wfbp", 0.03, 1e-10).exposed
     assert len(messages.merged(EVEN, line(0.0, 1e-9))) == 10
@@ -95,11 +107,11 @@ def test_by_priority_the_first_layer_goes_before_others_that_wait() -> None:
 
 
 def test_an_input_that_is_slower_than_the_device_is_the_limit() -> None:
-    found = phases("bsp", 1e-3, 0.0, work.loaded(EVEN, 0.5))
+    found = phases("bsp", 1e-3, 0.0, dataclasses.replace(EVEN, load=0.5))
     assert found.iteration == pytest.approx(0.5)
     assert found.load > 0.19
     assert found.limit(EVEN.seconds) == "input"
-    assert phases("bsp", 0.0, 0.0, work.loaded(EVEN, 0.29)).load == pytest.approx(0)
+    assert phases("bsp", 0.0, 0.0, dataclasses.replace(EVEN, load=0.29)).load == pytest.approx(0)
 
 
 def test_merged_gradients_are_copied_twice_and_single_ones_not() -> None:

@@ -17,9 +17,9 @@ from typing import Any
 from gradred._util import text
 from gradred.bench import options, plot, rank_zero
 from gradred.bench.options import byte_count, positive
-from gradred.cli import predicted_rows, simulated_record, simulated_training
+from gradred.cli import predicted_rows, simulated_record, simulated_study, simulated_training
 from gradred.errors import UsageError, explain
-from gradred.simulate import calibration, plans, presets, sweep
+from gradred.simulate import calibration, citations, plans, presets, sweep
 
 _TITLE_WIDTH = 80  # characters
 _FORMATS = (".svg", ".png", ".pdf")
@@ -43,6 +43,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     about = "the iterations of a PyTorch program, for simulate training --trace"
     one = kinds.add_parser("record", help=about, description=f"Record {about}.", allow_abbrev=False)
     simulated_record.configure(one)
+    about = "training on a cluster: eleven tables, with pictures, as Markdown and JSON"
+    one = kinds.add_parser("study", help=about, description=f"Study {about}.", allow_abbrev=False)
+    simulated_study.configure(one)
+    about = "the clusters that have names: each figure with its source"
+    one = kinds.add_parser("networks", help=about, description=f"Show {about}.", allow_abbrev=False)
+    one.add_argument("net", nargs="*", metavar="NAME", help="(default: all)")
 
 
 def _configure_allreduce(parser: argparse.ArgumentParser) -> None:
@@ -103,6 +109,10 @@ def main(arguments: argparse.Namespace) -> int:
         return simulated_training.main(arguments)
     if arguments.simulated == "record":
         return simulated_record.main(arguments)
+    if arguments.simulated == "study":
+        return simulated_study.main(arguments)
+    if arguments.simulated == "networks":
+        return _show(arguments.net)
     if arguments.rows is not None:
         return predicted_rows.predict("allreduce", arguments)
     _check_files(arguments)
@@ -116,6 +126,14 @@ def main(arguments: argparse.Namespace) -> int:
         rank_zero.write_json(Path(arguments.json), record)
     if arguments.plot is not None:
         draw(record, Path(arguments.plot))
+    return 0
+
+
+def _show(names: list[str]) -> int:
+    """Print figures and sources of the named networks, or of all."""
+    found = [presets.find(name) for name in names]
+    shown = [name for name, one in presets.NETWORKS.items() if one in found or not names]
+    print("\n\n".join(citations.table(name) for name in shown))
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -23,7 +24,7 @@ from gradred.simulate import (
     what_if,
     work,
 )
-from gradred.simulate.exchange import ALL, Place
+from gradred.simulate.exchange import ALL, Exchange, Place
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -45,10 +46,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--trace", metavar="TRACE.json", help="in place of a model: what simulate record wrote"
     )
-    group.add_argument(
-        "--messages", metavar="BENCH.json",
-        help="in place of simulated messages: times of `gradred bench --json` on the same ranks",
-    )  # fmt: skip
     group.add_argument("--net", metavar="NAME", help=f"{', '.join(presets.NETWORKS)}")
     group.add_argument(
         "--gpus", type=positive, metavar="N",
@@ -59,13 +56,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="hosts, each with the same number of devices (default: as many as --gpus needs)",
     )  # fmt: skip
     group.add_argument(
-        "--scheme", type=_words, default=(), metavar="NAME[,NAME]",
+        "--scheme", type=words, default=(), metavar="NAME[,NAME]",
         help=f"of {', '.join(messages.SCHEMES)} (default: all)",
     )  # fmt: skip
     group.add_argument(
-        "--algorithm", type=_words, default=ALL, metavar="PLAN[,PLAN]",
+        "--algorithm", type=words, default=ALL, metavar="PLAN[,PLAN]",
         help="plans of an allreduce; the fastest is taken at each length (default: "
         f"{', '.join(ALL)})",
+    )  # fmt: skip
+    add_device(group)
+    group.add_argument("--plot", metavar="FILE.svg", help="draw the phases of each scheme as bars")
+
+
+def add_device(group: argparse._ActionsContainer) -> None:
+    """Declare what trains, and what messages cost if that was measured."""
+    group.add_argument(
+        "--messages", metavar="BENCH.json",
+        help="in place of simulated messages: times of `gradred bench --json` on the same ranks",
     )  # fmt: skip
     group.add_argument(
         "--device", choices=work.DEVICES, help="what trains (default: that of the cluster)"
@@ -81,7 +88,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--load", type=duration(0.0), default=0.0, metavar="TIME",
         help="to read and decode a batch, such as 20ms (default: 0)",
     )  # fmt: skip
-    group.add_argument("--plot", metavar="FILE.svg", help="draw the phases of each scheme as bars")
+    group.add_argument(
+        "--overlap", type=_share, default=100.0, metavar="PERCENT",
+        help="of a message during which the device computes on; `gradred bench --nonblocking` "
+        "measures it (default: 100)",
+    )  # fmt: skip
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -103,19 +114,19 @@ def main(arguments: argparse.Namespace) -> int:
 
 def question(arguments: argparse.Namespace) -> what_if.Question:
     """What the options ask for."""
-    measured, host_of = None, None
+    host_of, measured = None, None
     if arguments.messages is not None:
-        host_of, measured = bench_times.read(Path(arguments.messages))
+        host_of, measured = measured_messages(arguments.messages)
     net, place = place_of(arguments, host_of)
     for name in arguments.scheme:
         messages.find(name)
     for name in arguments.algorithm:
         plans.find(name)
-    device, batch, alone = _trained(arguments, place.network)
+    device, batch, alone = trained(arguments, place.network)
     return what_if.Question(
         net=net,
         place=place,
-        work=work.loaded(alone, arguments.load),
+        work=alone,
         batch=batch,
         device=device,
         schemes=tuple(dict.fromkeys(arguments.scheme)) or tuple(messages.SCHEMES),
@@ -126,10 +137,23 @@ def question(arguments: argparse.Namespace) -> what_if.Question:
     )
 
 
-def _trained(
+def measured_messages(path: str) -> tuple[plans.Layout, Exchange]:
+    """The ranks of a record of `gradred bench`, and what messages cost there."""
+    return bench_times.read(Path(path))
+
+
+def trained(
     arguments: argparse.Namespace, network: presets.Network
 ) -> tuple[dict[str, str], int, work.Work]:
     """What trains, samples of a device, and its work: of a model, or recorded."""
+    device, batch, alone = _alone(arguments, network)
+    overlap = arguments.overlap / 100
+    return device, batch, dataclasses.replace(alone, load=arguments.load, overlap=overlap)
+
+
+def _alone(
+    arguments: argparse.Namespace, network: presets.Network
+) -> tuple[dict[str, str], int, work.Work]:
     if arguments.trace is not None:
         found = trace.read(Path(arguments.trace))
         first = found.batch.partition("x")[0]
@@ -192,8 +216,19 @@ def write(record: dict[str, object], table: what_if.Table, name: str | None) -> 
         rank_zero.write_json(Path(name), record)
 
 
-def _words(words: str) -> tuple[str, ...]:
-    return tuple(word for word in words.split(",") if word)
+def words(text_of_them: str) -> tuple[str, ...]:
+    """Parse names that commas separate."""
+    return tuple(word for word in text_of_them.split(",") if word)
+
+
+def _share(word: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 100:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number from 0 to 100")
+    return value
 
 
 def _rate(word: str) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 # Colours that differ in print and for most eyes (Okabe and Ito, 2008).
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#f0e442", "#999999")
-_LEFT, _WIDTH, _RIGHT, _ROW, _TOP = 130, 460, 110, 26, 58  # pixels
+_LEFT, _WIDTH, _RIGHT, _ROW, _TOP = 100, 460, 130, 26, 58  # pixels
 _CHARACTER, _LINE = 6.6, 16
 
 
@@ -32,15 +32,16 @@ def svg(title: str, notes: Sequence[str], bars: Sequence[Bar]) -> str:
     names = [n for n in dict.fromkeys(n for b in bars for n in b.parts) if _is_used(n, bars)]
     colours = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(names)}
     longest = max(sum(bar.parts.values()) for bar in bars) or 1.0
+    left = max(_LEFT, 16 + round(_CHARACTER * max(len(bar.label) for bar in bars)))
     shapes = [f'<text x="12" y="22" class="title">{html.escape(title)}</text>']
     shapes += _legend(names, colours)
     for i, bar in enumerate(bars):
-        shapes += _bar(bar, _TOP + i * _ROW, _WIDTH / longest, colours)
+        shapes += _bar(bar, (left, _TOP + i * _ROW), _WIDTH / longest, colours)
     bottom = _TOP + len(bars) * _ROW + 8
     for i, note in enumerate(notes):
         y = bottom + (i + 1) * _LINE
         shapes.append(f'<text x="12" y="{y}" class="note">{html.escape(note)}</text>')
-    width = _LEFT + _WIDTH + _RIGHT
+    width = left + _WIDTH + _RIGHT
     height = bottom + (len(notes) + 1) * _LINE
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
@@ -66,11 +67,12 @@ def _legend(names: Sequence[str], colours: Mapping[str, str]) -> list[str]:
     return shapes
 
 
-def _bar(bar: Bar, y: int, scale: float, colours: Mapping[str, str]) -> list[str]:
+def _bar(bar: Bar, place: tuple[int, int], scale: float, colours: Mapping[str, str]) -> list[str]:
+    left, y = place
     shapes = [
-        f'<text x="{_LEFT - 8}" y="{y + 15}" text-anchor="end">{html.escape(bar.label)}</text>'
+        f'<text x="{left - 8}" y="{y + 15}" text-anchor="end">{html.escape(bar.label)}</text>'
     ]
-    x = float(_LEFT)
+    x = float(left)
     for name, length in bar.parts.items():
         if length <= 0:
             continue

@@ -134,6 +134,9 @@ class _Run:
             after = max(0.0, max(ends, default=0.0) - self._device)
             self._device += after
             exposed += after
+        slower = (1 - self._work.overlap) * max(0.0, sum(self._costs) - exposed)
+        self._device += slower
+        exposed += slower
         self._device += self._work.update + self._work.late
         return Phases(
             load=load,

@@ -13,7 +13,7 @@ from gradred.simulate.exchange import Exchange, Way
 from gradred.simulate.work import Work
 
 _PIECE = 4 << 20  # bytes that ByteScheduler sends at once
-_BUCKET = 25 << 20  # bytes of a bucket of DistributedDataParallel
+_BUCKET, _FIRST = 25 << 20, 1 << 20  # bytes of a bucket of DistributedDataParallel
 
 Grouping = Callable[[Work, Exchange], list[Message]]
 
@@ -53,14 +53,16 @@ def merged(work: Work, exchange: Exchange) -> list[Message]:
     return _runs(work, lasts)
 
 
-def buckets(nbytes: float) -> Grouping:
-    """Messages of at least so many bytes, and one of the rest."""
+def buckets(nbytes: float, first: float | None = None) -> Grouping:
+    """Messages of at least so many bytes, and one of the rest; the first may be another length."""
 
     def group(work: Work, _exchange: Exchange) -> list[Message]:
-        lasts, waiting = [], 0.0
+        lasts: list[int] = []
+        waiting = 0.0
         for i, one in enumerate(work.nbytes):
             waiting += float(one)
-            if waiting >= nbytes or i + 1 == len(work.nbytes):
+            wanted = nbytes if lasts or first is None else first
+            if waiting >= wanted or i + 1 == len(work.nbytes):
                 lasts.append(i)
                 waiting = 0.0
         return _runs(work, lasts)
@@ -114,9 +116,9 @@ SCHEMES: dict[str, Scheme] = {
         _PACKED,
     ),
     "buckets": Scheme(
-        "buckets of 25 MiB during backward",
+        "buckets of 25 MiB during backward, the first of 1 MiB",
         "Li et al., PyTorch Distributed, VLDB 2020",
-        buckets(_BUCKET),
+        buckets(_BUCKET, _FIRST),
         _PACKED,
     ),
     "priority": Scheme(

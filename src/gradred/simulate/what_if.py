@@ -10,7 +10,6 @@ from typing import Any
 
 from gradred._util import text
 from gradred.simulate import bars, messages
-from gradred.simulate.dag import Phases
 from gradred.simulate.exchange import ALL, Exchange, Place, Way
 from gradred.simulate.sweep import place_text, size_text, time_text
 from gradred.simulate.work import Work
@@ -29,8 +28,8 @@ Table = Callable[[dict[str, Any], "int | None"], str]
 TRACE_ERROR = "not known"
 """The same from a trace and measured messages: `benchmarks/predicted_training.py`."""
 
-_PHASES = ("load", "copy_in", "forward", "backward", "packing", "exposed", "update", "late")
-_TITLES = {"copy_in": "to device", "exposed": "exchange"}
+PHASES = ("load", "copy_in", "forward", "backward", "packing", "exposed", "update", "late")
+TITLES = {"copy_in": "to device", "exposed": "exchange"}
 
 
 @dataclass(frozen=True)
@@ -59,10 +58,7 @@ def run(question: Question) -> dict[str, Any]:
         UsageError: a scheme is not known, or a plan serves none of these ranks.
     """
     exchange_of = exchanges(question)
-    rows = []
-    for name in question.schemes:
-        exchange = exchange_of(messages.find(name).way)
-        rows.append(_row(question, name, exchange))
+    rows = [_row(question, name, exchange_of) for name in question.schemes]
     exchange = exchange_of(Way())
     size, seconds = messages.best_bucket(question.work, exchange)
     layout = question.place.layout
@@ -100,30 +96,31 @@ def exchanges(question: Question) -> Callable[[Way], Exchange]:
     return exchange_of
 
 
-def _row(question: Question, name: str, exchange: Exchange) -> dict[str, Any]:
+def row(question: Question, name: str) -> dict[str, Any]:
+    """One scheme of a question, as its record has it."""
+    return _row(question, name, exchanges(question))
+
+
+def _row(question: Question, name: str, exchange_of: Callable[[Way], Exchange]) -> dict[str, Any]:
     scheme = messages.find(name)
-    sent = scheme.group(question.work, exchange)
-    phases = messages.iterate(name, question.work, exchange)
-    images = question.place.layout.ranks * question.batch / phases.iteration
+    exchange = exchange_of(scheme.way)
+    work, ranks = question.work, question.place.layout.ranks
+    if ranks == 1:  # nothing is exchanged, and nobody is late
+        work = dataclasses.replace(work, packing=0.0, late=0.0)
+    sent = scheme.group(work, exchange)
+    phases = messages.iterate(name, work, exchange)
     return {
         "scheme": name,
         "about": scheme.about,
         "source": scheme.source,
         "messages": len(sent),
-        **{f"{phase}_ms": 1e3 * getattr(phases, phase) for phase in _PHASES},
+        **{f"{phase}_ms": 1e3 * getattr(phases, phase) for phase in PHASES},
         "network_busy_ms": 1e3 * phases.exchange,
         "iteration_ms": 1e3 * phases.iteration,
-        "samples_per_s": images,
-        "efficiency": question.work.seconds / phases.iteration,
-        "limit": phases.limit(question.work.seconds, question.work.fetch),
+        "samples_per_s": ranks * question.batch / phases.iteration,
+        "efficiency": work.seconds / phases.iteration,
+        "limit": phases.limit(work.seconds, work.fetch),
     }
-
-
-def efficiency(question: Question, scheme: str) -> tuple[float, Phases]:
-    """The share of one device's speed that each device has, and the phases of its iteration."""
-    exchange = exchanges(question)(messages.find(scheme).way)
-    phases = messages.iterate(scheme, question.work, exchange)
-    return question.work.seconds / phases.iteration, phases
 
 
 def table(record: dict[str, Any], columns: int | None = None) -> str:
@@ -139,7 +136,7 @@ def table(record: dict[str, Any], columns: int | None = None) -> str:
         f"{time_text(1e3 * record['one_device_ms'])}",
     ]
     lines = [part for line in head for part in text.wrapped(line, columns)]
-    titles = "".join(f"{_TITLES.get(phase, phase):>10}" for phase in _PHASES)
+    titles = "".join(f"{TITLES.get(phase, phase):>10}" for phase in PHASES)
     lines += [
         "",
         "simulated phases, ms (exchange: what is not overlapped), and what limits:",
@@ -157,7 +154,7 @@ def table(record: dict[str, Any], columns: int | None = None) -> str:
 
 
 def _line(row: dict[str, Any]) -> str:
-    cells = "".join(f"{row[f'{phase}_ms']:>10.4g}" for phase in _PHASES)
+    cells = "".join(f"{row[f'{phase}_ms']:>10.4g}" for phase in PHASES)
     return (
         f"{row['scheme']:<12}{row['messages']:>9}{cells}{row['iteration_ms']:>11.5g}"
         f"{row['samples_per_s']:>11.5g}{100 * row['efficiency']:>10.1f}%  {row['limit']}"
@@ -169,11 +166,15 @@ def drawing(record: dict[str, Any]) -> str:
     rows = [
         bars.Bar(
             row["scheme"],
-            {_TITLES.get(phase, phase): row[f"{phase}_ms"] for phase in _PHASES},
+            {TITLES.get(phase, phase): row[f"{phase}_ms"] for phase in PHASES},
             f"{row['iteration_ms']:.4g} ms, {100 * row['efficiency']:.0f} %",
         )
         for row in record["rows"]
     ]
     title = f"Simulated iteration of {record['model']}, {place_text(record)}"
-    notes = text.wrapped(f"Simulated, not measured. Error: {record['error']}.", 100)
-    return bars.svg(title, notes, rows)
+    return bars.svg(title, notes(record["error"]), rows)
+
+
+def notes(error: str) -> list[str]:
+    """The lines below a picture."""
+    return text.wrapped(f"Simulated, not measured. Error: {error}.", 100)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,7 +102,8 @@ class Work:
     `load` is the time to read and decode a batch, while the device computes; `fetch` the same while
     it waits; `copy_in` to bring it to the device; `update` that of the optimizer. `packing` is per
     byte that is copied to make a message of several gradients, and back. `late` is how much longer
-    the slowest of all devices takes, for which the others wait.
+    the slowest of all devices takes, for which the others wait. `overlap` is the share of a message
+    during which the device computes on: less than 1 where both need the same processor.
     """
 
     name: str
@@ -116,6 +116,7 @@ class Work:
     packing: float = 0.0
     fetch: float = 0.0
     late: float = 0.0
+    overlap: float = 1.0
 
     @property
     def seconds(self) -> float:
@@ -164,8 +165,3 @@ def on_device(model: str, device: Device, batch: int, rate: float | None = None)
         update=2.5 * nbytes * device.copy,  # reads gradient, parameter and momentum, writes two
         packing=device.copy,
     )
-
-
-def loaded(work: Work, seconds: float) -> Work:
-    """The same where a batch takes so long to read and decode."""
-    return dataclasses.replace(work, load=seconds)
