@@ -57,6 +57,8 @@ constexpr Field<int> kCounts[] = {{"sockets", &Cluster::sockets},
                                   {"ports", &Cluster::ports},
                                   {"lanes", &Cluster::lanes}};
 
+constexpr Field<bool> kSwitches[] = {{"in_order", &Cluster::in_order}};
+
 // Returns false if none of the fields has this name.
 template <class Type, std::size_t count>
 bool assign(const Field<Type> (&fields)[count], Cluster& cluster, const std::string& name,
@@ -82,7 +84,8 @@ Cluster cluster_from(const py::dict& given) {
       for (std::size_t level = 0; level < kLevels; ++level) {
         cluster.paths[level] = {paths[level].first, paths[level].second};
       }
-    } else if (!assign(kNumbers, cluster, name, value) && !assign(kCounts, cluster, name, value)) {
+    } else if (!assign(kNumbers, cluster, name, value) && !assign(kCounts, cluster, name, value) &&
+               !assign(kSwitches, cluster, name, value)) {
       throw UsageError("a cluster has no '" + name + "'");
     }
   }

@@ -49,6 +49,9 @@ struct Cluster {
   double copy = 0;              // per byte
   // Longer messages wait for the receiver: two latencies before the data.
   double rendezvous = kUnlimited;
+  // Whether messages from one rank to another follow each other, as on a connection. Otherwise they
+  // share the links, as messages of different ranks do.
+  bool in_order = true;
   // Standard deviation of the logarithm of a factor, for each message's latency and length and for
   // each rank's reductions and copies of a round.
   double noise = 0;

@@ -197,9 +197,10 @@ void Simulation::met(const MessageEnd& send, const MessageEnd& recv) {
   }
 }
 
-// A connection of two ranks carries one message after the other.
+// If `in_order`, a connection of two ranks carries one message after the other.
 void Simulation::start(std::uint32_t id) {
   if (messages_[id].bytes == 0) return arrive(id);
+  if (!cluster_.in_order) return transfer(id);
   const auto [last, is_free] = last_on_.try_emplace(messages_[id].connection, id);
   if (is_free) return transfer(id);
   messages_[last->second].next = id;
@@ -213,6 +214,7 @@ void Simulation::transfer(std::uint32_t id) {
 
 void Simulation::end(std::uint32_t id) {
   flows_.end(id);
+  if (!cluster_.in_order) return arrive(id);
   if (messages_[id].next == kNone) {
     last_on_.erase(messages_[id].connection);
   } else {

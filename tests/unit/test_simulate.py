@@ -12,7 +12,7 @@ import pytest
 
 from gradred import _core, schedules
 from gradred.errors import UsageError
-from gradred.schedules import Schedule, make_all, recv, scratch, send, verify, work
+from gradred.schedules import Schedule, make_all, recv, reduce, scratch, send, verify, work
 
 UNLIMITED = float("inf")
 
@@ -137,6 +137,21 @@ def test_what_a_slow_message_leaves_goes_to_the_others() -> None:
     assert seconds_of(given, 12, port=1.0) == pytest.approx(12)
     given = one_way(5, [(0, 3, 12), (1, 3, 12), (2, 3, 12), (0, 4, 8)])
     assert seconds_of(given, 12, port=1.0) == pytest.approx(36)
+
+
+def test_messages_of_a_pair_follow_each_other_unless_they_are_to_share() -> None:
+    """Rank 0 sends 12 bytes twice, by a port of 1 byte/s; rank 1 takes 6 s to reduce each."""
+    sends = [[send(1, work(chunk))] for chunk in (0, 1)]
+    receives = [
+        [recv(0, scratch(0, chunk)), reduce(scratch(0, chunk), work(chunk))] for chunk in (0, 1)
+    ]
+    given = [
+        Schedule(rounds, rank=rank, size=2, chunks=2, name="twice")
+        for rank, rounds in enumerate((sends, receives))
+    ]
+    model: dict[str, Any] = {"port": 1.0, "reduce": 0.5}
+    assert seconds_of(given, 24, **model) == pytest.approx(24 + 6)
+    assert seconds_of(given, 24, in_order=False, **model) == pytest.approx(24 + 6 + 6)
 
 
 def test_a_stream_is_not_faster_than_a_lane() -> None:
