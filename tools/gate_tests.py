@@ -49,6 +49,8 @@ FRONT_ENDS = {
     "Horovod": f"{_IN_JOBS}torch_examples.py::test_examples_learn[horovod_digits.py]",
     "train": f"{_IN_JOBS}torch_train.py::test_all_peers_train_a_residual_network_alike",
     "models of train": "tests/unit/test_train_models.py::test_parameters_are_those_published",
+    "recorded programs": f"{_IN_JOBS}simulate_record.py"
+    "::test_gradients_have_their_sizes_in_the_order_of_backward",
     "streams of a GPU": f"{_IN_JOBS}torch_streams.py::test_streams_that_come_late[some]",
     "elastic": f"{_IN_JOBS}elastic.py::test_lost_ranks_are_replaced",
 }

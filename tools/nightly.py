@@ -180,6 +180,11 @@ def more_ranks_openmpi() -> bool:
     return checks.ranks(OPENMPI, *words, seconds=1800)
 
 
+def smpi() -> bool:
+    """Compare the simulator with SimGrid's, which runs the same schedules; skipped without it."""
+    return checks.jobs(MPICH, "tests/smpi", seconds=1800)
+
+
 def mpi4py_tests() -> bool:
     """Run mpi4py's own test classes with gradred's communicators instead of mpi4py's."""
     tool = "tools/mpi4py_tests.py"
@@ -224,6 +229,7 @@ NIGHTLY = (
         lambda: jobs(MPICH, "tests/jobs", without=[*LEFT_OUT, WITH_DEVICES]),
         beside=True,
     ),
+    Stage("SimGrid", smpi, beside=True),
     Stage("starting, openmpi", lambda: jobs(OPENMPI, *STARTING), beside=True),
     Stage("jobs, openmpi", lambda: jobs(OPENMPI, "tests/jobs", without=LEFT_OUT)),
     Stage("2 ranks, full", full_ranks, all_cores=True),

@@ -38,6 +38,7 @@ STARTED = {
     "tests/jobs/test_pointer_cache.py": ["calls"],
     "tests/jobs/test_profile.py": ["calls"],
     "tests/jobs/test_run_command.py": ["__main__", "cli"],
+    "tests/jobs/test_simulate_record.py": ["simulate"],
     "tests/jobs/test_torch": ["horovod", "torch", "torch_distributed"],
     "tests/jobs/test_unequal_ranks.py": ["calls"],
     "tests/pytorch": ["horovod", "torch", "torch_distributed"],

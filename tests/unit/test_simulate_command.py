@@ -228,6 +228,29 @@ def test_a_picture_is_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     assert "simulated allreduce, 16 ranks on 4 hosts" in (tmp_path / "times.svg").read_text()
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_network_is_swept_at_its_own_size(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = "ring,rabenseifner,recursive_doubling,nccl_ring,nccl_tree"
+    out, _ = run(f"simulate allreduce --net {name} --algorithm {plan} --json -", capsys)
+    record = json.loads(out)
+    assert len(record["rows"]) == len(sweep.SIZES)
+    for row in record["rows"]:
+        assert all(one["simulated_us"] > 0 for one in row["plans"].values())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("plan", "ranks"), [("ring", 4096), ("recursive_doubling", 65536)])
+def test_thousands_of_ranks_are_simulated(
+    plan: str, ranks: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = f"simulate allreduce --net 10GbE -np {ranks} --hosts {ranks // 4} --algorithm {plan}"
+    record = json.loads(run(f"{words} --json -", capsys)[0])
+    assert record["ranks"] == ranks
+
+
 # ---- calibration --------------------------------------------------------------------------------
 
 

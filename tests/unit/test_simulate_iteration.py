@@ -289,6 +289,19 @@ def test_what_cannot_be_simulated_is_refused(
     assert message in err
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("net", [name for name in NETWORKS if name != "V100-1000"])
+def test_every_model_is_simulated_under_every_scheme_on_every_network(
+    net: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts = min(NETWORKS[net].hosts, 8)
+    for model in networks.names():
+        words = f"simulate training --model {model} --net {net} --hosts {hosts} --json -"
+        record = json.loads(command(words, capsys)[0])
+        assert [row["scheme"] for row in record["rows"]] == list(SCHEMES)
+        assert all(0 < row["efficiency"] <= 1.000001 for row in record["rows"])
+
+
 def test_bars_are_to_one_scale() -> None:
     drawn = bars.svg(
         "t<", ["n&"], [bars.Bar("a", {"x": 1.0, "y": 1.0}, "2"), bars.Bar("b", {"x": 1.0}, "1")]

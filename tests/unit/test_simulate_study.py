@@ -100,6 +100,16 @@ def test_what_was_measured_stands_beside_what_is_simulated(
     assert [row["exposed_ms"] > 7000 for row in waits] == [False, True]
 
 
+@pytest.mark.full
+def test_a_whole_study_of_several_networks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "simulate study --model resnet50,vgg16,bert_base,gpt2_small --net V100-100Gb"
+    assert cli.main([*words.split(), "--out", str(tmp_path)]) == 0
+    report = capsys.readouterr().out
+    assert all(len(section(report, number)) > 100 for number in range(1, 12))
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
