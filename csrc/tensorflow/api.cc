@@ -43,6 +43,7 @@ const char* look_up() {
   get(tf.OpKernelConstruction_GetAttrString, "TF_OpKernelConstruction_GetAttrString");
   get(tf.OpKernelConstruction_GetAttrInt64, "TF_OpKernelConstruction_GetAttrInt64");
   get(tf.OpKernelConstruction_GetAttrBool, "TF_OpKernelConstruction_GetAttrBool");
+  get(tf.OpKernelConstruction_GetName, "TF_OpKernelConstruction_GetName");
   get(tf.OpKernelConstruction_Failure, "TF_OpKernelConstruction_Failure");
   get(tf.NumInputs, "TF_NumInputs");
   get(tf.GetInput, "TF_GetInput");

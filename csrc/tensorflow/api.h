@@ -18,6 +18,12 @@ struct ShapeContext;
 struct ShapeHandle;
 struct Tensor;
 
+// TF_StringView: a text that TensorFlow owns.
+struct Text {
+  const char* data;
+  std::size_t length;
+};
+
 // TF_Code, of tensorflow/c/tf_status.h.
 enum Code : int {
   kOk = 0,
@@ -60,6 +66,7 @@ struct Functions {
                                             Status*);
   void (*OpKernelConstruction_GetAttrBool)(KernelConstruction*, const char*, unsigned char*,
                                            Status*);
+  Text (*OpKernelConstruction_GetName)(KernelConstruction*);
   void (*OpKernelConstruction_Failure)(KernelConstruction*, Status*);
   int (*NumInputs)(KernelContext*);
   void (*GetInput)(KernelContext*, int, Tensor**, Status*);

@@ -1,11 +1,13 @@
 // gradred's operations in TensorFlow's graphs. Loaded by tf.load_op_library, which finds what this
 // object registers while it is loaded.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/types.h"
@@ -61,6 +63,23 @@ std::optional<Op> op_named(const std::string& name) {
   return std::nullopt;
 }
 
+// The node's name in the graph that is executed. TensorFlow puts the bodies of called functions,
+// branches and loops into that graph and names their nodes "call/node". The names are unique there,
+// and equal on all ranks but for numbers that it counts over the whole graph: "cond/then/_7/node".
+std::string name_of_node(KernelConstruction* from) {
+  const Text given = tf.OpKernelConstruction_GetName(from);
+  std::string_view rest(given.data, given.length);
+  std::string name;
+  while (!rest.empty()) {
+    const std::string_view part = rest.substr(0, rest.find('/'));
+    rest.remove_prefix(std::min(part.size() + 1, rest.size()));
+    const bool is_count = part.size() > 1 && part[0] == '_' &&
+                          part.find_first_not_of("0123456789", 1) == std::string_view::npos;
+    if (!is_count) name.append(name.empty() ? "" : "/").append(part);
+  }
+  return name;
+}
+
 // One node of a graph.
 struct Kernel {
   bool gives_rows = false;  // the node is a GradredRows
@@ -85,6 +104,8 @@ void* make(KernelConstruction* from) {
   unsigned char waits = 0;
   tf.OpKernelConstruction_GetAttrBool(from, "waits", &waits, status);
   made->waits = waits != 0;
+  // An eager call without a name is counted.
+  if (made->name.empty() && !made->waits) made->name = name_of_node(from);
   const std::string op = text_of(from, "op", status);
   const auto found = op_named(op);
   if (!found) tf.SetStatus(status, kInvalidArgument, ("gradred has no reduction " + op).c_str());

@@ -27,7 +27,7 @@ from gradred.horovod.process_sets import (
 )
 from gradred.tensorflow import kernels
 from gradred.tensorflow.compression import Compression
-from gradred.tensorflow.kernels import Call, later, node_name
+from gradred.tensorflow.kernels import Call, Name, later, node_name
 
 _world = global_process_set
 
@@ -143,7 +143,7 @@ def _reduced(
         adasum.check(process_set)
         factor = scales[0] * scales[1]
         made = [
-            _adasum(one, f"{called}.{number}" if called else "", factor, process_set)
+            _adasum(one, called.part(number), factor, process_set)
             for number, one in enumerate(sent)
         ]
     else:
@@ -152,7 +152,7 @@ def _reduced(
     return [compression.decompress(x, c) for x, (_, c) in zip(made, pairs, strict=True)]
 
 
-def _adasum(tensor: Any, name: str, factor: float, process_set: ProcessSet) -> Any:
+def _adasum(tensor: Any, name: Name, factor: float, process_set: ProcessSet) -> Any:
     """The Adasum of all ranks' tensors, times a factor; see `gradred.horovod.adasum`."""
     if not tensor.dtype.is_floating:
         found = f"{tensor.dtype.name} is not supported"

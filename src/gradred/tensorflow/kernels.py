@@ -28,13 +28,31 @@ LIBRARY = Path(__file__).with_name("_tensorflow_ops.so")
 
 
 @dataclass(frozen=True)
+class Name:
+    """What matches an operation with those of the other ranks.
+
+    Attributes:
+        text: the name. Empty: calls are counted.
+        of_node: it is the name of a node of the graph that is built. The kernel uses the node's
+            name in the graph that TensorFlow executes, where called functions have been put in.
+    """
+
+    text: str = ""
+    of_node: bool = False
+
+    def part(self, number: int) -> Name:
+        """The name of one of several operations."""
+        return replace(self, text=f"{self.text}.{number}") if self.text else self
+
+
+@dataclass(frozen=True)
 class Call:
     """An operation on tensors.
 
     Attributes:
         kind: "allreduce", "broadcast", "allgather", "alltoall" or "reducescatter".
         process_set: number of the process set.
-        name: matches the call with those of the other ranks. Empty: calls are counted.
+        name: matches the call with those of the other ranks.
         op: gradred's name of the reduction.
         prescale: factor of the inputs.
         postscale: factor of the results.
@@ -43,7 +61,7 @@ class Call:
 
     kind: str
     process_set: int
-    name: str = ""
+    name: Name = Name()
     op: str = "sum"
     prescale: float = 1.0
     postscale: float = 1.0
@@ -59,7 +77,7 @@ class Call:
         return replace(self, name=node_name(self.kind, None, tensor))
 
 
-def node_name(kind: str, name: str | None, like: Any, ignore_name_scope: bool = False) -> str:
+def node_name(kind: str, name: str | None, like: Any, ignore_name_scope: bool = False) -> Name:
     """The name of an operation.
 
     Eager calls without a name are counted, which is the empty name here. In a graph they are named
@@ -69,20 +87,27 @@ def node_name(kind: str, name: str | None, like: Any, ignore_name_scope: bool = 
         kind: kind of the operation.
         name: name that the program has given.
         like: tensor that the operation takes.
-        ignore_name_scope: use the given name as it is, also within a `tf.name_scope`.
+        ignore_name_scope: use the given name as it is, also within a `tf.name_scope` or a function
+            that another one calls.
 
     Raises:
         ValueError: XLA compiles the function that calls this.
     """
     if tf.executing_eagerly():
-        return name or ""
+        return Name(name or "")
     graph = tf.compat.v1.get_default_graph()
     _refuse_xla(kind, graph)
     if name is None:
         name = re.sub(r"\W", "_", f"{kind}_{getattr(like, 'name', 'tensor')}")
     elif ignore_name_scope:
-        return name
-    return str(graph.unique_name(name))
+        return Name(name)
+    return Name(str(graph.unique_name(_valid_in_graph(name, kind))), of_node=True)
+
+
+def _valid_in_graph(name: str, kind: str) -> str:
+    """The name with the characters that TensorFlow allows in names of nodes."""
+    name = re.sub(r"[^\w.\-/]", "_", name, flags=re.ASCII).strip("/")
+    return name if re.match("[A-Za-z0-9.]", name) else f"{kind}{name}"
 
 
 def _refuse_xla(kind: str, graph: Any) -> None:
@@ -145,8 +170,10 @@ def later(function: Callable[[], int]) -> Any:
 
 def _attributes(call: Call) -> dict[str, Any]:
     return {
+        # With a slash TensorFlow takes the name as it is.
+        "name": f"{call.name.text}/" if call.name.of_node else None,
         "kind": call.kind,
-        "tensor_name": call.name,
+        "tensor_name": "" if call.name.of_node else call.name.text,
         "op": call.op,
         "prescale": float(call.prescale).hex(),
         "postscale": float(call.postscale).hex(),
@@ -166,7 +193,7 @@ def _call_of(operation: Any) -> Call:
     return Call(
         text("kind"),
         int(operation.get_attr("process_set")),
-        text("tensor_name"),
+        Name(text("tensor_name")),
         text("op"),
         float.fromhex(text("prescale")),
         float.fromhex(text("postscale")),
@@ -369,7 +396,7 @@ def _even_splits(count: int, ranks: int) -> list[int]:
 
 def _submit(call: Call, inputs: Any, outputs: Any, splits: Sequence[int]) -> Any:
     engine = engine_of(call.set)
-    name = call.name or engine.next_name(call.kind)
+    name = call.name.text or engine.next_name(call.kind)
     if outputs is None:
         if not all(one.ndim for one in inputs):
             raise UsageError(explain(call.kind, "the tensor has no axis", "Pass one with rows"))
