@@ -48,6 +48,20 @@ std::string_view attribute(const xla::CallFrame& frame, std::string_view name) {
   throw Error("internal error: the call has no attribute " + std::string(name));
 }
 
+// The name of the collective, which may be used several times in a program
+// (src/gradred/jax/uses.py).
+std::string name_of(const xla::CallFrame& frame) {
+  const std::string name(attribute(frame, "name"));
+  const std::string_view use = attribute(frame, "use");
+  if (use.empty()) {
+    throw UsageError("gradred.jax: JAX has not reported that it has lowered the program of '" +
+                     name +
+                     "', so that its uses have no numbers. Call "
+                     "jax.monitoring.clear_event_listeners() before the first collective, or not");
+  }
+  return use == "1" ? name : name + ", use " + std::string(use);
+}
+
 int number_in(std::string_view text) {
   int number = -1;
   std::from_chars(text.data(), text.data() + text.size(), number);
@@ -198,8 +212,7 @@ class JaxCalls {
     finish_arrays(what, arrays);
     std::vector<std::int64_t> splits;
     if (*kind == NamedKind::kAlltoall) splits.assign(static_cast<std::size_t>(engine.size()), 1);
-    return engine.submit(std::string(attribute(frame, "name")), what, std::move(arrays),
-                         std::move(splits));
+    return engine.submit(name_of(frame), what, std::move(arrays), std::move(splits));
   }
 
   // The first axis of what is submitted is one of blocks, of which each rank gives or gets one.

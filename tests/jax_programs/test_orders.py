@@ -60,8 +60,8 @@ def test_runs_that_are_dispatched_without_waiting(rank: int, size: int) -> None:
     assert [float(one[0]) for one in results] == [2.0 * size * i for i in range(50)]
 
 
-def test_one_name_twice_in_a_program_gives_no_wrong_sum(size: int) -> None:
-    """Nothing orders the two calls, so that ranks may reach them differently."""
+def test_one_name_twice_in_a_program(size: int) -> None:
+    """Nothing orders the two calls. Each has its number in the program."""
     function = jax.jit(
         lambda x, y: (
             collectives.allreduce(jnp.sin(x) * 0 + x, name="twice"),
@@ -69,13 +69,8 @@ def test_one_name_twice_in_a_program_gives_no_wrong_sum(size: int) -> None:
         )
     )
     x, y = jnp.ones((400, 400)), jnp.full((400, 400), 5.0)
-    try:
-        found = [float(one[3, 3]) for one in function(x, y)]
-    except (jax.errors.JaxRuntimeError, ValueError) as error:
-        assert "has been submitted and has not ended" in str(error)  # noqa: PT017
-    else:
-        assert found == [size, 5.0 * size]
-    MPI.COMM_WORLD.Barrier()
+    for _ in range(20):
+        assert [float(one[3, 3]) for one in function(x, y)] == [size, 5.0 * size]
 
 
 def test_name_in_flight_is_refused_on_that_rank(rank: int, size: int) -> None:

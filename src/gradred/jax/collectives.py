@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 
 from gradred import ops
 from gradred.errors import UsageError, explain
 from gradred.jax.names import name_here, numbered
 from gradred.jax.ranks import TARGET, engine, ffi
+from gradred.jax.uses import number_later
 
 Tree = TypeVar("Tree")
 Arrays = tuple[Any, ...]
@@ -32,8 +36,9 @@ def allreduce(tree: Tree, op: ops.OpLike = "sum", *, name: str | None = None) ->
     Args:
         tree: an array, or a pytree of arrays. All ranks pass the same shapes and types.
         op: a name from `gradred.OPS`, or an `MPI.Op`. "avg" truncates integers toward zero.
-        name: the same on all ranks; by default the place of the call in the program. While one
-            collective of a name is in flight, a second one of that name is an error.
+        name: the same on all ranks; by default the place of the call in the program. A program may
+            use a name several times. If two threads do so at the same time, the second collective
+            is an error.
 
     Returns:
         The tree with the reduced arrays.
@@ -273,10 +278,38 @@ def _batchable(collective: Collective) -> Callable[..., Arrays]:
 
 
 def _call(collective: Collective, arrays: Arrays) -> Arrays:
-    # To XLA it is a pure function of the arguments: it drops a call of which no rank uses the
-    # result, and jax.checkpoint may make it again.
-    results = [jax.ShapeDtypeStruct(collective.shape(one.shape), one.dtype) for one in arrays]
-    call = ffi.ffi_call(TARGET, results)
+    return tuple(_primitive.bind(*arrays, collective=collective))
+
+
+# ---- the call in a program ---------------------------------------------------------------------
+
+# To XLA it is a pure function of the arguments: it drops a call of which no rank uses the result,
+# and jax.checkpoint may make it again.
+_primitive: Any = Primitive(TARGET)
+_primitive.multiple_results = True
+
+
+def _results(*arrays: Any, collective: Collective) -> list[Any]:
+    return [jax.core.ShapedArray(collective.shape(one.shape), one.dtype) for one in arrays]
+
+
+def _outside_of_jit(*arrays: Any, collective: Collective) -> list[Any]:
+    with jax.disable_jit(False):
+        return list(_compiled(collective)(*arrays))
+
+
+@functools.lru_cache(maxsize=1024)
+def _compiled(collective: Collective) -> Any:
+    return jax.jit(lambda *arrays: _call(collective, arrays))
+
+
+def _lower(context: Any, *arrays: Any, collective: Collective) -> Any:
+    number_later(context.module_context.module)
     attributes = {"kind": collective.kind, "op": collective.op, "name": collective.name}
     numbers = {"root": str(collective.root), "only_rank": str(collective.only_rank)}
-    return tuple(call(*arrays, **attributes, **numbers))
+    return ffi.ffi_lowering(TARGET)(context, *arrays, **attributes, **numbers, use="")
+
+
+_primitive.def_abstract_eval(_results)
+_primitive.def_impl(_outside_of_jit)
+mlir.register_lowering(_primitive, _lower)
