@@ -206,7 +206,9 @@ void CallInFlight::tell() {
   std::vector<const void*> outputs;
   std::vector<std::size_t> bytes;
   std::vector<const std::int64_t*> rows;
+  bool holds_memory = false;
   for (const auto& operation : operations_) {
+    holds_memory |= operation->holds_memory();
     for (const NamedOutput& output : operation->outputs) {
       outputs.push_back(output.memory.get());
       bytes.push_back(output.bytes);
@@ -217,6 +219,7 @@ void CallInFlight::tell() {
   const KernelResult result{
       .end = end_,
       .text = text_.c_str(),
+      .holds_memory = holds_memory,
       .rank = all_ == nullptr ? 0 : all_->rank(),
       .ranks = all_ == nullptr ? 0 : all_->size(),
       .outputs = well && outputs.size() == count_ ? outputs.data() : nullptr,

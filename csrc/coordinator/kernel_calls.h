@@ -20,7 +20,8 @@ struct KernelArray {
 };
 
 // What a kernel submits. The texts, the arrays' descriptions and the splits are read during
-// submit() alone; the arrays' memory stays valid until `done` is called.
+// submit() alone; the arrays' memory stays valid until `done` is called, and longer after an error
+// with which `holds_memory` is set.
 struct KernelCall {
   std::int32_t process_set;  // its number, under which serve_kernels() knows its operations
   const char* kind;          // "allreduce"
@@ -49,6 +50,7 @@ enum class KernelEnd : std::int32_t {
 struct KernelResult {
   KernelEnd end;
   const char* text;          // of the error
+  bool holds_memory;         // the MPI may still write to the arrays: never free them
   std::int32_t rank, ranks;  // this rank in the set, and the set's size
   // For each array without `out`: its result. nullptr without such arrays.
   const void* const* outputs;
@@ -61,7 +63,7 @@ struct KernelResult {
 using KernelDone = void (*)(void* context, const KernelResult* result);
 
 struct KernelCalls {
-  static constexpr std::uint32_t kVersion = 1;
+  static constexpr std::uint32_t kVersion = 2;
 
   std::uint32_t version;
   // Submits a call, and calls `done` once: before it returns if `waits`, else in another thread if

@@ -135,16 +135,17 @@ Shaped input_of(KernelContext* context, int index, Status* status) {
   return found;
 }
 
-// Memory for the output of this number, which may be that of an input without another use.
-void* output_like(KernelContext* context, int index, const Shaped& input, Status* status) {
+struct DeleteTensor {
+  void operator()(Tensor* tensor) const { tf.DeleteTensor(tensor); }
+};
+using OwnTensor = std::unique_ptr<Tensor, DeleteTensor>;  // keeps the tensor's memory
+
+// The output of this number, which may be in the memory of an input without another use.
+OwnTensor output_like(KernelContext* context, int index, const Shaped& input, Status* status) {
   int forwarded = 0;
-  Tensor* const tensor =
-      tf.ForwardInputOrAllocateOutput(context, &index, 1, index, input.shape.data(),
-                                      static_cast<int>(input.shape.size()), &forwarded, status);
-  if (tf.GetCode(status) != kOk) return nullptr;
-  void* const data = tf.TensorData(tensor);
-  tf.DeleteTensor(tensor);  // the context keeps the memory
-  return data;
+  return OwnTensor(tf.ForwardInputOrAllocateOutput(context, &index, 1, index, input.shape.data(),
+                                                   static_cast<int>(input.shape.size()), &forwarded,
+                                                   status));
 }
 
 struct Flight {
@@ -153,7 +154,17 @@ struct Flight {
   void* const given;  // TensorFlow's completion function, for a call that waits
   std::optional<Completion> completion{};
   std::vector<Shaped> inputs{};
+  std::vector<OwnTensor> outputs{};
 
+  // After a failure the MPI may still use the arrays, so they are never freed.
+  void leave_memory() {
+    const OwnStatus status;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      Tensor* never_deleted = nullptr;
+      tf.GetInput(context, static_cast<int>(i), &never_deleted, status);
+    }
+    for (OwnTensor& one : outputs) static_cast<void>(one.release());
+  }
   void finish() const { completion ? completion->call() : tf.RunAsyncOpKernelDoneCallback(given); }
   void fail(const OwnStatus& status) const {
     tf.OpKernelContext_Failure(context, status);
@@ -226,6 +237,8 @@ void put_rows(const Flight& flight, const KernelResult& result, Status* status) 
 void ended(void* context, const KernelResult* result) {
   const std::unique_ptr<Flight> flight(static_cast<Flight*>(context));
   const OwnStatus status;
+  if (result->holds_memory) flight->leave_memory();
+  flight->outputs.clear();
   if (result->end != KernelEnd::kWell) {
     tf.SetStatus(status, code_of(result->end), result->text);
   } else if (flight->kernel.gives_rows) {
@@ -264,13 +277,14 @@ void compute(void* made, KernelContext* context, void* completion) {
   }
   for (int i = 0; i < count; ++i) {
     const Shaped& input = flight->inputs[static_cast<std::size_t>(i)];
-    void* const out = kernel.gives_rows ? nullptr : output_like(context, i, input, status);
+    if (!kernel.gives_rows) flight->outputs.push_back(output_like(context, i, input, status));
     if (!status.ok()) return flight->fail(status);
-    arrays.push_back({.in = input.data,
-                      .out = out,
-                      .dtype = static_cast<std::int32_t>(dtype_of(input.type)),
-                      .axes = static_cast<std::int32_t>(input.shape.size()),
-                      .shape = input.shape.data()});
+    arrays.push_back(
+        {.in = input.data,
+         .out = kernel.gives_rows ? nullptr : tf.TensorData(flight->outputs.back().get()),
+         .dtype = static_cast<std::int32_t>(dtype_of(input.type)),
+         .axes = static_cast<std::int32_t>(input.shape.size()),
+         .shape = input.shape.data()});
   }
   Shaped splits;
   if (kernel.gives_rows) splits = input_of(context, count, status);

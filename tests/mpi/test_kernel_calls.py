@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kernel_table import DONE, VERSION, Array, Call, Table
 from mpi4py import MPI
 
 import gradred
@@ -24,52 +25,6 @@ SET = 4711
 WELL, NOT_SERVED, REFUSED, DISAGREED, LOST, FAILED = range(6)
 DTYPES = list(ELEMENT_TYPES)
 numbers = itertools.count()
-
-
-class Array(ctypes.Structure):
-    _fields_ = (
-        ("input", ctypes.c_void_p),
-        ("out", ctypes.c_void_p),
-        ("dtype", ctypes.c_int32),
-        ("axes", ctypes.c_int32),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-    )
-
-
-class Call(ctypes.Structure):
-    _fields_ = (
-        ("process_set", ctypes.c_int32),
-        ("kind", ctypes.c_char_p),
-        ("name", ctypes.c_char_p),
-        ("op", ctypes.c_int32),
-        ("prescale", ctypes.c_double),
-        ("postscale", ctypes.c_double),
-        ("root", ctypes.c_int32),
-        ("arrays", ctypes.POINTER(Array)),
-        ("count", ctypes.c_size_t),
-        ("splits", ctypes.POINTER(ctypes.c_int64)),
-        ("split_count", ctypes.c_size_t),
-    )
-
-
-class Result(ctypes.Structure):
-    _fields_ = (
-        ("end", ctypes.c_int32),
-        ("text", ctypes.c_char_p),
-        ("rank", ctypes.c_int32),
-        ("ranks", ctypes.c_int32),
-        ("outputs", ctypes.POINTER(ctypes.c_void_p)),
-        ("output_bytes", ctypes.POINTER(ctypes.c_size_t)),
-        ("rows", ctypes.POINTER(ctypes.POINTER(ctypes.c_int64))),
-    )
-
-
-DONE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(Result))
-SUBMIT = ctypes.CFUNCTYPE(None, ctypes.POINTER(Call), ctypes.c_bool, DONE, ctypes.c_void_p)
-
-
-class Table(ctypes.Structure):
-    _fields_ = (("version", ctypes.c_uint32), ("submit", SUBMIT))
 
 
 @dataclass
@@ -133,7 +88,7 @@ def submit(
     callback = DONE(done)
     flight.held = (callback, call, arrays)
     table = Table.from_address(_core.kernel_calls())
-    assert table.version == 1
+    assert table.version == VERSION
     table.submit(call, waits, callback, None)
     return flight
 
