@@ -86,7 +86,8 @@ class CallInFlight {
   CallInFlight(std::size_t count, KernelDone done, void* context)
       : count_(count), done_(done), context_(context) {}
 
-  // Submits the call's operations. If one is refused, those before it are in flight nevertheless.
+  // Submits the call's operations. If one is refused, those before it are in flight nevertheless,
+  // and the peers' operations of its name and of those behind it end with an error.
   void submit(const KernelCall& call);
   const Operations& operations() const { return operations_; }
   // Called once for each operation that has ended, and once after submit(): the last of these calls
@@ -94,7 +95,9 @@ class CallInFlight {
   void end_one();
 
  private:
-  void submit_part(const KernelCall& call, NamedKind kind, std::size_t first, std::size_t count);
+  void submit_or_refuse(const KernelCall& call, std::size_t first, std::size_t count);
+  void submit_part(const KernelCall& call, std::size_t first, std::size_t count);
+  std::string name_of_part(std::size_t first) const;
   void fail(const std::exception_ptr& failure, bool submitted);
   void tell();
 
@@ -120,22 +123,33 @@ void CallInFlight::submit(const KernelCall& call) {
     text_ = "gradred has not been initialized; call init() first";
     return;
   }
+  std::size_t first = 0;
+  do {
+    std::size_t last = first;
+    while (last < call.count && last - first < Submission::kMostParts &&
+           call.arrays[last].dtype == call.arrays[first].dtype) {
+      ++last;
+    }
+    submit_or_refuse(call, first, last - first);
+    first = last;
+  } while (first < call.count);
+}
+
+// Once a part has been refused, those behind it are, too: the peers may have submitted them.
+void CallInFlight::submit_or_refuse(const KernelCall& call, std::size_t first, std::size_t count) {
   try {
-    const auto kind = named_kind(call.kind);
-    if (!kind) throw UsageError(std::string(call.kind) + " is not a kind of named operation");
-    std::size_t first = 0;
-    do {
-      std::size_t last = first;
-      while (last < call.count && last - first < Submission::kMostParts &&
-             call.arrays[last].dtype == call.arrays[first].dtype) {
-        ++last;
-      }
-      submit_part(call, *kind, first, last - first);
-      first = last;
-    } while (first < call.count);
+    if (end_ == KernelEnd::kRefused) throw UsageError(text_);
+    if (end_ == KernelEnd::kWell) submit_part(call, first, count);
+  } catch (const UsageError& error) {
+    fail(std::current_exception(), false);
+    all_->refuse(name_of_part(first), error.what());
   } catch (...) {
     fail(std::current_exception(), false);
   }
+}
+
+std::string CallInFlight::name_of_part(std::size_t first) const {
+  return first == 0 ? name_ : name_ + "." + std::to_string(first);
 }
 
 // The rows for each rank; without splits the same number for all.
@@ -151,10 +165,11 @@ std::vector<std::int64_t> splits_of(const KernelCall& call, NamedKind kind, std:
   return std::vector<std::int64_t>(static_cast<std::size_t>(ranks), rows / ranks);
 }
 
-void CallInFlight::submit_part(const KernelCall& call, NamedKind kind, std::size_t first,
-                               std::size_t count) {
+void CallInFlight::submit_part(const KernelCall& call, std::size_t first, std::size_t count) {
+  const auto kind = named_kind(call.kind);
+  if (!kind) throw UsageError(std::string(call.kind) + " is not a kind of named operation");
   Submission what;
-  what.kind = kind;
+  what.kind = *kind;
   what.op = static_cast<Op>(call.op);
   what.prescale = call.prescale;
   what.postscale = call.postscale;
@@ -175,13 +190,11 @@ void CallInFlight::submit_part(const KernelCall& call, NamedKind kind, std::size
     add_array(what, arrays, std::move(array), shape);
   }
   finish_arrays(what, arrays);
-  auto splits = splits_of(call, kind, arrays.empty() ? 0 : arrays[0].rows, all_->size());
-  std::string name = name_;
-  if (first > 0) name += "." + std::to_string(first);
+  auto splits = splits_of(call, *kind, arrays.empty() ? 0 : arrays[0].rows, all_->size());
   left_.fetch_add(1, std::memory_order_relaxed);
   try {
     operations_.push_back(
-        all_->submit(std::move(name), what, std::move(arrays), std::move(splits)));
+        all_->submit(name_of_part(first), what, std::move(arrays), std::move(splits)));
     operations_.back()->told();  // `done` gets the error
   } catch (...) {
     left_.fetch_sub(1, std::memory_order_relaxed);

@@ -274,6 +274,15 @@ void NamedOperations::submit(const Shared& operation) {
   if (drives) let_drive(std::make_shared<Pump>(shared_from_this()));
 }
 
+void NamedOperations::refuse(std::string name, std::string why) noexcept {
+  try {
+    Submission what;
+    what.kind = NamedKind::kRefusal;
+    submit(std::move(name), what, {}, {}, std::move(why))->told();
+  } catch (...) {  // this rank has an error to report already
+  }
+}
+
 std::shared_ptr<NamedOperation> NamedOperations::join() {
   require_rank();
   Submission what;

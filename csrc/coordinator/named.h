@@ -64,6 +64,10 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
                                          std::vector<NamedArray> arrays,
                                          std::vector<std::int64_t> splits,
                                          std::string why_refused = {});
+  // Submits that this rank has refused its arguments for an operation of this name, which ends with
+  // an error on its peers. Does not wait for them. No effect while the name is in flight, after
+  // this rank has joined, and once a rank has left.
+  void refuse(std::string name, std::string why) noexcept;
   // Submits that this rank has no more arrays of its own; see Board::join().
   std::shared_ptr<NamedOperation> join();
   // From now on writes events to `timeline`, until the next call; nullptr stops it. `prefix` is put

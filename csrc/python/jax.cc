@@ -197,6 +197,17 @@ class JaxCalls {
  private:
   static std::shared_ptr<NamedOperation> submit(NamedOperations& engine,
                                                 const xla::CallFrame& frame, AwaitedCall& call) {
+    const std::string name = name_of(frame);
+    try {
+      return submit(engine, name, frame, call);
+    } catch (const UsageError& error) {
+      engine.refuse(name, error.what());
+      throw;
+    }
+  }
+
+  static std::shared_ptr<NamedOperation> submit(NamedOperations& engine, const std::string& name,
+                                                const xla::CallFrame& frame, AwaitedCall& call) {
     const auto kind = named_kind(attribute(frame, "kind"));
     check(kind.has_value() && frame.arguments.size == frame.results.size, "an unknown call");
     Submission what;
@@ -212,7 +223,7 @@ class JaxCalls {
     finish_arrays(what, arrays);
     std::vector<std::int64_t> splits;
     if (*kind == NamedKind::kAlltoall) splits.assign(static_cast<std::size_t>(engine.size()), 1);
-    return engine.submit(name_of(frame), what, std::move(arrays), std::move(splits));
+    return engine.submit(name, what, std::move(arrays), std::move(splits));
   }
 
   // The first axis of what is submitted is one of blocks, of which each rank gives or gets one.

@@ -165,3 +165,16 @@ def test_unknown_type_is_refused() -> None:
     x = jnp.ones(3, jnp.float8_e4m3b11fnuz)
     with pytest.raises(jax.errors.JaxRuntimeError, match="no element type for XLA's type"):
         collectives.allreduce(x).block_until_ready()
+
+
+def test_arguments_that_one_rank_refuses_are_an_error_on_all(rank: int, size: int) -> None:
+    if size == 1:
+        pytest.skip("one rank has no peer")
+    x = jnp.ones(3, bool if rank == 0 else jnp.float32)
+    mean = jax.jit(lambda x: collectives.allreduce(x, "avg", name="refused"))
+    errors = (jax.errors.JaxRuntimeError, ValueError)
+    with pytest.raises(errors, match="bool cannot be averaged") as found:
+        mean(x).block_until_ready()
+    if rank > 0:
+        assert "rank 0 has refused its arguments" in str(found.value)
+    assert float(collectives.allreduce(1.0)) == size

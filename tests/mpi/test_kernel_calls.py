@@ -165,6 +165,22 @@ def test_refused_part_of_a_call_leaves_the_others_to_end() -> None:
     assert (arrays[0] == 1).all()
 
 
+def test_peers_learn_of_refused_arguments() -> None:
+    """Rank 0's second part is of a type that it cannot average, and so is not carried out."""
+    if SIZE == 1:
+        pytest.skip("one rank alone")
+    last = bool if RANK == 0 else "int32"
+    arrays = [np.ones(3), np.ones(3, last), np.ones(3, "float32")]
+    flight = submit("allreduce", arrays, "peers", op="avg").wait()
+    assert flight.end == (REFUSED if RANK == 0 else DISAGREED)
+    assert "bool cannot be averaged" in flight.text
+    if RANK > 0:
+        assert "rank 0 has refused its arguments" in flight.text
+    COMM.Barrier()
+    again = [np.ones(3), np.ones(3, "int32")]
+    assert submit("allreduce", again, "again").wait().end == WELL
+
+
 @pytest.mark.parametrize("waits", [False, True])
 def test_ranks_that_differ_learn_it_together(waits: bool) -> None:
     if SIZE == 1:

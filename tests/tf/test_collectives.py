@@ -288,6 +288,20 @@ def test_arguments_that_no_rank_could_carry_out(way: Any) -> None:
         hvd.reducescatter(tf.ones(2), op=hvd.Max)
 
 
+@pytest.mark.usefixtures("served")
+def test_arguments_that_one_rank_refuses_are_an_error_on_all(way: Any) -> None:
+    if hvd.size() == 1:
+        pytest.skip("one rank alone")
+    rows = hvd.size() + (hvd.rank() == 0)  # rank 0 cannot divide them
+    refused: Any = (tf.errors.OpError, ValueError)
+    with pytest.raises(refused, match="rows do not divide") as found:
+        way(lambda x: hvd.alltoall(x, name="refused"))(tf.ones([rows]))
+    if hvd.rank() > 0:
+        assert "rank 0 has refused its arguments" in str(found.value)
+    made = way(lambda x: hvd.allreduce(x, op=hvd.Sum))(tf.ones(1))
+    assert made.numpy().tolist() == [hvd.size()]
+
+
 def test_a_name_twice_in_flight_is_refused_and_the_first_ends() -> None:
     @tf.function
     def twice(x: Any) -> Any:

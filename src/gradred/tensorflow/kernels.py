@@ -7,6 +7,7 @@ TensorFlow lacks a function that the file needs, Python functions carry the oper
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import re
@@ -20,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from gradred import _core
-from gradred.errors import UsageError, explain
+from gradred.errors import Error, UsageError, explain
 from gradred.horovod.operations import engine_of
 from gradred.horovod.process_sets import ProcessSet, registered
 
@@ -366,10 +367,8 @@ def _reduce_by_python(call: Call, tensors: Sequence[Any]) -> list[Any]:
 
 def _rows_by_python(call: Call, inputs: Sequence[Any]) -> list[Any]:
     def carry_out(*given: Any) -> list[Any]:
-        arrays, splits = [np.asarray(one, order="C") for one in given[:-1]], given[-1]
-        if call.kind == "alltoall" and not len(splits):
-            splits = _even_splits(len(arrays[0]), call.set.size() or 1)
-        request = _submit(call, arrays, None, [int(one) for one in splits])
+        arrays = [np.asarray(one, order="C") for one in given[:-1]]
+        request = _submit(call, arrays, None, [int(one) for one in given[-1]])
         request.wait()
         made = [
             output.view(array.dtype).reshape(-1, *array.shape[1:])
@@ -396,25 +395,29 @@ def _even_splits(count: int, ranks: int) -> list[int]:
 
 def _submit(call: Call, inputs: Any, outputs: Any, splits: Sequence[int]) -> Any:
     engine = engine_of(call.set)
-    name = call.name.text or engine.next_name(call.kind)
-    if outputs is None:
-        if not all(one.ndim for one in inputs):
-            raise UsageError(explain(call.kind, "the tensor has no axis", "Pass one with rows"))
-        addresses = [0] * len(inputs)
-    else:
-        addresses = [one.ctypes.data for one in outputs]
+    name = f"{call.kind}.{call.name.text or engine.next_name(call.kind)}"
+    results = [None] * len(inputs) if outputs is None else outputs
     arrays = [
-        (one.ctypes.data, address, one.dtype.name, one.shape)
-        for one, address in zip(inputs, addresses, strict=True)
+        (one.ctypes.data, 0 if out is None else out.ctypes.data, one.dtype.name, one.shape)
+        for one, out in zip(inputs, results, strict=True)
     ]
-    return engine.submit(
-        call.kind,
-        f"{call.kind}.{name}",
-        arrays,
-        op=call.op,
-        prescale=call.prescale,
-        postscale=call.postscale,
-        root=call.root,
-        splits=splits,
-        held=(inputs, outputs),
-    )
+    try:
+        if outputs is None and not all(one.ndim for one in inputs):
+            raise UsageError(explain(call.kind, "the tensor has no axis", "Pass one with rows"))
+        if call.kind == "alltoall" and not splits:
+            splits = _even_splits(len(inputs[0]), engine.size)
+        return engine.submit(
+            call.kind,
+            name,
+            arrays,
+            op=call.op,
+            prescale=call.prescale,
+            postscale=call.postscale,
+            root=call.root,
+            splits=splits,
+            held=(inputs, outputs),
+        )
+    except UsageError as error:
+        with contextlib.suppress(Error):  # the name is in flight, or a rank has left
+            engine.submit("refusal", name, [], why_refused=str(error))
+        raise
