@@ -69,7 +69,7 @@ def test_optimizer_is_the_same_object_and_keeps_its_state() -> None:
     assert again._gradred is made._gradred
     assert float(value(again.learning_rate)) == pytest.approx(0.02)
     own = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), backward_passes_per_step=2)
-    assert own._gradred_passes.passes == 2
+    assert own.local_passes().passes == 2
 
 
 def test_arguments_that_do_not_fit_are_refused() -> None:
@@ -105,6 +105,21 @@ def test_passes_are_summed_before_a_step(averages: bool, traced: bool) -> None:
             expected -= total() * (3 * number - 3) / (3 if averages else 1)
         np.testing.assert_allclose(value(variable), np.full(3, expected))
     assert int(value(optimizer.iterations)) == 6
+
+
+def test_optimizers_of_one_config_have_sums_of_their_own() -> None:
+    one = hvd_keras.DistributedOptimizer(
+        keras.optimizers.SGD(1.0), backward_passes_per_step=2, op=hvd.Sum
+    )
+    other = type(one).from_config(one.get_config())
+    variables = [keras.Variable(np.zeros(2)) for _ in range(2)]
+    for optimizer, variable in zip((one, other), variables, strict=True):
+        optimizer.build([variable])
+        optimizer.apply([tf.ones(2)], [variable])
+    assert [value(variable).tolist() for variable in variables] == [[0.0, 0.0]] * 2
+    other.apply([tf.ones(2)], [variables[1]])
+    assert value(variables[0]).tolist() == [0.0, 0.0]
+    assert value(variables[1]).tolist() == [-2.0 * hvd.size()] * 2
 
 
 def test_local_variables_keep_their_gradients() -> None:

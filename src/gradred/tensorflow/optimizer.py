@@ -57,12 +57,30 @@ class LocalPasses:
             self._count.assign(0)
         return taken
 
+    def begin_anew(self) -> None:
+        """Forget what has been summed, as after an elastic job has changed."""
+        for total in self._sums:
+            total.assign(tf.zeros_like(total))
+        if self._count is not None:
+            self._count.assign(0)
+
 
 class Distributed(_Wrapped):
     """Methods that take precedence over those of the wrapped optimizer's own class."""
 
     _gradred: GradientReduction
-    _gradred_passes: LocalPasses | None
+    _gradred_passes: tuple[int, bool] | None
+    """The arguments of each object's `LocalPasses`. None: each pass is a step."""
+
+    def local_passes(self) -> LocalPasses | None:
+        """The sums of this object's passes; None: each pass is a step."""
+        if self._gradred_passes is None:
+            return None
+        if "_gradred_sums" not in self.__dict__:
+            # Past Keras's own method, which would look for its variables.
+            object.__setattr__(self, "_gradred_sums", LocalPasses(*self._gradred_passes))
+        made: LocalPasses = self.__dict__["_gradred_sums"]
+        return made
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> Any:
         """Reduce the gradients over all ranks, then make the optimizer's own step.
@@ -75,7 +93,7 @@ class Distributed(_Wrapped):
         variables = (
             self._trainable_variables if trainable_variables is None else list(trainable_variables)
         )
-        passes = self._gradred_passes
+        passes = self.local_passes()
         if passes is None:
             return super().apply(self._gradred.reduce(gradients, variables), trainable_variables)
         if not self.built:
@@ -171,7 +189,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     )
     passes = None
     if backward_passes_per_step > 1:
-        passes = LocalPasses(backward_passes_per_step, average_aggregated_gradients)
+        passes = (backward_passes_per_step, average_aggregated_gradients)
     _wrap(optimizer, GradientReduction(how), passes)
     return optimizer
 
@@ -233,7 +251,7 @@ def PartialDistributedOptimizer(  # noqa: N802 (Horovod's name)
     return made
 
 
-def _wrap(optimizer: Any, reduction: GradientReduction, passes: LocalPasses | None) -> None:
+def _wrap(optimizer: Any, reduction: GradientReduction, passes: tuple[int, bool] | None) -> None:
     """Make the object reduce its gradients. Replaces an earlier reduction of the same object."""
     own = _own_class(optimizer)
     body = {
@@ -243,6 +261,7 @@ def _wrap(optimizer: Any, reduction: GradientReduction, passes: LocalPasses | No
         "_gradred": reduction,
         "_gradred_passes": passes,
     }
+    optimizer.__dict__.pop("_gradred_sums", None)
     object.__setattr__(optimizer, "__class__", type(own.__name__, (Distributed, own), body))
     _adapt_compile()
 
