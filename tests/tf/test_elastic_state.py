@@ -60,6 +60,29 @@ def test_state_of_a_model_has_the_optimizers() -> None:
         hvd.elastic.TensorFlowKerasState(keras.Sequential([keras.layers.Dense(1)]))
 
 
+@pytest.mark.parametrize("how", ["restore", "sync"])
+def test_sums_of_passes_begin_anew(how: str) -> None:
+    """Else ranks that go on with another number of passes would wait for each other."""
+    model = model_of()
+    optimizer = hvd_keras.DistributedOptimizer(
+        keras.optimizers.SGD(1.0), backward_passes_per_step=2
+    )
+    model.compile(optimizer, "mse")
+    state = hvd_keras.elastic.KerasState(model)
+    state.save()
+    gradients = [tf.ones_like(tf.convert_to_tensor(one)) for one in model.trainable_variables]
+    before = model.get_weights()
+    for _ in range(hvd.rank() % 2):
+        optimizer.apply(gradients, model.trainable_variables)
+    getattr(state, how)()
+    optimizer.apply(gradients, model.trainable_variables)
+    for one, same in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(one, same)
+    optimizer.apply(gradients, model.trainable_variables)
+    for one, same in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_allclose(one, same - 2.0)
+
+
 def test_function_starts_again_after_ranks_have_differed() -> None:
     variable = tf.Variable(0.0)
     state = hvd.elastic.TensorFlowState([variable], tries=0)

@@ -19,6 +19,7 @@ from gradred.horovod.elastic import state as any_state
 from gradred.horovod.elastic.state import ObjectState, State
 from gradred.horovod.errors import HorovodInternalError
 from gradred.tensorflow.functions import broadcast_variables
+from gradred.tensorflow.optimizer import Distributed
 
 __all__ = ["ObjectState", "State", "TensorFlowKerasState", "TensorFlowState", "run"]
 
@@ -47,6 +48,9 @@ class _VariablesState(ObjectState):
     def _variables(self) -> Sequence[Any]:
         raise NotImplementedError
 
+    def _begin_anew(self) -> None:
+        """Forget what ranks have of their own; those that join the job have none of it."""
+
     def _values(self) -> list[Any]:
         return [tf.convert_to_tensor(one).numpy() for one in self._variables()]
 
@@ -59,6 +63,7 @@ class _VariablesState(ObjectState):
         """Restore the state from the copy."""
         for variable, value in zip(self._variables(), self._copies, strict=True):
             variable.assign(value)
+        self._begin_anew()
         super().restore()
 
     def saved(self) -> Any:
@@ -85,6 +90,7 @@ class _VariablesState(ObjectState):
         """Broadcast the state of rank 0."""
         with _internal_errors():
             broadcast_variables(self._variables(), 0)
+        self._begin_anew()
         self._copies = self._values()
         super().sync()
 
@@ -109,6 +115,9 @@ class TensorFlowState(_VariablesState):
 
 class TensorFlowKerasState(_VariablesState):
     """State of a model of Keras, its optimizer and plain values.
+
+    Gradients that `backward_passes_per_step` has summed on the ranks are not part of it. They are
+    dropped by `restore` and `sync`, so that all ranks begin a step together.
 
     Args:
         model: the model, which has been built.
@@ -136,6 +145,11 @@ class TensorFlowKerasState(_VariablesState):
     def _variables(self) -> Sequence[Any]:
         of_optimizer = [] if self.optimizer is None else self.optimizer.variables
         return [*self.model.weights, *of_optimizer]
+
+    def _begin_anew(self) -> None:
+        passes = self.optimizer.local_passes() if isinstance(self.optimizer, Distributed) else None
+        if passes is not None:
+            passes.begin_anew()
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
