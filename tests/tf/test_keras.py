@@ -302,6 +302,22 @@ def test_batch_normalisation_over_all_ranks(shape: tuple[int, ...]) -> None:
     np.testing.assert_allclose(found, expected, atol=2e-3)
 
 
+def test_rank_without_examples_leaves_the_statistics_to_the_others() -> None:
+    if hvd.size() == 1:
+        pytest.skip("one rank alone")
+    is_empty = hvd.rank() == hvd.size() - 1
+    layer = hvd.SyncBatchNormalization(momentum=0.0)
+    x = tf.fill([0 if is_empty else 4, 3], float(hvd.rank()))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = layer(x, training=True)
+        loss = tf.reduce_sum(y * y)
+    mean = (hvd.size() - 2) / 2
+    np.testing.assert_allclose(value(layer.moving_mean), [mean] * 3, atol=1e-6)
+    assert np.isfinite(value(layer.moving_variance)).all()
+    assert np.isfinite(tape.gradient(loss, x).numpy()).all()
+
+
 # ---- broadcasts and objects ---------------------------------------------------------------------
 
 

@@ -44,7 +44,9 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
             )
             count = tf.reduce_sum(weights)
         count = tf.cast(tf.reshape(count, [1]), tf.float64)
-        own = tf.concat([count * mean, count * (variance + tf.square(mean)), count], 0)
+        sums = tf.concat([count * mean, count * (variance + tf.square(mean))], 0)
+        # Without examples the mean is no number.
+        own = tf.concat([tf.where(count > 0, sums, tf.zeros_like(sums)), count], 0)
         total, squares, counts = tf.split(allreduce(own, op=Sum), tf.stack([channels, channels, 1]))
         all_mean = total / counts
         all_variance = tf.maximum(squares / counts - tf.square(all_mean), 0)
