@@ -212,6 +212,17 @@ def test_adasum_adds_what_is_orthogonal_and_averages_what_is_parallel(way: Any) 
     np.testing.assert_allclose(same, np.full(8, 3.0), rtol=1e-6)
 
 
+def test_adasum_is_that_of_the_ranks_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that was traced before an elastic job got more ranks."""
+    if hvd.size() & (hvd.size() - 1):
+        pytest.skip("Adasum takes powers of two")
+    traced = tf.function(lambda x: hvd.allreduce(x, op=hvd.Adasum))
+    with monkeypatch.context() as alone:
+        alone.setattr(type(hvd.global_process_set), "size", lambda _: 1)
+        made = traced.get_concrete_function(tf.TensorSpec([8]))
+    assert made(tf.one_hot(hvd.rank(), 8)).numpy().sum() == hvd.size()
+
+
 # ---- process sets, joins, questions -------------------------------------------------------------
 
 

@@ -318,6 +318,19 @@ def test_rank_without_examples_leaves_the_statistics_to_the_others() -> None:
     assert np.isfinite(tape.gradient(loss, x).numpy()).all()
 
 
+def test_layer_traced_by_one_rank_alone_reduces_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in an elastic job that begins with one rank."""
+    layer = hvd.SyncBatchNormalization()
+    with monkeypatch.context() as alone:
+        for module in ("gradred.horovod.basics", "gradred.tensorflow.sync_batch_norm"):
+            alone.setattr(f"{module}.size", lambda: 1, raising=False)
+        traced = tf.function(lambda x: layer(x, training=True)).get_concrete_function(
+            tf.TensorSpec([4, 3])
+        )
+    kinds = {one.type for one in traced.graph.get_operations()}
+    assert "GradredReduce" in kinds
+
+
 # ---- broadcasts and objects ---------------------------------------------------------------------
 
 

@@ -157,14 +157,12 @@ def _adasum(tensor: Any, name: Name, factor: float, process_set: ProcessSet) -> 
     if not tensor.dtype.is_floating:
         found = f"{tensor.dtype.name} is not supported"
         raise ValueError(explain("op=Adasum", found, "Convert it, or use op=Sum"))
-    number, ranks = _number(process_set), process_set.size() or 1
+    number = _number(process_set)
 
     def operation(x: Any) -> Any:
         gathered, _ = kernels.rows(Call("allgather", number, name), [tf.reshape(x, [1, -1])])
-        vectors = [tf.cast(gathered[0][rank], tf.float64) for rank in range(ranks)]
-        while len(vectors) > 1:
-            vectors = [_pair(a, b) for a, b in zip(vectors[::2], vectors[1::2], strict=True)]
-        made = tf.reshape(tf.cast(vectors[0] * factor, x.dtype), tf.shape(x))
+        vectors = tf.cast(gathered[0], tf.float64)
+        made = tf.reshape(tf.cast(_pairwise(vectors) * factor, x.dtype), tf.shape(x))
 
         def gradient(back: Any) -> Any:
             return _adasum(back, node_name("allreduce", None, back), factor, process_set)
@@ -174,11 +172,21 @@ def _adasum(tensor: Any, name: Name, factor: float, process_set: ProcessSet) -> 
     return tf.custom_gradient(operation)(tensor)
 
 
-def _pair(a: Any, b: Any) -> Any:
-    ab, aa, bb = (tf.reduce_sum(x * y) for x, y in ((a, b), (a, a), (b, b)))
-    of_a = 1.0 - tf.math.divide_no_nan(ab, 2.0 * aa)
-    of_b = 1.0 - tf.math.divide_no_nan(ab, 2.0 * bb)
-    return of_a * a + of_b * b
+def _pairwise(vectors: Any) -> Any:
+    """The Adasum of the rows of a matrix: of pairs of rows, then of pairs of these, and so on.
+
+    The number of rows is that of the ranks when the graph is executed.
+    """
+
+    def pairs(rows: Any) -> Any:
+        a, b = rows[::2], rows[1::2]
+        ab, aa, bb = (tf.reduce_sum(x * y, 1, keepdims=True) for x, y in ((a, b), (a, a), (b, b)))
+        of_a = 1.0 - tf.math.divide_no_nan(ab, 2.0 * aa)
+        of_b = 1.0 - tf.math.divide_no_nan(ab, 2.0 * bb)
+        return (of_a * a + of_b * b,)
+
+    shape = tf.TensorShape([None, vectors.shape[1]])
+    return tf.while_loop(lambda rows: tf.shape(rows)[0] > 1, pairs, (vectors,), (shape,))[0][0]
 
 
 def _sparse_allreduce(

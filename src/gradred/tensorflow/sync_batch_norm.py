@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gradred.horovod.basics import Sum, size
+from gradred.horovod.basics import Sum
 from gradred.tensorflow.collectives import allreduce
 
 
@@ -31,8 +31,6 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         Computing Sample Variances, 1979).
         """
         own_mean, own_variance = super()._moments(inputs, mask)
-        if size() == 1:
-            return own_mean, own_variance
         mean, variance = (tf.cast(one, tf.float64) for one in (own_mean, own_variance))
         shape, channels = tf.shape(mean), tf.size(mean)
         mean, variance = tf.reshape(mean, [-1]), tf.reshape(variance, [-1])
