@@ -46,6 +46,14 @@ def test_allreduce(gradient_of: Any) -> None:
     assert grouped.tolist() == [3 * total()] * 3
 
 
+@pytest.mark.parametrize("op", [hvd.Min, hvd.Max, hvd.Product])
+def test_operations_without_a_gradient_are_refused(gradient_of: Any, op: int) -> None:
+    with pytest.raises(ValueError, match=r"(?s)there is none.*tf\.stop_gradient"):
+        gradient_of(lambda x: hvd.allreduce(x, op=op), tf.ones([3]))
+    cut = gradient_of(lambda x: x * tf.stop_gradient(hvd.allreduce(x, op=op)), tf.ones([3]))
+    assert cut.tolist() == [hvd.rank() + 1.0] * 3
+
+
 def test_allgather(gradient_of: Any) -> None:
     found = gradient_of(hvd.allgather, tf.ones([hvd.rank() + 1, 2]))
     assert found.shape == (hvd.rank() + 1, 2)

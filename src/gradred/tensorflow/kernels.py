@@ -271,11 +271,18 @@ def _gradients_of_reduce(call: Call, gradients: Sequence[Any]) -> list[Any]:
 
     Of an allreduce: the allreduce of the gradients. Of a broadcast: on the root their average, on
     other ranks zeros.
+
+    Raises:
+        ValueError: it is an allreduce that neither sums nor averages.
     """
     given = [None if one is None else tf.convert_to_tensor(one) for one in gradients]
     kept = [one for one in given if one is not None]
     if not kept:
         return given
+    if call.kind == "allreduce" and call.op not in ("sum", "avg"):
+        asked = f"the gradient of an allreduce with {call.op}"
+        remedy = "Differentiate a sum or an average, or apply tf.stop_gradient to the result"
+        raise ValueError(explain(asked, "there is none", remedy))
     if call.kind == "broadcast":
         back = Call("allreduce", call.process_set, op="avg").named_like(kept[0])
         is_root = tf.equal(later(lambda: call.set.rank() or 0), call.root)
