@@ -151,17 +151,24 @@ def test_groups_of_variables() -> None:
         hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Sum, gradient_predivide_factor=2.0)
 
 
+@pytest.mark.parametrize("factor", [1.0, 4.0])
 @pytest.mark.parametrize("as_dense", [False, True])
-def test_sparse_gradients_of_an_embedding(as_dense: bool) -> None:
+def test_sparse_gradients_of_an_embedding(as_dense: bool, factor: float) -> None:
     table = tf.Variable(tf.ones([6, 2]))
     rows = tf.constant([hvd.rank(), hvd.rank()])
-    (found,) = reduced(
-        [table], lambda: tf.reduce_sum(tf.gather(table, rows)), True, sparse_as_dense=as_dense
+    dense = tf.Variable([1.0])
+    found, beside = reduced(
+        [table, dense],
+        lambda: tf.reduce_sum(tf.gather(table, rows)) * dense,
+        True,
+        sparse_as_dense=as_dense,
+        gradient_predivide_factor=factor,
     )
     assert isinstance(found, tf.IndexedSlices) is not as_dense
     expected = np.zeros([6, 2])
     expected[: hvd.size()] = 2 / hvd.size()
     np.testing.assert_allclose(tf.convert_to_tensor(found), expected, rtol=1e-6)
+    np.testing.assert_allclose(beside, [4.0], rtol=1e-6)
 
 
 def test_local_sources_are_scaled_and_not_reduced() -> None:

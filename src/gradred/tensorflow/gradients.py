@@ -109,15 +109,23 @@ class GradientReduction:
         return [*found, [number for number in numbers if number not in grouped]]
 
     def _reduce_group(self, gradients: Sequence[Any]) -> list[Any]:
+        """Reduce the gradients of a group. IndexedSlices are gathered, and so need no factors."""
         how, factor = self.how, self.how.predivide_factor
-        return grouped_allreduce(
-            gradients,
-            compression=how.compression,
-            op=how.op,
-            prescale_factor=1.0 / factor,
-            postscale_factor=factor,
-            process_set=how.process_set,
-        )
+        made = list(gradients)
+        is_sparse = [isinstance(one, tf.IndexedSlices) for one in made]
+        for sparse, factors in ((True, (1.0, 1.0)), (False, (1.0 / factor, factor))):
+            numbers = [number for number, one in enumerate(is_sparse) if one == sparse]
+            reduced = grouped_allreduce(
+                [made[number] for number in numbers],
+                compression=how.compression,
+                op=how.op,
+                prescale_factor=factors[0],
+                postscale_factor=factors[1],
+                process_set=how.process_set,
+            )
+            for number, one in zip(numbers, reduced, strict=True):
+                made[number] = one
+        return made
 
 
 def _divided(gradient: Any, ranks: Any) -> Any:
