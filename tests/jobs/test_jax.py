@@ -45,9 +45,10 @@ def test_waiting_rank_gets_an_error_that_names_the_other(how: str) -> None:
     assert done.returncode != 0
 
 
-def test_results_nobody_waits_for_arrive_before_the_exit() -> None:
+@pytest.mark.parametrize("how", ["", " after an error of a notebook"])
+def test_results_nobody_waits_for_arrive_before_the_exit(how: str) -> None:
     """mpi4jax #22: a program that ends before its calls have run leaves its peers waiting."""
-    done = run("not waited for")
+    done = run("not waited for" + how)
     assert done.returncode == 0, done.stderr
     assert reports(done) == [{"result": 6.0}]
 

@@ -117,7 +117,10 @@ def _finish(process: int) -> None:
     """Wait at exit for the collectives of programs that JAX has dispatched, as peers need them.
 
     Programs that one thread dispatches to a CPU run in their order, so it waits for one more. After
-    an exception nothing is waited for: this rank leaves, and its peers get an error.
+    an exception nothing is waited for: this rank leaves, and its peers get an error. In a notebook
+    or a prompt, the last exception was that of a cell or a line.
     """
-    if os.getpid() == process and getattr(sys, "last_value", None) is None:
+    is_prompt = hasattr(sys, "ps1")
+    has_failed = getattr(sys, "last_value", None) is not None and not is_prompt
+    if os.getpid() == process and not has_failed:
         jax.block_until_ready(jax.jit(lambda x: x + 1)(0.0))
