@@ -48,7 +48,7 @@ def checked_groups(num_groups: int, groups: Any) -> Any:
 class GradientReduction:
     """Reduces the gradients of a step.
 
-    All dense gradients form one operation, or one for each of the `groups`. Gradients that are
+    All dense gradients form one call, or one for each of the `groups`. Gradients that are
     IndexedSlices are gathered one by one.
 
     Args:
