@@ -45,10 +45,6 @@ class Family : public PlanSource {
   virtual bool sends(const Place& /*place*/) const { return false; }
   // This is not part of the choice, since ranks may differ in it.
   virtual ArrayAccess access(const Call& call) const = 0;
-  // Whether this is another library's or the MPI's own allreduce that takes arrays in devices'
-  // memory on all ranks, so that it is to be compared with gradred's. `mpi_reads`: whether the MPI
-  // of every rank reads devices' memory.
-  virtual bool rivals_on_devices(bool /*mpi_reads*/) const { return false; }
   // Throws UsageError for a call that the plan cannot carry out for a reason that the choice does
   // not consider, for example a type that the MPI lacks.
   virtual void check(const Parts& /*parts*/, const Call& /*call*/) const {}

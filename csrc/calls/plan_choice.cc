@@ -40,9 +40,7 @@ std::size_t PlanChoice::slices_asked(const Call& call) const {
 }
 
 std::string_view PlanChoice::plan_wished(const Call& call) const {
-  if (call.on_host() || wish.device_plan.empty()) return wish.plan;
-  if (!measures_devices()) return wish.device_plan;
-  return device_plans.plan_for(call.count * size_of(call.dtype));
+  return call.on_host() || wish.device_plan.empty() ? wish.plan : wish.device_plan;
 }
 
 // A plan that is set for every call applies to the calls that have it. A plan that a call names

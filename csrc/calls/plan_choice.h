@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include "calls/call.h"
-#include "calls/device_plans.h"
 #include "plan/cache.h"
 #include "plan/figures.h"
 #include "plan/plan.h"
@@ -39,8 +38,6 @@ class PlanChoice {
 
   Place place;  // found by the set-up
   Wish wish;
-  DevicePlans device_plans;  // used if the wish is kMeasured
-  bool measures_devices() const { return wish.device_plan == DevicePlans::kMeasured; }
   // Called once the places of the ranks are known: from now on they determine the choice.
   void settle(Figures figures);
 

@@ -1,7 +1,6 @@
 #include "comm/dispatch.h"
 
 #include "base/errors.h"
-#include "comm/measuring_devices.h"
 #include "families/families.h"
 #include "messages/agreement.h"
 #include "on_devices/staged_calls.h"
@@ -18,10 +17,6 @@ void Dispatch::run(const Call& call, WaitHook& hook) {
   if (choice.takes_usual(call)) [[likely]] {
     const Plan& usual = *choice.usual();
     return family_of(usual).run(parts_, usual, call, hook);
-  }
-  if (choice.measures_devices() && !choice.device_plans.tried() && !call.out.memory.is_host() &&
-      call.plan == nullptr && parts_.member.size > 1) {
-    measure_device_plans(parts_, call.out.memory, [&](const Call& made) { run(made, hook); });
   }
   const std::shared_ptr<const Plan> plan = plan_or_refuse(call, hook);
   if (is_staged(call, *plan)) return run_staged(parts_, call, *plan, hook);

@@ -39,9 +39,6 @@ class CudaMemory final : public DeviceMemory {
   static CudaMemory& of(const Driver& driver, const PointerInfo& found, const Options& options);
 
   std::string name() const override { return context_.name(); }
-  std::string model() const override {
-    return context_.model().empty() ? context_.name() : context_.model();
-  }
   int ordinal() const override { return context_.ordinal(); }
   std::byte* allocate(std::size_t bytes) override;
   void release(std::byte* address) noexcept override;

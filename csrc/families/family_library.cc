@@ -54,7 +54,6 @@ class LibraryFamily final : public Family {
 
   // check() refuses what it cannot serve.
   ArrayAccess access(const Call&) const override { return ArrayAccess::kStreamOrder; }
-  bool rivals_on_devices(bool) const override { return true; }
   void check(const Parts& parts, const Call& call) const override {
     const std::string why = parts.libraries.ranks(name_, kind_).why_not(call);
     if (why.empty()) return;

@@ -55,7 +55,6 @@ class MpiFamily final : public Family {
     const bool reads = call.on_host() || (!scales && !cuts && mpi_reads_devices());
     return direct_or(ArrayAccess::kCopiedBefore, call, reads);
   }
-  bool rivals_on_devices(bool mpi_reads) const override { return mpi_reads; }
   void check(const Parts&, const Call& call) const override { check_mpi_call(call); }
   void run(const Parts& parts, const Plan& plan, const Call& call, WaitHook& hook) const override {
     run_agreed_on_mpi(parts, call, plan, hook);

@@ -109,10 +109,9 @@ class DeviceStream {
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
-  virtual std::string name() const = 0;                 // "CUDA device 0 (NVIDIA H200)"
-  virtual std::string model() const { return name(); }  // without a number: "NVIDIA H200"
-  virtual int ordinal() const { return 0; }             // the process's number of the device
-  virtual std::byte* allocate(std::size_t bytes) = 0;   // throws if none is left
+  virtual std::string name() const = 0;                // "CUDA device 0 (NVIDIA H200)"
+  virtual int ordinal() const { return 0; }            // the process's number of the device
+  virtual std::byte* allocate(std::size_t bytes) = 0;  // throws if none is left
   virtual void release(std::byte* address) noexcept = 0;
   virtual std::unique_ptr<DeviceStream> open_stream() = 0;
   // For a stream of the program.

@@ -78,16 +78,11 @@ std::string to_text(const KeptFigures& kept);
 // Throws UsageError, which describes what is wrong with the text.
 KeptFigures figures_from(std::string_view text);
 
-// Returns the contents of a file; empty if it does not exist or cannot be read.
-std::string read_kept_file(const std::string& path);
-// Replaces the file atomically: readers see the old file or the new one. Does nothing if the folder
-// is not writable.
-void write_kept_file(const std::string& folder, const std::string& path, const std::string& text);
-
 std::string figures_file(const std::string& folder, const FiguresKey& key);
 // Returns an empty text if the file does not exist, cannot be read, or is not valid for this key.
 std::string read_figures(const std::string& folder, const FiguresKey& key);
-// Like write_kept_file().
+// Replaces the file atomically: readers see the old file or the new one. Does nothing if the folder
+// is not writable.
 void write_figures(const std::string& folder, const FiguresKey& key, const std::string& text);
 
 }  // namespace gradred

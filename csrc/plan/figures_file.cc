@@ -182,17 +182,14 @@ std::string figures_file(const std::string& folder, const FiguresKey& key) {
   return folder + "/" + text.data() + ".figures";
 }
 
-std::string read_kept_file(const std::string& path) {
+std::string read_figures(const std::string& folder, const FiguresKey& key) {
+  const std::string path = figures_file(folder, key);
   std::error_code error;
   // A pipe would block until somebody writes to it.
   if (!std::filesystem::is_regular_file(path, error)) return {};
   if (std::filesystem::file_size(path, error) > kMostBytes || error) return {};
   std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-std::string read_figures(const std::string& folder, const FiguresKey& key) {
-  std::string text = read_kept_file(figures_file(folder, key));
+  std::string text{std::istreambuf_iterator<char>(in), {}};
   try {
     if (figures_from(text).key == key) return text;
   } catch (const UsageError&) {  // `gradred info` reports it
@@ -200,7 +197,8 @@ std::string read_figures(const std::string& folder, const FiguresKey& key) {
   return {};
 }
 
-void write_kept_file(const std::string& folder, const std::string& path, const std::string& text) {
+void write_figures(const std::string& folder, const FiguresKey& key, const std::string& text) {
+  const std::string path = figures_file(folder, key);
   const std::string own = path + "." + std::to_string(random_number());
   std::error_code error;
   std::filesystem::create_directories(folder, error);
@@ -215,10 +213,6 @@ void write_kept_file(const std::string& folder, const std::string& path, const s
   }
   std::filesystem::rename(own, path, error);
   if (error) std::filesystem::remove(own, error);
-}
-
-void write_figures(const std::string& folder, const FiguresKey& key, const std::string& text) {
-  write_kept_file(folder, figures_file(folder, key), text);
 }
 
 }  // namespace gradred

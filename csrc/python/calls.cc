@@ -268,7 +268,6 @@ py::dict comm_info(const py::object& comm) {
   result["hosts_share_memory"] = communicator.place().hosts_share_memory();
   result["host_reason"] = communicator.place().why_no_host_memory;
   result["device_path"] = device_path(communicator.parts());
-  result["device_plans"] = communicator.choice().device_plans.texts();
   return result;
 }
 

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "base/nearest.h"
-#include "calls/device_plans.h"
 #include "families/families.h"
 #include "on_devices/device_workspace.h"
 #include "plan/plan.h"
@@ -147,8 +146,7 @@ std::string parse_plan(std::string_view given) { return parse_name(given, plan_n
 
 // A plan without allreduces is refused: allreduces would ignore it without notice.
 std::string parse_device_plan(std::string_view given) {
-  std::vector<std::string> known = plan_names({"allreduce"});
-  known.emplace(known.begin(), DevicePlans::kMeasured);
+  const std::vector<std::string> known = plan_names({"allreduce"});
   const std::vector<std::string> others = plan_names();
   const std::string name = stripped(given);
   const auto has = [&name](const auto& names) {

@@ -112,8 +112,7 @@ constexpr std::array kKnobs = {
          .initial = "auto",
          .unset = "auto",
          .help = "Name of the plan for calls on arrays in GPU memory, wherever it can carry them "
-                 "out. measured uses the fastest, which the first blocking call on such arrays "
-                 "finds. The arrays of all ranks have to be in GPU memory. Rank 0's value applies.",
+                 "out. The arrays of all ranks have to be in GPU memory. Rank 0's value applies.",
          .read = [](std::string_view text) { return unless_unset(text, parse_device_plan); },
          .apply = [](const KnobValue& value,
                      Settings& settings) { settings.device_plan = text_or_empty(value); }},

@@ -355,7 +355,6 @@ class _CommInfo(TypedDict):
     hosts_share_memory: bool
     host_reason: str
     device_path: str
-    device_plans: list[str]  # the plans that were measured, one text for each length
 
 class Call(metaclass=_Pybind11Type):
     def __init__(

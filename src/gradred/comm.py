@@ -102,9 +102,7 @@ class Comm(MPI.Intracomm):
         Only calls that could have been carried out between devices count. The text is
         `"devices: ..."`, `"host memory: "` and the reason, or `"no such call yet"`.
         """
-        info = _core.comm_info(self)
-        measured = "; ".join(info["device_plans"])
-        return info["device_path"] + (f"; measured: {measured}" if measured else "")
+        return _core.comm_info(self)["device_path"]
 
     # ---- collective calls -------------------------------------------------------------------
 

@@ -236,49 +236,6 @@ def test_ranks_that_ask_for_different_calls(one_gpu_each: Driver) -> None:
             np.testing.assert_array_equal(found.get(), total(COUNT))
 
 
-# ---- the fastest one -------------------------------------------------------------------------
-
-
-def test_plans_are_measured_once_and_the_fastest_taken(one_gpu_each: Driver) -> None:
-    with new_comm(device_plan="measured", tune=False) as comm:
-        x = on_device(values(COUNT))
-        np.testing.assert_array_equal(gradred.allreduce(x, comm=comm).get(), total(COUNT))
-        found = comm.device_path
-        assert f"plan nccl: NCCL 2.27.7 on CUDA device {RANK} " in found
-        said = found.partition("; measured: ")[2].split("; ")
-        assert [part.partition(":")[0] for part in said] == ["64 KiB", "1 MiB", "16 MiB"]
-        assert all("node " in part and "nccl " in part and "mpi" not in part for part in said)
-        assert "not possible" not in found
-        for count in (COUNT, 1009, 1_000_003):
-            x = on_device(values(count))
-            for _ in range(2):
-                np.testing.assert_array_equal(gradred.allreduce(x, comm=comm).get(), total(count))
-                request = gradred.iallreduce(x, comm=comm)
-                np.testing.assert_array_equal(request.wait().get(), total(count))
-        assert comm.device_path == found
-        block = gradred.reduce_scatter_block(on_device(values(COUNT * SIZE)), comm=comm)
-        own = slice(RANK * COUNT, (RANK + 1) * COUNT)
-        np.testing.assert_array_equal(block.get(), total(COUNT * SIZE)[own])
-
-
-def test_plans_that_are_not_possible_are_not_taken(device: Driver) -> None:
-    """Ranks on one GPU, and a communicator whose ranks have no memory for the trial."""
-    with new_comm(device_plan="measured", tune=False) as comm:
-        x = on_device(values(COUNT))
-        np.testing.assert_array_equal(gradred.allreduce(x, comm=comm).get(), total(COUNT))
-        assert comm.device_path.count("nccl not possible") == 3
-    with new_comm(device_plan="measured", tune=False) as comm:
-        x, y = on_device(values(COUNT)), on_device(np.zeros(COUNT, "float32"))
-        if LAST:
-            device.fail("cuMemAlloc", 2)
-        try:
-            comm.Allreduce(x, y)
-        finally:
-            device.fail("cuMemAlloc", 0)
-        np.testing.assert_array_equal(y.get(), total(COUNT))
-        assert "measured" not in comm.device_path
-
-
 # ---- an MPI that is CUDA-aware -------------------------------------------------------------------
 
 

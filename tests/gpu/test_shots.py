@@ -210,13 +210,6 @@ def test_ranks_on_one_gpu_are_refused(device: Driver) -> None:
         np.testing.assert_array_equal(gradred.allreduce(x, comm=comm).get(), total(1000))
 
 
-def test_by_measuring(one_gpu_each: Driver) -> None:
-    with new_comm(device_plan="measured", tune=False) as comm:
-        found = gradred.allreduce(on_device(values(20_000)), comm=comm)
-        np.testing.assert_array_equal(found.get(), total(20_000))
-        assert "one_shot" in comm.device_path.split("measured: ")[1]
-
-
 def test_other_calls_are_refused(one_gpu_each: Driver) -> None:
     with new_comm() as comm, pytest.raises(UsageError, match="one_shot"):
         gradred.bcast(on_device(values(10)), comm=comm, plan="one_shot")

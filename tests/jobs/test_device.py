@@ -281,25 +281,6 @@ def test_nccl_takes_ranks_on_one_gpu_where_all_have_its_variable(
     assert (named in done.stdout) == (len(sharing) < 2), done.stdout
 
 
-def test_plans_are_measured_without_one_that_a_rank_cannot_take(tmp_path: pathlib.Path) -> None:
-    done = job(
-        tmp_path,
-        """
-        if comm.rank == 1:
-            device.fail("ncclCommGetAsyncError", 1)
-        gradred.allreduce(x, comm=comm)
-        print(comm.device_path.count("nccl not possible"))
-        """,
-        ranks=2,
-        begin=IMPORTS,
-        GRADRED_DEVICE_PLAN="measured",
-        GRADRED_TUNE="0",
-        SIMULATED_NCCL_VERSION="23000",
-        NCCL_MULTI_RANK_GPU_ENABLE="1",
-    )
-    assert done.stdout.split() == ["3", "3"], (done.stdout, done.stderr)
-
-
 def test_nccl_that_is_not_there_or_too_old_is_named(tmp_path: pathlib.Path) -> None:
     program = """
     try:
@@ -537,39 +518,6 @@ def test_driver_that_is_too_old_is_named_and_host_arrays_are_served(
     )
     assert done.stdout.count("refused True True") == 2, (done.stdout, done.stderr)
     assert done.stdout.count("right True") == 2, (done.stdout, done.stderr)
-
-
-def test_what_plans_take_on_devices_is_kept_for_later_processes(tmp_path: pathlib.Path) -> None:
-    def measured(**knobs: str) -> list[str]:
-        done = job(
-            tmp_path,
-            """
-            gradred.allreduce(x, comm=comm)
-            print(comm.device_path.partition("; measured: ")[2])
-            """,
-            ranks=2,
-            begin=IMPORTS,
-            GRADRED_DEVICE_PLAN="measured",
-            XDG_CACHE_HOME=str(tmp_path),
-            **knobs,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines()
-
-    first = measured()
-    assert len(set(first)) == 1
-    assert "64 KiB: node " in first[0]
-    assert measured() == first
-    (file,) = (tmp_path / "gradred").glob("*-of-devices")
-    text = file.read_text()
-    assert "devices Simulated GPU 0 0, Simulated GPU 0 0; NCCL 2.27.7" in text
-    # another library version has its own figures
-    assert measured(SIMULATED_NCCL_VERSION="22800") != first
-    assert measured(GRADRED_TUNE="0") != first
-    for wrong in ("", "rubbish", text.replace("size", "length"), text.replace("\nend", " 1\nend")):
-        file.write_text(wrong)
-        assert measured() != first
-        assert "size 65536 " in file.read_text()
 
 
 def script_for_a_real_gpu(

@@ -427,7 +427,7 @@ def test_interrupt_ends_the_small_job_with_status_130() -> None:
 @needs_no_job
 @pytest.mark.one_mpi
 @pytest.mark.parametrize("words", ["", "--json", "--collective allgather -T int32"])
-def test_plans_on_a_device_are_measured(
+def test_a_call_on_devices_is_measured(
     words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     library = str(Path(__file__).resolve().parents[1] / "libsimulated_cuda.so")
@@ -440,12 +440,9 @@ def test_plans_on_a_device_are_measured(
         found = json.loads(said)
         assert found["devices"] == ["Simulated GPU 0", "Simulated GPU 1"]
         assert found["measured_us"] > 0
-        assert "1 MiB: node " in found["way"]
+        assert found["way"].startswith("devices: ")
         return
     assert "on: Simulated GPU 0, Simulated GPU 1\nway: devices: " in said
-    assert re.search(
-        r"\n  1 MiB: node \S+ us, nccl \S+ us, one_shot \S+ us, two_shot \S+ us\n", said
-    )
     assert re.search(r"measured: \S+ us, the median of \d+ calls", said)
 
 

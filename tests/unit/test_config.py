@@ -96,7 +96,7 @@ def test_malformed_value_names_variable_and_form(monkeypatch, name, text):
 @pytest.mark.parametrize("plan", ["binomial", "scatter_allgather", "recursive_halving"])
 def test_a_plan_without_allreduces_is_none_for_devices_and_those_are_listed(monkeypatch, plan):
     monkeypatch.setenv("GRADRED_DEVICE_PLAN", plan)
-    with pytest.raises(UsageError, match=r"no allreduces\. Use auto or one of measured, .*nccl"):
+    with pytest.raises(UsageError, match=r"no allreduces\. Use auto or one of .*nccl"):
         config.load()
     monkeypatch.setenv("GRADRED_DEVICE_PLAN", "ring")
     assert config.get("device_plan") == "ring"

@@ -8,21 +8,16 @@
 namespace gradred::device {
 namespace {
 
-// Empty if the driver does not return it.
-std::string model_of(const Driver& driver, Ordinal device) {
-  char name[256] = "";
-  const bool told = driver.call.DeviceGetName(name, sizeof name, device) == kSuccess;
-  return told ? name : "";
-}
-
 std::uint64_t new_id() {
   std::random_device random;
   return std::uint64_t{random()} << 32 | random();
 }
 
-std::string name_of(const std::string& model, Ordinal device) {
+std::string name_of(const Driver& driver, Ordinal device) {
   const std::string name = "CUDA device " + std::to_string(device);
-  return model.empty() ? name : name + " (" + model + ")";
+  char model[256] = "";
+  const bool is_named = driver.call.DeviceGetName(model, sizeof model, device) == kSuccess;
+  return is_named ? name + " (" + model + ")" : name;
 }
 
 }  // namespace
@@ -32,8 +27,7 @@ CudaContext::CudaContext(const Driver& driver, ContextHandle context, Ordinal de
       context_(context),
       device_(device),
       id_(new_id()),
-      model_(model_of(driver, device)),
-      name_(name_of(model_, device)) {
+      name_(name_of(driver, device)) {
   driver.check(driver.call.DeviceGetUuid(&uuid_, device), "cuDeviceGetUuid");
 }
 

@@ -17,7 +17,6 @@ class CudaContext {
   const Driver& driver() const { return driver_; }
   Ordinal ordinal() const { return device_; }
   const std::string& name() const { return name_; }
-  const std::string& model() const { return model_; }  // empty if the driver does not return it
   const Uuid& uuid() const { return uuid_; }
   std::uint64_t id() const { return id_; }  // unique among all objects of all processes
 
@@ -47,7 +46,7 @@ class CudaContext {
   const ContextHandle context_;
   const Ordinal device_;
   const std::uint64_t id_;
-  const std::string model_, name_;
+  const std::string name_;
   Uuid uuid_{};
 };
 

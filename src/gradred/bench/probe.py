@@ -1,7 +1,7 @@
 """The measurements of `gradred explain`: the call that it explains, and the model's parameters.
 
 It runs as a rank: `python -m gradred.bench.probe FILE QUESTION ACCELERATOR`. Rank 0 writes the
-findings. On a GPU there is no model: the possible plans are measured against each other.
+findings. On a GPU there is no model, and the call alone is measured.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from mpi4py import MPI
 
 import gradred
-from gradred import _core, config
+from gradred import _core
 from gradred.bench import machine
 from gradred.bench.contenders import MPI_OPS
 from gradred.bench.explanation import (
@@ -36,7 +36,6 @@ from gradred.element_types import numpy_dtype
 
 _LONG = 256 << 10  # bytes of a message; its time minus that of a short message gives beta
 _LONG_IN_MEMORY = 64 << 10  # the same for a broadcast on one host
-_PLANS = "; plan "  # in a device path, the text from here on is about other plans
 
 
 def main() -> int:
@@ -80,27 +79,10 @@ def _spread(seconds: list[float]) -> dict[str, Any]:
 
 def _on_device(question: Question, accelerator: str, world: MPI.Intracomm) -> dict[str, Any]:
     device = Device(accelerator, world)
-    own: str | None = None  # gradred's own choice for this call; other plans are measured too
-    if config.get("device_plan") is None:
-        plain = gradred.Comm(world.Dup())
-        bind(question, plain, device.vector)()
-        own = _core.comm_info(plain)["device_path"].partition(_PLANS)[0]
-        config.set("device_plan", "measured")
     comm = gradred.Comm(world.Dup())
-    call = bind(question, comm, device.vector)
-    call()  # measures all plans
+    seconds = call_seconds(question, bind(question, comm, device.vector), world)
     names = world.allgather(device.name())
-    info = _core.comm_info(comm)
-
-    def with_own(path: str) -> str:
-        return path if own is None else own + "".join(path.partition(_PLANS)[1:])
-
-    return _spread(call_seconds(question, call, world)) | {
-        "way": with_own(comm.device_path),
-        "path": with_own(info["device_path"]),
-        "plans": info["device_plans"],
-        "devices": names,
-    }
+    return _spread(seconds) | {"way": comm.device_path, "devices": names}
 
 
 def bind(

@@ -68,7 +68,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "-d", "--accelerator", choices=ACCELERATORS, default="cpu",
-        help="memory of the arrays; for cuda and managed the plans are measured (default: cpu)",
+        help="memory of the arrays; a call on cuda and managed is measured (default: cpu)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -92,7 +92,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _explain_on_device(arguments: argparse.Namespace, question: Question) -> int:
-    """Explain a call on GPU arrays, whose plan is known only by a measurement."""
+    """Explain a call on GPU arrays, whose path is known only once it was made."""
     asked = f"-d {arguments.accelerator}"
     reason = "--no-measure" if arguments.no_measure else why_not_here(question, arguments.hosts)
     try:
@@ -126,9 +126,7 @@ def _explain_on_device(arguments: argparse.Namespace, question: Question) -> int
     lines = [
         _asked(report["question"]),
         f"on: {', '.join(found['devices'])}",
-        f"way: {found['path']}",
-        *(["plans that were measured:"] if found["plans"] else []),
-        *(f"  {one}" for one in found["plans"]),
+        f"way: {found['way']}",
         f"measured: {report['measured_us']:.2f} us, the median of {found['calls']} calls "
         f"(10-90 %: {spread})",
     ]
