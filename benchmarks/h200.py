@@ -27,9 +27,6 @@ time (`--minutes`) is left out, and its record says so:
     crowd     8 ranks on the device for half a minute, calls of all kinds, each result checked
     staging   calls through host memory against the longest of copy out, reduction and copy in
     handover  the time to signal from the host to the device and back, by several methods
-    memories  arrays in pools, mapped chunks and managed memory, which CUDA IPC does not support
-    lookup    the cost of finding the kind of an address's memory, in C: host, pinned, device,
-              managed, pool, mapped (`gradred bench --pointer-cache`)
     host      Allreduce of host arrays against the MPI's, 2 to 16 ranks, as many as there are cores;
               also with the MPIs of other environments (`--python other/bin/python`)
 
@@ -214,15 +211,6 @@ def staging(run: Run) -> None:
     run.job(f"{ranks} ranks", "staging", ranks, 40, most)
 
 
-def memories(run: Run) -> None:
-    run.job("2 ranks", "memories", 2, 30)
-
-
-def lookup(run: Run) -> None:
-    variables = {"GRADRED_LIBCUDA": str(SIMULATED)} if run.simulated else {}
-    run.gradred("one rank", ["bench", "--pointer-cache", "--json", "-"], 60, **variables)
-
-
 def order(run: Run) -> None:
     for ranks in (1, 2):
         most = "1m" if run.given.short else "64m" if ranks == 1 else "512m"
@@ -292,8 +280,6 @@ SECTIONS: dict[str, Callable[[Run], None]] = {
     "crowd": crowd,
     "staging": staging,
     "handover": handover,
-    "memories": memories,
-    "lookup": lookup,
     "host": host,
 }
 

@@ -35,7 +35,6 @@ STARTED = {
     "tests/jobs/test_ends.py": ["calls"],
     "tests/jobs/test_endurance.py": ["calls"],
     "tests/jobs/test_jax": ["jax"],
-    "tests/jobs/test_pointer_cache.py": ["calls"],
     "tests/jobs/test_profile.py": ["calls"],
     "tests/jobs/test_run_command.py": ["__main__", "cli"],
     "tests/jobs/test_simulate_record.py": ["simulate"],

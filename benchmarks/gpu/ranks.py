@@ -350,15 +350,6 @@ def staging(comm: gradred.Comm, found: list[Library], most: int) -> Record:
     return measuring.staging(comm, found[0], libraries.driver(), most)
 
 
-def memories(comm: gradred.Comm, found: list[Library]) -> Record:
-    """Test arrays in pools, mapped chunks and managed memory."""
-    import memories as measuring
-
-    kept = found[0].put(np.zeros(1))  # initialises the driver
-    record = measuring.measure(comm, libraries.driver())
-    return record | {"arrays": int(kept is not None)}
-
-
 def nccl(comm: gradred.Comm, found: list[Library], most: int) -> Record:
     """Test NCCL, also in a CUDA graph."""
     import nccl as measuring
@@ -404,7 +395,6 @@ PLAIN = {
     "machine": machine,
     "arrays": arrays,
     "handover": handover,
-    "memories": memories,
     "death": death,
 }
 

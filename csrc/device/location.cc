@@ -3,7 +3,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <optional>
 
@@ -12,8 +11,6 @@
 
 namespace gradred::device {
 namespace {
-
-std::atomic<std::uint64_t> audited_looks{0}, audited_mismatches{0};
 
 // Waits for a stream of the thread's own context. If the thread has none, the stream is taken as
 // one of device 0's primary context. If that is not active either, no stream has been given any
@@ -52,19 +49,7 @@ PointerCache& cache_of(const Driver& driver) {
   return cache;
 }
 
-// Returns the cached answer, or the driver's if an audit finds that they differ.
-PointerInfo find_audited(PointerCache& cache, const Driver& driver, const void* pointer) {
-  const PointerCache::Counts before = cache.counts();
-  const PointerInfo found = cache.find(pointer, true);
-  audited_looks += cache.counts().hits - before.hits;
-  if (cache.counts().mismatches == before.mismatches) return found;
-  ++audited_mismatches;
-  return ask(driver, reinterpret_cast<Address>(pointer));
-}
-
 }  // namespace
-
-PointerAudit pointer_audit() { return {audited_looks.load(), audited_mismatches.load()}; }
 
 bool is_readable(const void* pointer, std::size_t bytes) {
   const auto address = reinterpret_cast<Address>(pointer);
@@ -87,9 +72,7 @@ Location locate(const void* pointer, std::size_t bytes, std::optional<std::uint6
   const Driver* const driver = Driver::loaded(options.driver);
   const bool there = driver != nullptr && driver->initialised();
   if (there && bytes > 0) {
-    PointerCache& cache = cache_of(*driver);
-    const PointerInfo found =
-        options.audits_pointers ? find_audited(cache, *driver, pointer) : cache.find(pointer);
+    const PointerInfo found = cache_of(*driver).find(pointer);
     if (found.kind != Kind::kHost) {
       const char* const kind = found.kind == Kind::kManaged ? "managed memory" : "the memory";
       const Address last = address + bytes - 1;

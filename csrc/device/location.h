@@ -34,13 +34,6 @@ Location locate(const void* address, std::size_t bytes, std::optional<std::uint6
 // out more.
 DeviceMemory* device_at(const void* address, std::size_t bytes, const Options& options);
 
-// Counts checks of cached pointers in all threads while Options::audits_pointers is set.
-struct PointerAudit {
-  std::uint64_t looks = 0;
-  std::uint64_t mismatches = 0;  // the driver's answer differed: a bug of gradred or of the driver
-};
-PointerAudit pointer_audit();
-
 // Whether the host may read memory; checks its first and last word without asking the driver.
 bool is_readable(const void* address, std::size_t bytes);
 

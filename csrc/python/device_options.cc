@@ -10,7 +10,6 @@
 #include <variant>
 
 #include "base/result_hash.h"
-#include "device/driver/pointer_timing.h"
 #include "device/exported_array.h"
 #include "device/location.h"
 #include "node/array_memory.h"
@@ -45,9 +44,6 @@ device::Options read_device_options(const std::vector<std::string>& files) {
   }
   for (const KnobState& state : knob_states()) {
     const auto* const text = std::get_if<std::string>(&state.value);
-    if (state.knob->name == "audit_pointers") {
-      options.audits_pointers = std::get<bool>(state.value);
-    }
     if (text == nullptr) continue;
     if (state.knob->name == "libcuda") options.driver = *text;
     if (state.knob->name == "libnvrtc") {
@@ -126,21 +122,6 @@ std::string cuda_driver() {
   return device::Driver::load(options->driver).version_text();
 }
 
-py::dict time_lookups(std::uintptr_t address, unsigned calls) {
-  const auto options = device_options({});
-  device::PointerTimes times;
-  {
-    const WithoutGil released;
-    times = device::time_lookups(device::Driver::load(options->driver), address, calls);
-  }
-  py::dict found;
-  found["cache"] = times.cache;
-  found["plural"] = times.plural;
-  found["singular"] = times.singular;
-  found["well"] = times.well;
-  return found;
-}
-
 }  // namespace
 
 void bind_memory(py::module_& m) {
@@ -181,22 +162,10 @@ void bind_memory(py::module_& m) {
         py::arg("libraries"),
         "Where memory lies that an array says is a GPU's, in words, and the device's memory; loads "
         "no driver.");
-  m.def(
-      "pointer_audit",
-      [] {
-        const device::PointerAudit audit = device::pointer_audit();
-        return std::pair(audit.looks, audit.mismatches);
-      },
-      "While GRADRED_AUDIT_POINTERS was set: looks at addresses that were known, and how often the "
-      "driver said something else than what was known.");
   m.def("is_readable", &is_readable, py::arg("address"), py::arg("nbytes"),
         "Whether the host may read the first and the last byte; asks no driver.");
   m.def("cuda_driver", &cuda_driver,
         "Version of the CUDA driver that GRADRED_LIBCUDA names, which it loads.");
-  m.def(
-      "time_lookups", &time_lookups, py::arg("address"), py::arg("calls"),
-      "Blocks. Nanoseconds to learn what kind of memory an address is, by the pointer cache and by "
-      "the driver's functions.");
 }
 
 }  // namespace gradred

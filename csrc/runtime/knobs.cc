@@ -206,13 +206,6 @@ constexpr std::array kKnobs = {
              [](const KnobValue& value, Settings& settings) {
                settings.ipc_programs = text_or_empty(value) != kOwnArrays;
              }},
-    Knob{.name = "audit_pointers",
-         .initial = "0",
-         .unset = "",
-         .help = "1 compares what gradred knows about the address of each GPU array with the CUDA "
-                 "driver's answer. If they differ, it warns and uses the driver's.",
-         .read = [](std::string_view text) -> KnobValue { return parse_flag(text); },
-         .apply = nullptr},
     Knob{.name = "libnvrtc",
          .initial = "auto",
          .unset = "auto",

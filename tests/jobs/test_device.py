@@ -538,7 +538,7 @@ def script_for_a_real_gpu(
 
 
 SECTIONS = [
-    ("machine", "handover", "memories", "lookup"),
+    ("machine", "handover"),
     ("kernels", "allreduce", "staging"),
     ("arrays",),
     ("order",),
@@ -561,8 +561,6 @@ def test_script_for_a_real_gpu_runs_on_the_simulated_driver(
     assert list(told) == list(sections)
     if "machine" in sections:
         assert told["machine"]["jobs"]["2 ranks"]["stream_memory_operations"] == "ok"
-        assert told["lookup"]["jobs"]["one rank"]["rows"]["pool"]["well"]
-        assert told["memories"]["jobs"]["2 ranks"]["pool"]["cuIpcGetMemHandle"] != 0
     if "kernels" in sections:
         types = {row["type"] for row in told["kernels"]["jobs"]["rank 0"]["rows"]}
         assert types >= {"float32", "bfloat16", "float8_e4m3fn"}

@@ -91,8 +91,6 @@ constexpr std::tuple kEntries{
           &Functions::MemGetAddressRange},
     Entry{"cuPointerGetAttributes", "cuPointerGetAttributes", 7000, Needed::kRequired,
           &Functions::PointerGetAttributes},
-    Entry{"cuPointerGetAttribute", "cuPointerGetAttribute", 4000, Needed::kOptional,
-          &Functions::PointerGetAttribute},
     Entry{"cuIpcGetMemHandle", "cuIpcGetMemHandle", 4010, Needed::kRequired,
           &Functions::IpcGetMemHandle},
     Entry{"cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2", 11000, Needed::kRequired,

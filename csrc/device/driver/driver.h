@@ -128,7 +128,6 @@ struct Functions {
   Result (*PointerGetAttributes)(unsigned count, const int* attributes, void** values,
                                  Address address);
   // Slow; used only for comparison.
-  Result (*PointerGetAttribute)(void* value, int attribute, Address address);
   Result (*IpcGetMemHandle)(IpcHandle* handle, Address address);
   Result (*IpcOpenMemHandle)(Address* address, IpcHandle handle, unsigned flags);
   Result (*IpcCloseMemHandle)(Address address);

@@ -13,8 +13,6 @@ struct Options {
   std::string folder{};  // where compiled kernels are cached; empty: nowhere
   // Whether ranks may share a device, if NCCL supports it; from NCCL's own variable.
   bool nccl_shares_devices = false;
-  // Compare each result of the pointer cache with the driver's answer.
-  bool audits_pointers = false;
   std::vector<std::string> linkers = {"libnvJitLink.so.13", "libnvJitLink.so.12"};
 };
 

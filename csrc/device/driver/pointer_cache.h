@@ -49,14 +49,12 @@ class PointerCache {
   struct Counts {
     std::uint64_t hits = 0;
     std::uint64_t misses = 0;
-    std::uint64_t stale = 0;       // misses for which the cached range had another allocation
-    std::uint64_t mismatches = 0;  // an audit found a different answer from the cached one: a bug
+    std::uint64_t stale = 0;  // misses for which the cached range had another allocation
   };
 
   explicit PointerCache(const Driver& driver) : driver_(driver) {}
 
-  // `audits`: ask the driver for all properties at a hit, too, and count differences.
-  PointerInfo find(const void* pointer, bool audits = false);
+  PointerInfo find(const void* pointer);
   const Counts& counts() const { return counts_; }
 
  private:

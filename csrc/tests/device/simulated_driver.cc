@@ -388,7 +388,6 @@ extern "C" {
 // - least_delay, most_delay: nanoseconds, for tasks enqueued from now on
 // - memory: limit in bytes
 // - lost: code that all calls return from now on
-// - one_id: memory allocated from now on has the same buffer id
 // - shift: offset that is added to the addresses of other processes' memory when it is opened
 // - synchronises: calls that allocate, free, load or open wait for the device, and all other calls
 //   wait for them; a copy to host memory that is not pinned waits for its stream
@@ -406,8 +405,6 @@ void simulated_cuda_set(const char* name, long value) {
     d.memory.limit_to(static_cast<std::size_t>(value));
   } else if (asked == "synchronises") {
     d.synchronises = value != 0;
-  } else if (asked == "one_id") {
-    d.memory.give_one_id(value != 0);
   } else if (asked == "mps") {
     d.served_by_mps = value != 0 ? 1 : 0;
   } else if (asked == "lost") {
@@ -765,16 +762,6 @@ int cuPointerGetAttributes(unsigned count, const int* attributes, void** values,
   if (const int code = failing("cuPointerGetAttributes")) return code;
   const auto piece = driver().memory.find(address);
   for (unsigned i = 0; i < count; ++i) tell(attributes[i], values[i], piece ? &*piece : nullptr);
-  return kSuccess;
-}
-
-int cuPointerGetAttribute(void* value, int attribute, Address address) {
-  if (attribute == 3)
-    return *static_cast<Address*>(value) = address, kSuccess;  // the address itself
-  if (const int code = failing("cuPointerGetAttribute")) return code;
-  const auto piece = driver().memory.find(address);
-  if (!piece) return kInvalidValue;
-  tell(attribute, value, &*piece);
   return kSuccess;
 }
 

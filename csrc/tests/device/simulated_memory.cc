@@ -66,7 +66,7 @@ void Memory::hide(Address address, std::size_t bytes) const {
 }
 
 std::optional<Piece> Memory::add(Piece piece) {
-  piece.id = gives_one_id_ ? 1 : ++ids_;
+  piece.id = ++ids_;
   show(piece);
   pieces_[piece.begin] = piece;
   return piece;

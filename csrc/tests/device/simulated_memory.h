@@ -58,7 +58,6 @@ class Memory {
 
   void limit_to(std::size_t bytes) { limit_ = bytes; }
   // Simulates a faulty driver: all memory allocated afterwards has the same buffer id.
-  void give_one_id(bool on) { gives_one_id_ = on; }
 
   // Returns nullopt if the device has no memory left. Uses the lowest free addresses, so that freed
   // addresses are soon used again.
@@ -106,7 +105,6 @@ class Memory {
   std::map<Address, std::size_t> taken_;  // addresses in use: allocations and reservations
   std::size_t allocated_ = 0;
   std::uint64_t ids_ = 0;
-  bool gives_one_id_ = false;
 };
 
 }  // namespace simulated

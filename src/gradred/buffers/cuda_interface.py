@@ -11,7 +11,6 @@ import functools
 import importlib.util
 import math
 import sys
-import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -101,29 +100,12 @@ def place_of_buffer(address: int, nbytes: int, asked: str) -> _core.DeviceMemory
     return _found(address, nbytes, None, asked, "the buffer's memory is")
 
 
-_told_of = 0  # mismatches reported so far
-
-
-def _warn_of_mismatches() -> None:
-    """Warn once of each mismatch that an audit (GRADRED_AUDIT_POINTERS) has found."""
-    global _told_of
-    looks, mismatches = _core.pointer_audit()
-    if mismatches != _told_of:
-        _told_of = mismatches
-        text = (
-            f"GRADRED_AUDIT_POINTERS: of {looks} addresses that were known the CUDA driver has "
-            f"said something else of {mismatches}; gradred goes by the driver. Please report it"
-        )
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
-
-
 def _found(
     address: int, nbytes: int, stream: int | None, asked: str, said: str
 ) -> _core.DeviceMemory | None:
     if address == 0 or nbytes == 0:
         return None
     kind, text, memory = _core.locate(address, nbytes, stream, libraries())
-    _warn_of_mismatches()
     if kind == "nowhere":
         remedy = "Pass one that is alive, in a process that sees the GPU it was made on"
         raise DeviceError(explain(asked, f"{said} {text}", remedy))

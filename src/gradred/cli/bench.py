@@ -38,11 +38,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--bind", choices=("none", "core", "numa"), default="core",
         help="bind each started rank to a core or memory node (default: core)",
     )  # fmt: skip
-    parser.add_argument(
-        "--pointer-cache", action="store_true",
-        help="measure only how long gradred and the CUDA driver take to find the memory type of an "
-        "address; of the other options --json applies",
-    )  # fmt: skip
     parser.add_argument("--as-rank", metavar="OPTIONS", help=argparse.SUPPRESS)
     options.configure(parser)
     if _rank() > 0:
@@ -55,10 +50,6 @@ def main(arguments: argparse.Namespace) -> int:
         return _measure(Options.from_text(arguments.as_rank))
     try:
         config.load()  # reports a misspelt setting here, once, and not in every rank
-        if arguments.pointer_cache:
-            from gradred.bench import pointers  # imports mpi4py.MPI
-
-            return pointers.main(arguments.json)
         asked = options.read(arguments)
         place = _place(arguments)
         if place:
