@@ -1,5 +1,5 @@
-// Calls that the MPI carries out: by its nonblocking functions, as operations that are watched like
-// all others in flight, or by its blocking functions, for comparison.
+// Calls that the MPI carries out by its nonblocking functions, as operations that are watched like
+// all others in flight.
 #pragma once
 
 #include <cstddef>
@@ -36,8 +36,6 @@ class OperationsOnMpi {
 std::shared_ptr<StartedOperation> mpi_operation(const Parts& parts, const Call& call);
 // Blocking: carries out the call once the ranks have agreed on it.
 void run_agreed_on_mpi(const Parts& parts, const Call& call, const Plan& plan, WaitHook& hook);
-// Blocking: the MPI's own call on `comm`, which has `size` ranks.
-void run_on_mpi(const Call& call, int size, mpi::Handle comm);
 
 // Whether the MPI takes addresses in device memory, as the settings or the MPI itself say.
 bool mpi_reads_devices();

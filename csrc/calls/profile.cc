@@ -17,17 +17,8 @@ constexpr std::uint64_t kEarly = 16;
 // times as long.
 constexpr std::uint64_t kLeastGap = 256, kGapStep = 8, kMoreOfShortest = 4;
 constexpr std::size_t kShortestBytes = 1024;
-constexpr std::uint64_t kFirstCompared = 256;
-// From the first comparison on, calls take at least this many times as long as the comparisons.
-constexpr std::uint64_t kComparedShare = 400;
-constexpr std::uint64_t kLargestGap = std::uint64_t{1} << 32;
 
 std::uint64_t scatter(std::uint64_t value) { return value * 0x9E3779B97F4A7C15ULL >> 58; }
-
-// The shorter of two times; 0 means that there is none.
-std::uint64_t shorter(std::uint64_t a, std::uint64_t b) {
-  return a == 0 || b == 0 ? std::max(a, b) : std::min(a, b);
-}
 
 // The sums of all profiles that have ended, and the profiles that live. Never freed: communicators
 // may outlive static objects.
@@ -55,11 +46,6 @@ void ProfileCounts::add(const ProfileCounts& other) {
   exposed_ns += other.exposed_ns;
   looks += other.looks;
   skew_ns += other.skew_ns;
-  longest_skew_ns = std::max(longest_skew_ns, other.longest_skew_ns);
-  compared += other.compared;
-  own_ns = shorter(own_ns, other.own_ns);
-  mpi_ns = shorter(mpi_ns, other.mpi_ns);
-  comparing_ns += other.comparing_ns;
   for (std::size_t i = 0; i < kStoodSums; ++i) stood[i] += other.stood[i];
   for (std::size_t way = 0; way < kWays; ++way) {
     for (std::size_t staged = 0; staged < 2; ++staged) went[way][staged] += other.went[way][staged];
@@ -85,8 +71,7 @@ std::uint8_t size_class_of(std::size_t bytes) {
 ProfileRow::ProfileRow(const ProfileKey& its_key, bool samples, std::size_t ranks)
     : key(its_key),
       always_times_(!samples || std::size_t{1} << its_key.size_class > kAlwaysTimedBytes),
-      always_looks_(std::size_t{1} << its_key.size_class > kAlwaysTimedBytes * (ranks - 1)),
-      next_compared_(kFirstCompared) {}
+      always_looks_(std::size_t{1} << its_key.size_class > kAlwaysTimedBytes * (ranks - 1)) {}
 
 void ProfileRow::took(std::uint64_t ns) {
   const bool early = calls() < kEarly;
@@ -101,18 +86,6 @@ void ProfileRow::plan_sample() {
   const bool shortest = std::size_t{1} << key.size_class <= kShortestBytes;
   next_look_ = made < kEarly ? made : made + gap * (shortest ? kMoreOfShortest : 1);
   if (!always_times_) next_timed_ = next_look_;
-}
-
-void ProfileRow::compared(std::uint64_t own_ns, std::uint64_t mpi_ns, std::uint64_t all_ns) {
-  bump(compared_, 1);
-  own_ns_.store(shorter(get(own_ns_), own_ns), std::memory_order_relaxed);
-  mpi_ns_.store(shorter(get(mpi_ns_), mpi_ns), std::memory_order_relaxed);
-  bump(comparing_ns_, all_ns);
-}
-
-void ProfileRow::plan_comparison(std::uint64_t cost_ns, std::uint64_t own_ns) {
-  const std::uint64_t gap = cost_ns / std::max<std::uint64_t>(own_ns, 1) * kComparedShare;
-  next_compared_ = calls() + std::clamp(gap, kFirstCompared, kLargestGap);
 }
 
 void ProfileRow::ended(std::uint64_t bytes, std::uint64_t ns) {
@@ -145,7 +118,6 @@ void ProfileRow::look(const NodeGroup& node) {
   ++lateness_[static_cast<std::size_t>(last_rank)].last;
   bump(looks_, 1);
   bump(skew_ns_, last - first);
-  longest_skew_ns_.store(std::max(get(longest_skew_ns_), last - first), std::memory_order_relaxed);
 }
 
 ProfileCounts ProfileRow::counts() const {
@@ -158,12 +130,7 @@ ProfileCounts ProfileRow::counts() const {
                      .waited_ns = get(waited_ns_),
                      .exposed_ns = get(exposed_ns_),
                      .looks = get(looks_),
-                     .skew_ns = get(skew_ns_),
-                     .longest_skew_ns = get(longest_skew_ns_),
-                     .compared = get(compared_),
-                     .own_ns = get(own_ns_),
-                     .mpi_ns = get(mpi_ns_),
-                     .comparing_ns = get(comparing_ns_)};
+                     .skew_ns = get(skew_ns_)};
   for (std::size_t i = 0; i < kStoodSums; ++i) made.stood[i] = get(stood_[i]);
   for (std::size_t way = 0; way < kWays; ++way) {
     for (std::size_t staged = 0; staged < 2; ++staged) {

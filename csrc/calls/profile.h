@@ -38,12 +38,8 @@ struct ProfileCounts {
   std::uint64_t waited_ns = 0;                  // long waits of all calls
   std::uint64_t exposed_ns = 0;                 // of started calls: in Start, Test and Wait
   std::uint64_t looks = 0;                      // how often the arrivals of all ranks were known
-  std::uint64_t skew_ns = 0, longest_skew_ns = 0;
-  std::uint64_t compared = 0;  // comparisons with the MPI
-  // The shortest call in them, which others disturb least; 0: none.
-  std::uint64_t own_ns = 0, mpi_ns = 0;
-  std::uint64_t comparing_ns = 0;  // all the time of comparisons, no part of the above
-  Stood stood{};                   // where the time of started calls went
+  std::uint64_t skew_ns = 0;
+  Stood stood{};  // where the time of started calls went
   // Timed calls, by Went, and by whether the data were copied to the host.
   std::array<std::array<std::uint64_t, 2>, kWays> went{};
 
@@ -70,12 +66,11 @@ class ProfileRow {
 
   const ProfileKey key;
 
-  // Whether the next call is timed, whether the arrivals of all ranks are read after it, and
-  // whether it is compared with the MPI. They depend on the number of calls, so they are the same
-  // on all ranks if the ranks make the same calls.
+  // Whether the next call is timed, and whether the arrivals of all ranks are read after it. Both
+  // depend on the number of calls, so they are the same on all ranks if the ranks make the same
+  // calls.
   bool times() const { return calls() >= next_timed_; }
   bool looks() const { return always_looks_ || calls() >= next_look_; }
-  bool compares() const { return calls() >= next_compared_; }
 
   std::uint64_t calls() const { return get(calls_); }
   // Counts a call that returns. One thread at a time.
@@ -87,10 +82,6 @@ class ProfileRow {
   std::atomic<std::uint64_t>& waits() { return waited_ns_; }  // for NodeGroup::charge_long_waits
   // After count(): plans the next call for which times() and looks() are true.
   void plan_sample();
-  // A comparison: the shortest call by gradred, the shortest by the MPI, and the time of the whole
-  // comparison. The next one is planned with values on which the ranks have agreed.
-  void compared(std::uint64_t own_ns, std::uint64_t mpi_ns, std::uint64_t all_ns);
-  void plan_comparison(std::uint64_t cost_ns, std::uint64_t own_ns);
   // At the begin of a started call: whether to look at arrivals after it.
   bool looks_at_started() { return always_looks_ || begun_++ % kStartedGap == 0; }
   // Any thread may call these: a started call has ended, and the time that the program spent in it.
@@ -118,10 +109,9 @@ class ProfileRow {
   }
 
   const bool always_times_, always_looks_;
-  std::uint64_t next_timed_ = 0, next_look_ = 0, next_compared_, begun_ = 0;
+  std::uint64_t next_timed_ = 0, next_look_ = 0, begun_ = 0;
   Counter calls_{0}, bytes_{0}, early_calls_{0}, early_ns_{0}, timed_calls_{0}, timed_ns_{0};
-  Counter waited_ns_{0}, exposed_ns_{0}, looks_{0}, skew_ns_{0}, longest_skew_ns_{0};
-  Counter compared_{0}, own_ns_{0}, mpi_ns_{0}, comparing_ns_{0};
+  Counter waited_ns_{0}, exposed_ns_{0}, looks_{0}, skew_ns_{0};
   std::array<Counter, kStoodSums> stood_{};
   std::array<std::array<Counter, 2>, kWays> went_{};
   std::vector<Lateness> lateness_;

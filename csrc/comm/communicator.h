@@ -35,6 +35,7 @@
 
 namespace gradred {
 
+class SetUpCalls;
 struct Established;
 
 // Throws UsageError before MPI_Init and after MPI_Finalize.
@@ -103,7 +104,6 @@ class Communicator final : public Owner {
 
   // ---- what the ranks have agreed on (Agreed) ---------------------------------------------------
 
-  bool is_set_up() const { return agreed_.set_up; }
   std::uint64_t key() const { return agreed_.key; }
   bool deterministic() const { return agreed_.deterministic; }
   const Place& place() const { return choice_.place; }

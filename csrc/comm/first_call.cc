@@ -54,7 +54,7 @@ void Communicator::set_up_parts(WaitHook& hook) {
   }
   choice_.settle(found);
   observer_.profile(set_up.profiles);
-  observer_.set_up(calls, process_trace(settings_, rank(), size()), begin);
+  observer_.open(process_trace(settings_, rank(), size()), begin);
   direct_ = observer_.idle();
 }
 

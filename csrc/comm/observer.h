@@ -1,5 +1,5 @@
 // Profile and trace of a communicator's calls: a decorator around its dispatch, which counts calls,
-// times them, compares them with the MPI's own, and records them.
+// times them, and records them.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,6 @@
 namespace gradred {
 
 class Dispatch;
-class SetUpCalls;
 
 class Observer {
  public:
@@ -29,9 +28,7 @@ class Observer {
   void profile(bool wanted);
   // Where the results of the calls from now on are logged; nullptr: nowhere.
   void log_results(ResultLog* log);
-  // Collective, in the set-up that began at `began_ns`. `trace` may be nullptr.
-  void set_up(SetUpCalls& calls, Trace* trace, std::uint64_t began_ns);
-  // Local: the same without an MPI to compare with.
+  // Once the communicator is set up, which began at `began_ns`. `trace` may be nullptr.
   void open(Trace* trace, std::uint64_t began_ns);
   bool keeps_profile() const { return profile_ != nullptr; }
   // Whether no call is observed.
@@ -50,8 +47,6 @@ class Observer {
   void run_timed(const Call& call, WaitHook& hook, Mode mode);
   void run_traced(const Call& call, WaitHook& hook, Mode mode);
   void note_way(const Call& call, Mode mode, ProfileRow& row) const;
-  bool may_compare(const Call& call, Mode mode) const;
-  void compare_with_mpi(const Call& call, ProfileRow& row, WaitHook& hook);
   NodeGroup* node() const;  // nullptr: not all ranks share memory
 
   const Parts& parts_;
@@ -61,7 +56,6 @@ class Observer {
   Trace* trace_ = nullptr;            // for plans without schedules; nullptr: none
   std::uint32_t trace_line_ = 0;      // for blocking calls
   std::shared_ptr<LoggedResults> results_;
-  std::shared_ptr<Duplicate> comparison_;  // for the MPI's own collectives; nullptr: none
 };
 
 }  // namespace gradred

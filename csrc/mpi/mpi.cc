@@ -75,8 +75,6 @@ Functions resolve_all(void* lib) {
   resolve(lib, "Iprobe", f.Iprobe);
   resolve(lib, "Get_count", f.Get_count);
   resolve(lib, "Allreduce", f.Allreduce);
-  resolve(lib, "Allgather", f.Allgather);
-  resolve(lib, "Bcast", f.Bcast);
   resolve(lib, "Ibcast", f.Ibcast);
   resolve(lib, "Iallgather", f.Iallgather);
   resolve(lib, "Iallreduce", f.Iallreduce);

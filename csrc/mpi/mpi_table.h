@@ -52,9 +52,6 @@ struct Functions {
   int (*Iprobe)(int peer, int tag, Handle comm, int* flag, void* status);
   int (*Get_count)(const void* status, Handle type, int* count);
   int (*Allreduce)(const void* send, void* recv, int count, Handle type, Handle op, Handle comm);
-  int (*Allgather)(const void* send, int send_count, Handle send_type, void* recv, int recv_count,
-                   Handle recv_type, Handle comm);
-  int (*Bcast)(void* data, int count, Handle type, int root, Handle comm);
   int (*Ibcast)(void* data, int count, Handle type, int root, Handle comm, Handle* request);
   int (*Iallgather)(const void* send, int send_count, Handle send_type, void* recv, int recv_count,
                     Handle recv_type, Handle comm, Handle* request);
@@ -87,7 +84,7 @@ struct Functions {
 struct Constants {
   std::size_t handle_bytes;  // of a handle in the arrays that this MPI reads
   Handle comm_world, comm_self, comm_null, request_null, errors_return;
-  Handle byte_type, int64_type, uint64_type, band_op, max_op;
+  Handle byte_type, int64_type, uint64_type, band_op;
   void* status_ignore;  // also MPI_STATUSES_IGNORE, which is equal in all families
   void* in_place;
   std::size_t status_source;  // offset of MPI_SOURCE in an MPI_Status

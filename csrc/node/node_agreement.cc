@@ -155,7 +155,6 @@ void NodeAgreement::throw_disagreement(const Signature& signature) const {
 }
 
 void NodeAgreement::announce_refusal(std::string_view text) {
-  has_disagreed_ = true;
   set_text(particulars(rank_).reason, text);
   announce({make_signature(Kind::kAborted, Op::kSum, DType::kUInt8, 0).what, 0}, nullptr, 0);
   catch_up_ = true;

@@ -84,10 +84,6 @@ class NodeAgreement : private Guard {
     return part_.usable_at_first().fits_slots(bytes, size_);
   }
 
-  // Whether the ranks have disagreed on an operation, or one has aborted an operation, at any time
-  // so far.
-  bool has_disagreed() const { return has_disagreed_; }
-
   // Called when this rank refuses its arguments: takes part in the agreement on the next operation,
   // so that the peers throw UsageError with this rank and `reason`. Does not wait for the peers,
   // unless this rank has aborted the previous operation as well.
@@ -241,8 +237,7 @@ class NodeAgreement : private Guard {
   std::uint64_t operation_;
   std::uint64_t steps_ = 0;  // steps of all earlier operations; the same on all ranks
   Went went_ = Went::kUnknown;
-  bool catch_up_ = false;  // after abort(): its announcements have not been awaited yet
-  bool has_disagreed_ = false;
+  bool catch_up_ = false;         // after abort(): its announcements have not been awaited yet
   std::uint64_t arrival_ns_ = 0;  // arrival at the next operation; 0: not recorded
   std::uint64_t looked_ns_ = 0;   // when look_after_peers() last checked
   // when this rank first saw that a peer has freed its group; 0: not seen
@@ -265,7 +260,6 @@ void NodeAgreement::guarded(Body&& body) {
   try {
     body();
   } catch (const Disagreement&) {
-    has_disagreed_ = true;
     finish();
     throw;
   } catch (...) {

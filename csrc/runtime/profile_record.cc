@@ -26,7 +26,6 @@ std::optional<ProfileRecord::Skew> skew_of(const std::vector<Counted>& rows) {
   for (const auto& [key, row] : rows) {
     skew.samples += row->counts.looks;
     total_s += in_seconds(row->counts.skew_ns);
-    skew.longest_s = std::max(skew.longest_s, in_seconds(row->counts.longest_skew_ns));
     for (const auto& [rank, one] : row->lateness) {
       late[rank].ns += one.ns;
       late[rank].last += one.last;
@@ -41,25 +40,6 @@ std::optional<ProfileRecord::Skew> skew_of(const std::vector<Counted>& rows) {
     if (skew.ranks.size() == 1 || one.ns > most) skew.slowest_rank = rank, most = one.ns;
   }
   return skew;
-}
-
-// The time spent waiting for late ranks would be the same with any MPI, so only the rest is
-// replaced.
-std::optional<ProfileRecord::ByMpi> beside_mpi(const std::vector<Counted>& rows, const Row& made) {
-  ProfileRecord::ByMpi mpi;
-  for (const auto& [key, row] : rows) {
-    const ProfileCounts& counts = row->counts;
-    mpi.sampling_s += in_seconds(counts.comparing_ns);
-    if (counts.compared == 0) continue;
-    const double own_s = in_seconds(counts.own_ns), mpi_s = in_seconds(counts.mpi_ns);
-    mpi.gradred_s = mpi.samples == 0 ? own_s : std::min(mpi.gradred_s, own_s);
-    mpi.mpi_s = mpi.samples == 0 ? mpi_s : std::min(mpi.mpi_s, mpi_s);
-    mpi.samples += counts.compared;
-  }
-  if (mpi.samples == 0) return std::nullopt;
-  const double change_s = static_cast<double>(made.calls) * (mpi.mpi_s - mpi.gradred_s);
-  mpi.total_s = std::max(0.0, made.time_s + change_s);
-  return mpi;
 }
 
 std::vector<Row::Way> ways_of(const std::vector<Counted>& rows) {
@@ -95,7 +75,6 @@ Row merged(const std::vector<Counted>& rows) {
   }
   made.ways = ways_of(rows);
   made.skew = skew_of(rows);
-  made.mpi = beside_mpi(rows, made);
   return made;
 }
 

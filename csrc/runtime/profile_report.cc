@@ -6,7 +6,6 @@
 #include <array>
 #include <cstdio>
 #include <ctime>
-#include <span>
 
 #include "base/errors.h"
 #include "base/files.h"
@@ -22,32 +21,13 @@ namespace {
 using Row = ProfileRecord::Row;
 
 constexpr std::size_t kMostRows = 30;  // rows of the table
-constexpr std::array kColumns = {"up to",   "calls", "data",    "time",
-                                 "exposed", "skew",  "slowest", "by MPI"};
-constexpr std::size_t kWidth = 100;  // columns of the legends
-
-struct Explained {
-  const char* column;
-  const char* text;
-};
-constexpr auto kLegend = std::to_array<Explained>({
-    {"time", "in calls, or from start to end"},
-    {"exposed", "the part in which the program waited"},
-    {"skew", "from the first rank's coming to the last's"},
-    {"slowest", "the rank that was latest, and how often it was last"},
-    {"by MPI", "the time had the MPI done it"},
-});
-constexpr auto kLegendOfWays = std::to_array<Explained>({
-    {"way", "of the data"},
-    {"line", "those before, the MPI, or nobody who goes on"},
-    {"peers", "they had not come, or not done their part"},
-    {"stream", "the program's work on the input"},
-    {"device", "the call's own work there"},
-    {"unseen", "what was there, and nobody looked, at most"},
-    {"steps", "gradred's own code"},
-});
-constexpr const char* kStoodLegend =
-    "after way: where the time of started calls went; -: other calls";
+constexpr std::array kColumns = {"up to", "calls", "data", "time", "exposed", "skew", "slowest"};
+constexpr const char* kLegend =
+    "time: in calls, or from start to end; exposed: the part in which the program waited; skew:\n"
+    "from the first rank's coming to the last's; slowest: the rank that was latest, and how often\n"
+    "it was last; -: not known\n";
+constexpr const char* kLegendOfWays =
+    "way: of the data; after it: where the time of started calls went (docs/profile.md)\n";
 
 using Lines = std::vector<std::vector<std::string>>;  // lines of a table; the first is its head
 
@@ -88,8 +68,7 @@ std::vector<std::string> cells_of(const Row& row) {
           seconds_text_of(row.time_s),
           seconds_text_of(row.exposed_s),
           row.skew ? seconds_text_of(row.skew->mean_s) : "-",
-          row.skew ? slowest(*row.skew) : "-",
-          row.mpi ? seconds_text_of(row.mpi->total_s) : "-"};
+          row.skew ? slowest(*row.skew) : "-"};
 }
 
 std::string ways_of(const Row& row) {
@@ -154,42 +133,6 @@ Lines with_figures(const Lines& lines, const std::vector<std::string>& nothing) 
   return left;
 }
 
-bool has_column(const Lines& lines, const std::string& name) {
-  return std::ranges::find(lines[0], name) != lines[0].end();
-}
-
-// Explains the columns that the table has; `more` is appended.
-std::string legend_of(const Lines& lines, std::span<const Explained> legend,
-                      const std::string& more) {
-  std::string words;
-  for (const auto& [column, meaning] : legend) {
-    if (has_column(lines, column)) words += std::string(column) + ": " + meaning + "; ";
-  }
-  words += more;
-  if (more.empty()) words.resize(words.size() - 2);
-  std::string text;
-  while (words.size() > kWidth) {
-    const std::size_t end = words.rfind(' ', kWidth);
-    text += words.substr(0, end) + "\n";
-    words.erase(0, end + 1);
-  }
-  return text + words + "\n";
-}
-
-// What "-" means in the first table; empty if the table has none.
-std::string dash_of(const Lines& lines, const std::vector<Row>& rows, std::size_t shown) {
-  const bool found = std::ranges::any_of(lines, [](const std::vector<std::string>& line) {
-    return std::ranges::find(line, "-") != line.end();
-  });
-  if (!found) return "";
-  const bool not_compared = has_column(lines, "by MPI") &&
-                            std::ranges::any_of(std::span(rows).first(shown), [](const Row& row) {
-                              return row.mode != "blocking";
-                            });
-  return std::string("-: too few calls") +
-         (not_compared ? ", or, by MPI, calls that are not blocking" : "");
-}
-
 // Aligns the first column to the left and the others to the right.
 std::string aligned(const Lines& lines) {
   std::vector<std::size_t> widths(lines.front().size());
@@ -233,19 +176,8 @@ Json json_of_skew(const std::optional<ProfileRecord::Skew>& skew) {
   return Json::object()
       .put("samples", skew->samples)
       .put("mean_s", skew->mean_s)
-      .put("longest_s", skew->longest_s)
       .put("slowest_rank", skew->slowest_rank)
       .put("ranks", ranks);
-}
-
-Json json_of_mpi(const std::optional<ProfileRecord::ByMpi>& mpi) {
-  if (!mpi) return Json();
-  return Json::object()
-      .put("samples", mpi->samples)
-      .put("gradred_s", mpi->gradred_s)
-      .put("mpi_s", mpi->mpi_s)
-      .put("total_s", mpi->total_s)
-      .put("sampling_s", mpi->sampling_s);
 }
 
 Json json_of(const DriverCallSums& one) {
@@ -275,8 +207,7 @@ Json json_of_row(const Row& row) {
       .put("exposed_s", row.exposed_s)
       .put("ways", ways)
       .put("stood", stood)
-      .put("skew", json_of_skew(row.skew))
-      .put("mpi", json_of_mpi(row.mpi));
+      .put("skew", json_of_skew(row.skew));
 }
 
 void write(const std::string& path, const ProfileRecord& record) {
@@ -323,11 +254,9 @@ std::string table_of(const ProfileRecord& record) {
   if (const std::size_t more = record.rows.size() - shown; more > 0) {
     text += formatted("and %zu rows of less: GRADRED_PROFILE=FILE writes them all\n", more);
   }
-  text += legend_of(lines, kLegend, dash_of(lines, record.rows, shown));
-  if (Lines ways = lines_of_ways(record, shown); ways.size() > 1) {
-    ways = with_figures(ways, {"-", seconds_text_of(0)});
-    const bool stood = ways[0].size() > 3;
-    text += "\n" + aligned(ways) + legend_of(ways, kLegendOfWays, stood ? kStoodLegend : "");
+  text += kLegend;
+  if (const Lines ways = lines_of_ways(record, shown); ways.size() > 1) {
+    text += "\n" + aligned(with_figures(ways, {"-", seconds_text_of(0)})) + kLegendOfWays;
   }
   return text + text_of(record.driver_calls) + text_of(record.sleeps) +
          formatted(
@@ -344,7 +273,7 @@ std::string json_of(const ProfileRecord& record) {
   Json driver_calls = Json::list();
   for (const DriverCallSums& one : record.driver_calls) driver_calls.add(json_of(one));
   const Json whole = Json::object()
-                         .put("schema", "gradred-profile/1")
+                         .put("schema", "gradred-profile/2")
                          .put("rank", record.rank)
                          .put("size", record.size)
                          .put("host", host_name())

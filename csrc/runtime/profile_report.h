@@ -16,7 +16,7 @@
 
 namespace gradred {
 
-// The profile of one rank; times in seconds. The JSON record (its `schema` is "gradred-profile/1")
+// The profile of one rank; times in seconds. The JSON record (its `schema` is "gradred-profile/2")
 // has these fields and also host, date, versions{gradred, mpi}. There set_up is {communicators,
 // seconds}.
 struct ProfileRecord {
@@ -27,15 +27,9 @@ struct ProfileRecord {
   };
   struct Skew {
     std::uint64_t samples = 0;
-    double mean_s = 0, longest_s = 0;
+    double mean_s = 0;
     int slowest_rank = 0;
     std::vector<Late> ranks;
-  };
-  // From calls that were repeated by the MPI for comparison: their number, the shortest time of
-  // each, what time_s would have been with the MPI, and the time that all comparisons took.
-  struct ByMpi {
-    std::uint64_t samples = 0;
-    double gradred_s = 0, mpi_s = 0, total_s = 0, sampling_s = 0;
   };
   struct Row {
     std::string kind, op, dtype;  // `op`: empty (null in JSON) if nothing is reduced
@@ -53,7 +47,6 @@ struct ProfileRecord {
     std::vector<Way> ways{};
     std::array<double, kStoodSums> stood_s{};  // of started calls, by StoodFor
     std::optional<Skew> skew{};
-    std::optional<ByMpi> mpi{};
   };
 
   int rank = 0, size = 0;  // in MPI_COMM_WORLD

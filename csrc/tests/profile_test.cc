@@ -97,24 +97,6 @@ void started_calls_end_on_any_thread() {
   expect(near(counts.time_ns(), 4000 * 50.0) && counts.exposed_ns == 80'000, "times");
 }
 
-void comparisons_take_less_than_a_hundredth_of_the_time() {
-  ProfileRow row(key(20), true, 2);
-  const std::uint64_t own = 1000, cost = 7000;
-  std::uint64_t compared = 0;
-  for (int i = 0; i < 100'000; ++i) {
-    call(row, own);
-    if (!row.compares()) continue;
-    expect(row.calls() >= 256, "a comparison at call " + std::to_string(row.calls()));
-    row.compared(own, 3000, cost);
-    row.plan_comparison(cost, own);
-    ++compared;
-  }
-  const ProfileCounts counts = row.counts();
-  expect(counts.compared == compared && compared > 25, std::to_string(compared) + " comparisons");
-  expect(counts.comparing_ns < 100'000 * own / 100, "cost of comparisons");
-  expect(counts.own_ns == own && counts.mpi_ns == 3000, "times of comparisons");
-}
-
 void what_a_freed_communicator_counted_is_kept() {
   const Call one{.kind = Kind::kAllreduce, .count = 2, .dtype = DType::kFloat32};
   const Call larger{.kind = Kind::kAllreduce, .count = 1000, .dtype = DType::kFloat32};
@@ -149,7 +131,6 @@ int main() {
   time_of_untimed_calls_is_that_of_the_sample_and_long_waits_are_exact();
   few_calls_have_the_time_of_the_early_ones();
   started_calls_end_on_any_thread();
-  comparisons_take_less_than_a_hundredth_of_the_time();
   what_a_freed_communicator_counted_is_kept();
   return gradred::testing::report("profile");
 }

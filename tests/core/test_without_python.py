@@ -192,5 +192,5 @@ def test_profile_is_printed_and_written_at_the_end(tmp_path: pathlib.Path) -> No
     assert done.stderr.count("gradred profile of rank 0 of 2, ") == 1
     for rank in (0, 1):
         record = json.loads((tmp_path / "made" / f"p.{rank}.json").read_text())
-        assert (record["schema"], record["rank"]) == ("gradred-profile/1", rank)
+        assert (record["schema"], record["rank"]) == ("gradred-profile/2", rank)
         assert [(row["kind"], row["calls"]) for row in record["rows"]] == [("allreduce", 2)]

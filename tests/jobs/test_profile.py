@@ -1,14 +1,12 @@
-"""`GRADRED_PROFILE` and `GRADRED_TRACE` of whole jobs: lateness, overlap, samples, operations."""
+"""`GRADRED_PROFILE` and `GRADRED_TRACE` of whole jobs: lateness, overlap, operations."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,17 +41,12 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(
-    folder: Path,
-    body: str,
-    ranks: int = 2,
-    status: int = 0,
-    words: Sequence[str] = (),
-    **knobs: str,
+    folder: Path, body: str, ranks: int = 2, status: int = 0, **knobs: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a job of `body`, which must end with `status`."""
     program = folder / "program.py"
     program.write_text(HEAD + textwrap.dedent(body))
-    command = [sys.executable, "-m", "gradred", "run", "-np", str(ranks), *words]
+    command = [sys.executable, "-m", "gradred", "run", "-np", str(ranks)]
     command += [sys.executable, str(program)]
     environment = os.environ | {config.variable(name): value for name, value in knobs.items()}
     done = subprocess.run(command, capture_output=True, text=True, timeout=50, env=environment)
@@ -146,7 +139,7 @@ def test_sleeping_rank_is_the_slowest_and_its_sleep_the_skew(tmp_path: Path) -> 
             skew = row["skew"]
             assert skew["samples"] == 5
             assert skew["slowest_rank"] == 1
-            assert 0.025 < skew["mean_s"] <= skew["longest_s"]
+            assert skew["mean_s"] > 0.025
             assert [each["last"] for each in skew["ranks"]] == [0, 5]
             # The other rank has waited that long, and nothing of these calls is hidden.
             assert row["exposed_s"] == row["time_s"]
@@ -197,7 +190,7 @@ def test_time_hidden_behind_computing_is_not_exposed(tmp_path: Path) -> None:
             assert [row["calls"] for row in rows] == [calls, calls]
             assert rows[0]["time_s"] > 0.15  # rank 1 is 50 ms late in four of them
             assert rows[0]["exposed_s"] < rows[0]["time_s"] / 2
-            assert all(row["skew"]["longest_s"] > 0.04 for row in rows)
+            assert all(row["skew"]["mean_s"] > 0.02 for row in rows)
             assert all(row["skew"]["slowest_rank"] == 1 for row in rows)
 
 
@@ -296,10 +289,10 @@ def test_waiting_in_waitall_is_exposed(tmp_path: Path) -> None:
     assert row["skew"]["slowest_rank"] == 1
 
 
-COMPARED = """
+REPEATED = """
 for kind, count in (("allreduce", 2), ("allreduce", 20_000), ("bcast", 4), ("allgather", 4)):
     x, y = np.full(count, world.rank + 1, "int32"), np.empty(count * world.size, "int32")
-    for turn in range(3200 if count < 10 else 300):
+    for turn in range(400 if count < 10 else 40):
         if kind == "allreduce":
             y = np.zeros(count, "int32")
             comm.Allreduce(x, y)
@@ -321,31 +314,16 @@ for name, op in (("bfloat16", "sum"), ("float32", "avg")):
 
 @pytest.mark.each_mpi
 @pytest.mark.parametrize("knobs", [{}, {"shm": "0"}, {"plan": "ring"}], ids=str)
-def test_samples_of_the_mpi_appear_and_results_stay_right(
+def test_results_stay_right_and_all_calls_are_counted(
     tmp_path: Path, knobs: dict[str, str]
 ) -> None:
-    records = profile(tmp_path, COMPARED, **knobs)
-    for record in records:
-        names = [("allreduce", "int32", 8), ("allreduce", "int32", 1 << 17)]
-        for kind, dtype, max_bytes in [*names, ("bcast", "int32", 16), ("allgather", "int32", 16)]:
-            mpi = only(record, kind=kind, dtype=dtype, max_bytes=max_bytes)["mpi"]
-            assert mpi["samples"] >= 1
-            assert mpi["gradred_s"] > 0
-            assert mpi["mpi_s"] > 0
-            assert mpi["total_s"] >= 0
-            assert mpi["sampling_s"] > 0
-    assert [row["mpi"] and row["mpi"]["samples"] for row in records[0]["rows"]] == [
-        row["mpi"] and row["mpi"]["samples"] for row in sorted_like(records[1], records[0])
-    ]
+    for record in profile(tmp_path, REPEATED, **knobs):
+        assert only(record, kind="allreduce", dtype="int32", max_bytes=8)["calls"] == 400
+        assert only(record, kind="allreduce", dtype="int32", max_bytes=1 << 17)["calls"] == 40
+        assert only(record, kind="bcast")["calls"] == only(record, kind="allgather")["calls"] == 400
 
 
-def sorted_like(record: dict[str, Any], other: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows of `record` in the order of those of `other`."""
-    keys = ("kind", "op", "dtype", "mode", "max_bytes")
-    return [only(record, **{key: row[key] for key in keys}) for row in other["rows"]]
-
-
-def test_two_threads_sample_the_mpi_on_their_own_communicators(tmp_path: Path) -> None:
+def test_threads_count_on_their_own_communicators(tmp_path: Path) -> None:
     body = """
         import threading
         comms = [comm, *(gradred.Comm(world.Dup()) for _ in range(2))]
@@ -368,28 +346,7 @@ def test_two_threads_sample_the_mpi_on_their_own_communicators(tmp_path: Path) -
     for record in profile(tmp_path, body):
         row = only(record, dtype="int64")
         assert row["calls"] == 9600
-        assert row["mpi"]["samples"] >= 3
         assert record["set_up"]["communicators"] == 3
-
-
-def test_calls_that_are_refused_end_the_samples_and_nothing_else(tmp_path: Path) -> None:
-    body = """
-        x = np.zeros(8000, "int32")
-        refused = 0
-        for turn in range(600):
-            try:
-                if turn % 50 == 7 and world.rank == turn % 2:
-                    comm.Allreduce(x, np.zeros(5, "int32"))
-                else:
-                    comm.Allreduce(MPI.IN_PLACE, x)
-            except gradred.UsageError:
-                refused += 1
-        assert refused == 12, refused
-        """
-    for record in profile(tmp_path, body):
-        row = only(record)
-        assert 588 <= row["calls"] <= 600
-        assert row["mpi"] is None
 
 
 @pytest.mark.each_mpi
@@ -397,7 +354,6 @@ def test_table_is_printed_once_by_rank_0_with_the_share_last(tmp_path: Path) -> 
     done = run(tmp_path, SLEEPS, profile="1")
     assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
     lines = [line.removeprefix("[0] ") for line in done.stderr.splitlines()]
-    lines = [line for line in lines if "other programs took" not in line]
     assert lines[0].startswith("gradred profile of rank 0 of 2, ")
     assert "went into gradred, not hidden" in lines[-1]
     assert max(map(len, lines)) <= 100
@@ -409,23 +365,6 @@ def test_table_is_printed_once_by_rank_0_with_the_share_last(tmp_path: Path) -> 
     assert not any(line.startswith("[1]") for line in done.stderr.splitlines())
 
 
-@pytest.mark.parametrize("given", ["environment", "option"])
-def test_other_programs_on_the_cores_are_told_after_the_table(tmp_path: Path, given: str) -> None:
-    loop = [sys.executable, "-c", "while True: pass"]
-    loops = [subprocess.Popen(loop) for _ in range(os.cpu_count() or 1)]
-    try:
-        if given == "environment":
-            done = run(tmp_path, SLEEPS, profile="1")
-        else:
-            done = run(tmp_path, SLEEPS, words=["-x", "GRADRED_PROFILE=1"])
-    finally:
-        for one in loops:
-            one.kill()
-            one.wait()
-    told = r"gradred run: other programs took [\d.]+ of the \d+ cores? beside 2 ranks: the times of"
-    assert re.match(told, done.stderr.splitlines()[-1]), done.stderr
-
-
 def test_rank_0_decides_for_all(tmp_path: Path) -> None:
     body = """
         for wanted in (0, 1):
@@ -434,7 +373,7 @@ def test_rank_0_decides_for_all(tmp_path: Path) -> None:
             for _ in range(300):
                 other.Allreduce(MPI.IN_PLACE, np.zeros((2 - wanted) << 13, "float32"))
         (row,) = json.loads(_core.profile_json())["rows"]
-        assert (row["max_bytes"], row["calls"], row["mpi"]["samples"]) == (1 << 16, 300, 1), row
+        assert (row["max_bytes"], row["calls"]) == (1 << 16, 300), row
         assert row["skew"]["samples"] == 300, row
         """
     done = run(tmp_path, body)
@@ -475,7 +414,7 @@ def test_survivor_of_a_lost_peer_still_writes_its_profile(tmp_path: Path) -> Non
 def test_single_rank_is_profiled_too(tmp_path: Path) -> None:
     (record,) = profile(tmp_path, "comm.Allreduce(np.ones(5), np.zeros(5))", ranks=1)
     row = only(record)
-    assert (row["calls"], row["bytes"], row["skew"], row["mpi"]) == (1, 40, None, None)
+    assert (row["calls"], row["bytes"], row["skew"]) == (1, 40, None)
 
 
 # ---- the trace --------------------------------------------------------------------------------

@@ -234,44 +234,6 @@ def test_cores_respect_affinity_and_quota(monkeypatch):
         assert cpu.cores() == cores
 
 
-STAT = """cpu  900 900 900 900 900 900 900 900 0 0
-cpu0 {} 0 0 900 900 0 0 900 0 0
-cpu1 0 0 {} 900 900 0 0 900 0 0
-cpu2 {} 900 900 900 900 900 900 900 0 0
-intr 7 0
-"""
-
-
-@pytest.mark.parametrize(
-    ("worked", "own", "ranks", "said"),
-    [
-        ((200, 100, 900), 2.0, 2, "other programs took 0.5 of the 2 cores beside 2 ranks"),
-        ((200, 100, 900), 2.0, 1, None),  # the other core had capacity
-        ((200, 100, 900), 2.9, 2, None),  # almost nothing
-        ((200, 100, 900), 3.5, 2, None),
-        ((200, 200, 0), 0.0, 1, "other programs took 2.0 of the 2 cores beside 1 rank"),
-    ],
-)
-def test_other_programs_are_told_where_ranks_needed_their_cores(
-    monkeypatch, worked, own, ranks, said
-):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
-    monkeypatch.setattr(os, "sysconf", lambda name: 100)
-    now = {"time": 50.0, "times": (1.0, 1.0, 1.0, 1.0, 9.0), "stat": STAT.format(0, 0, 0)}
-    monkeypatch.setattr("time.monotonic", lambda: now["time"])
-    monkeypatch.setattr(os, "times", lambda: now["times"])
-    monkeypatch.setattr(cpu, "_lines", lambda path: now["stat"].splitlines())
-    others = cpu.OtherPrograms()
-    now |= {"time": 52.0, "times": (1.0, 1.0, 1.0, 1.0 + own, 9.0), "stat": STAT.format(*worked)}
-    assert others.beside(ranks) == said
-
-
-def test_other_programs_are_not_told_where_the_kernel_does_not_say(monkeypatch):
-    monkeypatch.setattr(cpu, "_lines", lambda path: [])
-    others = cpu.OtherPrograms()
-    assert others.beside(1000) is None
-
-
 @pytest.mark.parametrize(
     "variable", ["OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"]
 )

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-from collections.abc import Mapping
 
 from gradred import config, horovod, launch
-from gradred._util import cpu
 from gradred.cli import elastic, horovod_flags, job_order
 from gradred.cli.option_types import duration, positive
 from gradred.errors import UsageError, explain
@@ -183,19 +180,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         print(*job.commands(placed, ranks), sep="\n")
         return 0
-    others = cpu.OtherPrograms() if _profiles(variables) and not placed else None
-    status = foreground.run(job.order(placed, ranks, source), job.look())
-    if others is not None and (told := others.beside(ranks)):
-        print(f"gradred run: {told}: the times of the profile mean little", file=sys.stderr)
-    return status
-
-
-def _profiles(variables: Mapping[str, str]) -> bool:
-    """Return whether the ranks are to make a profile."""
-    name = config.variable("profile")
-    if name in variables:
-        config.set("profile", variables[name])
-    return config.get("profile") is not None
+    return foreground.run(job.order(placed, ranks, source), job.look())
 
 
 def _variables(texts: list[str]) -> dict[str, str]:
