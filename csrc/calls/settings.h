@@ -28,7 +28,6 @@ struct Settings {
   std::size_t ipc_bytes = std::size_t{32} << 20;  // of a device workspace; 0: none; may differ
   bool ipc_programs = true;                // devices may open the program's allocations; may differ
   std::string trace;                       // file for a Chrome trace; empty: none; may differ
-  std::string fault;                       // as parse_fault() reads it; empty: none
   bool profile = false;                    // rank 0's value holds for a communicator
   std::string profile_file;                // empty: only a table; may differ
   std::string result_hash;                 // file for hashes of results; empty: none; may differ

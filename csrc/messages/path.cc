@@ -16,18 +16,10 @@ std::size_t work_count(const Call& call, int size) {
 
 }  // namespace
 
-SchedulePath::SchedulePath(mpi::Handle comm, int rank, int size, TagSpace tags,
-                           const Decorations& decorations)
-    : transport_(comm, rank, size, tags), outermost_(decorate(decorations)) {}
-
-Transport& SchedulePath::decorate(const Decorations& decorations) {
-  Transport* outermost = &transport_;
-  if (decorations.fault) {
-    outermost = &faulty_.emplace(*outermost, *decorations.fault, Victim::kProcess);
-  }
-  if (decorations.trace != nullptr) outermost = &tracing_.emplace(*outermost, *decorations.trace);
-  return *outermost;
-}
+SchedulePath::SchedulePath(mpi::Handle comm, int rank, int size, TagSpace tags, Trace* trace)
+    : transport_(comm, rank, size, tags),
+      outermost_(trace != nullptr ? static_cast<Transport&>(tracing_.emplace(transport_, *trace))
+                                  : transport_) {}
 
 std::unique_ptr<BoundPlan> SchedulePath::take(const Call& call, const Plan& plan) {
   const BoundPlanKey key = {

@@ -12,21 +12,15 @@
 #include "messages/kept_memory.h"
 #include "messages/scheduled.h"
 #include "plan/plan.h"
-#include "transport/faulty.h"
 #include "transport/mpi_transport.h"
 #include "transport/tracing.h"
 
 namespace gradred {
 
-// What stands between the executor and the MPI: a trace, and injected faults.
-struct Decorations {
-  Trace* trace = nullptr;  // the caller keeps it alive as long as the path
-  std::optional<FaultSpec> fault;
-};
-
 class SchedulePath {
  public:
-  SchedulePath(mpi::Handle comm, int rank, int size, TagSpace tags, const Decorations& decorations);
+  // `trace`: nullptr, or what records messages; the caller keeps it alive as long as the path.
+  SchedulePath(mpi::Handle comm, int rank, int size, TagSpace tags, Trace* trace);
 
   MpiTransport& transport() { return transport_; }
   // A bound plan for this call, new or cached. The caller gives it back after use.
@@ -36,12 +30,10 @@ class SchedulePath {
   void give_back(std::unique_ptr<BoundPlan> bound_plan);
 
  private:
-  Transport& decorate(const Decorations& decorations);
   bool keep_memory();
   std::shared_ptr<const Schedule> schedule_for(const Call& call, const Plan& plan) const;
 
   MpiTransport transport_;
-  std::optional<FaultyTransport> faulty_;
   std::optional<TracingTransport> tracing_;
   Transport& outermost_;
   std::mutex mutex_;

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <utility>
 
 #include "base/errors.h"
 #include "mpi/mpi_families.h"
@@ -137,6 +138,11 @@ void load(void* library) {
   const Family family = find_family(library, symbol);
   const FamilyTables tables = tables_of(family, library, symbol);
   table = new Loaded{{family, resolve_all(library), tables.constants}, tables};
+}
+
+Isend replace_isend(Isend isend) {
+  get();  // throws before load()
+  return std::exchange(table->mpi.call.Isend, isend);
 }
 
 std::optional<DType> Mpi::dtype(Handle type) const {

@@ -54,5 +54,8 @@ bool initialized();
 int thread_level();  // that the MPI provides
 // Fills the table from `library` (a dlopen handle) or from a library on which it depends.
 void load(void* library);
+// For tests: replaces the function that sends messages, and returns the one before.
+using Isend = decltype(Functions::Isend);
+Isend replace_isend(Isend isend);
 
 }  // namespace gradred::mpi

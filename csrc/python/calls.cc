@@ -404,6 +404,15 @@ void bind_calls(py::module_& m) {
       "ignore_signal", [](int number) { std::signal(number, SIG_IGN); }, py::arg("number"),
       "What Python's own module does in the main thread only.");
   m.def(
+      "replace_isend",
+      [](std::uintptr_t function) {
+        const auto before = mpi::replace_isend(reinterpret_cast<mpi::Isend>(function));
+        return reinterpret_cast<std::uintptr_t>(before);
+      },
+      py::arg("function"),
+      "For tests: messages are sent by this C function from now on. Returns the address of the one "
+      "before.");
+  m.def(
       "poisoned", [] { return process_poisoned.load(std::memory_order_relaxed); },
       "Whether a communicator of this process has failed: MPI_Finalize would wait for peers.");
   m.def(

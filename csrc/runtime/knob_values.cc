@@ -172,23 +172,6 @@ std::string parse_ipc_arrays(std::string_view given) {
   return word;
 }
 
-std::string parse_fault_knob(std::string_view given) {
-  const std::string text = stripped(given);
-  constexpr std::array<std::string_view, 5> kKinds = {"drop", "delay", "corrupt", "die", "fail"};
-  const std::string form =
-      "rank:operation:round:kind[:argument] with kind drop, delay, corrupt, die or fail";
-  std::size_t at = 0;
-  for (int place = 0; place < 3; ++place) {
-    const std::size_t end = std::min(text.find_first_not_of(kDigits, at), text.size());
-    if (end == at || end == text.size() || text[end] != ':') refuse(form);
-    at = end + 1;
-  }
-  const std::size_t end = std::min(text.find(':', at), text.size());
-  const std::string_view kind = std::string_view(text).substr(at, end - at);
-  if (std::ranges::find(kKinds, kind) == kKinds.end() || end + 1 == text.size()) refuse(form);
-  return text;
-}
-
 KnobValue parse_profile(std::string_view text) {
   if (const std::optional<bool> flag = flag_in(text)) {
     return *flag ? KnobValue(std::string(kProfileTable)) : KnobValue();

@@ -33,7 +33,6 @@ std::string parse_plan(std::string_view text);
 std::string parse_device_plan(std::string_view text);
 std::uint64_t parse_ipc_bytes(std::string_view text);
 std::string parse_ipc_arrays(std::string_view text);
-std::string parse_fault_knob(std::string_view text);
 KnobValue parse_profile(std::string_view text);
 KnobValue parse_deterministic(std::string_view text);
 

@@ -55,12 +55,6 @@ std::vector<Part> parts(const std::vector<Offer>& all, Part Offer::* which) {
 
 }  // namespace
 
-Decorations decorations(const Settings& settings, int rank, int size) {
-  Decorations wanted{.trace = process_trace(settings, rank, size), .fault = {}};
-  if (!settings.fault.empty()) wanted.fault = parse_fault(settings.fault);
-  return wanted;
-}
-
 void SetUp::run() {
   found.names = calls_.names();
   TagRangeAgreement ranges(calls_, found.names.world_ranks());
@@ -97,7 +91,7 @@ void SetUp::make_path(std::unique_ptr<TagRange> range) {
   }
   path = std::make_unique<SchedulePath>(tag_range->duplicate->comm, calls_.rank(), calls_.size(),
                                         TagSpace::make(tag_range->id, largest_tag()),
-                                        decorations(settings_, calls_.rank(), calls_.size()));
+                                        process_trace(settings_, calls_.rank(), calls_.size()));
 }
 
 SettingsOffer SetUp::offered_settings() const {

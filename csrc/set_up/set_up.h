@@ -18,9 +18,6 @@
 
 namespace gradred {
 
-// What stands between the executor and the MPI, as the settings of a communicator's rank ask.
-Decorations decorations(const Settings& settings, int rank, int size);
-
 // What the ranks have agreed on, which is rank 0's value unless a comment says otherwise, and what
 // they have found.
 struct Established {

@@ -188,7 +188,7 @@ class Runner {
       std::optional<StagingTransport> staging;
       if (run_.staged) transport = &staging.emplace(*transport);
       std::optional<FaultyTransport> faulty;
-      if (run_.fault) transport = &faulty.emplace(*transport, *run_.fault, Victim::kChannel);
+      if (run_.fault) transport = &faulty.emplace(*transport, *run_.fault);
       if (run_.trace.empty()) return complete(*transport);
 
       Trace trace(rank);

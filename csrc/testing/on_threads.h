@@ -8,8 +8,8 @@
 
 #include "memory/memory.h"
 #include "schedule/schedule.h"
+#include "testing/faulty.h"
 #include "testing/threads.h"
-#include "transport/faulty.h"
 
 namespace gradred {
 

@@ -21,21 +21,6 @@ PROFILE_TABLE = "1"
 
 
 @dataclasses.dataclass(frozen=True)
-class Fault:
-    """A fault to inject, located by rank, operation number and round, all counted from 0."""
-
-    rank: int
-    operation: int
-    round: int
-    kind: str
-    argument: str = ""
-
-    def __str__(self) -> str:
-        text = f"{self.rank}:{self.operation}:{self.round}:{self.kind}"
-        return f"{text}:{self.argument}" if self.argument else text
-
-
-@dataclasses.dataclass(frozen=True)
 class Value:
     """A setting's value and its source."""
 
@@ -60,8 +45,7 @@ def variable(name: str) -> str:
 def show(name: str, value: Any) -> str:
     """Return a setting's value in the form that the environment variable takes."""
     # The core would read a whole number as seconds, so it gets the number as text.
-    as_text = isinstance(value, Fault) or type(value) is int
-    return _core.show_knob(name, str(value) if as_text else value)
+    return _core.show_knob(name, str(value) if type(value) is int else value)
 
 
 def load() -> types.SimpleNamespace:
@@ -116,11 +100,6 @@ def reset(name: str | None = None) -> None:
 def snapshot() -> Mapping[str, Value]:
     """Return each setting's value with its source, in the order of the table."""
     values = {name: Value(*found) for name, found in _core.knob_values().items()}
-    fault = values["fault"]
-    if fault.value is not None:
-        rank, operation, round_, kind, *argument = fault.value.split(":", 4)
-        typed = Fault(int(rank), int(operation), int(round_), kind, *argument)
-        values["fault"] = dataclasses.replace(fault, value=typed)
     return types.MappingProxyType(values)
 
 

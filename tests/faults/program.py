@@ -6,6 +6,7 @@ how many seconds the next call on the communicator failed.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ import stepped
 from mpi4py import MPI
 
 import gradred
+from gradred import _core
 from gradred._util import clock
 
 FAULT, CALL = sys.argv[1:3]
@@ -48,6 +50,28 @@ def let_time_pass() -> None:
     stepped.end_grace()
 
 
+# MPI_Isend as gradred calls it, with handles as integers of 64 bits.
+SEND = ctypes.CFUNCTYPE(
+    *(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_int, ctypes.c_int),
+    *(ctypes.c_size_t, ctypes.c_void_p),
+)
+kept: list[object] = []  # functions that the extension calls
+
+
+def fail_next_message() -> None:
+    """Let the MPI report an error for the next message of this rank."""
+
+    def send(*given: int) -> int:
+        _core.replace_isend(real)
+        return MPI.ERR_OTHER
+
+    function = SEND(send)
+    kept.append(function)
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    assert address is not None
+    real = _core.replace_isend(address)
+
+
 def meet_fault() -> None:
     """Do to rank 1 what FAULT says, while the others are in the call."""
     time.sleep(0.3)
@@ -63,8 +87,8 @@ def meet_fault() -> None:
         sys.exit(7)
     elif FAULT == "returns":
         sys.exit(0)
-    elif FAULT == "error below":  # GRADRED_FAULT injects it in a separate call
-        return
+    elif FAULT == "error below":
+        fail_next_message()
     elif FAULT == "finalizes":
         MPI.Finalize()
         sys.exit(0)

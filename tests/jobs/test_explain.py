@@ -264,12 +264,19 @@ def test_text_has_every_answer_once(collective: str, capfd: pytest.CaptureFixtur
     assert "rank 1  " in picture
 
 
+def _ranks_begin_with(statement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each rank of the small job begin with a statement."""
+    asked = "'gradred.bench.probe' in sys.orig_argv and 'run' not in sys.orig_argv"
+    text = f"import os, sys, time\nif {asked}: {statement}\n"
+    (tmp_path / "sitecustomize.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
+
+
 @needs_no_job
 def test_reason_of_a_job_that_fails_is_told(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("GRADRED_PLAN", "ring")
-    monkeypatch.setenv("GRADRED_FAULT", "1:0:0:die")
+    _ranks_begin_with("os.kill(os.getpid(), 9)", tmp_path, monkeypatch)
     assert cli.main(["explain", "--bytes", "4k", "-np", "2"]) == 0
     assert "measured: not here: the job ended with status 137" in capfd.readouterr().out
 
@@ -405,12 +412,12 @@ def test_plan_that_these_ranks_cannot_have_is_a_usage_error(
 
 
 @needs_no_job
-def test_interrupt_ends_the_small_job_with_status_130() -> None:
+def test_interrupt_ends_the_small_job_with_status_130(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = ["explain", "--bytes", "4k", "-np", "2"]
-    environment = {**os.environ, "GRADRED_PLAN": "ring", "GRADRED_FAULT": "1:0:0:delay:30000"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gradred", *words], env=environment, stdout=subprocess.DEVNULL
-    )
+    _ranks_begin_with("time.sleep(30)", tmp_path, monkeypatch)
+    process = subprocess.Popen([sys.executable, "-m", "gradred", *words], stdout=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 20
         while len(_probes(process.pid)) < 2 and time.monotonic() < deadline:

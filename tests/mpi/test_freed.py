@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 import gradred
 from gradred import config
+from gradred.schedules import Schedule, recv, send, work
 
 WORLD = MPI.COMM_WORLD
 RANK = WORLD.rank
@@ -27,20 +28,27 @@ def of_ranks(ranks: list[int]) -> MPI.Intracomm:
     return made
 
 
+def chain(rank: int, size: int) -> Schedule:
+    """A broadcast in which each rank sends to the next one."""
+    rounds = [[recv(rank - 1, work(0))]] if rank > 0 else []
+    rounds += [[send(rank + 1, work(0))]] if rank + 1 < size else []
+    return Schedule(rounds, rank=rank, size=size, chunks=1, collective="bcast", name="chain")
+
+
 @pytest.fixture
 def unread_notice() -> Iterator[None]:
     """Rank 0 ends a call early.
 
-    Rank 2 waits for rank 1 and asks rank 0, which never reads this notice.
+    Rank 2 waits for rank 1, which is late, and asks rank 0, which never reads this notice.
     """
     config.set("shm", False)
-    config.set("fault", config.Fault(1, 0, 3, "delay", "200"))
     if RANK < 3:
         comm = gradred.Comm(of_ranks([0, 1, 2]))
-        gradred.allreduce(np.ones(8), comm=comm, plan="ring")
-        config.reset("fault")
+        gradred.allreduce(np.ones(8), comm=comm, plan="ring")  # sets up
+        if RANK == 1:
+            time.sleep(0.2)
+        gradred.bcast(np.ones(8), comm=comm, plan=chain)
         comm.Free()
-    config.reset("fault")
     WORLD.Barrier()
     yield
     config.reset("shm")

@@ -53,8 +53,6 @@ def test_duration_of_another_form_is_refused(text):
         *(("profile", "0", None), ("profile", "off", None), ("profile", "", None)),
         *(("profile", "none", None), ("profile", "p.{rank}.json", "p.{rank}.json")),
         ("profile", " p.json ", "p.json"),
-        ("fault", "1:20:3:die", config.Fault(1, 20, 3, "die")),
-        ("fault", "0:1:2:delay:50ms", config.Fault(0, 1, 2, "delay", "50ms")),
     ],
 )
 def test_environment_gives_a_typed_value(monkeypatch, name, text, value):
@@ -81,8 +79,6 @@ def test_shown_value_can_be_read_again(name):
         ("slices", "0"),
         ("slices", "-3"),
         ("plan", "a plan"),
-        ("fault", "1:2:die"),
-        ("fault", "1:2:3:explode"),
     ],
 )
 def test_malformed_value_names_variable_and_form(monkeypatch, name, text):
@@ -145,10 +141,8 @@ def test_set_takes_values_and_texts():
     config.set("shm", False)
     config.set("timeout", None)
     config.set("trace", pathlib.Path("out.json"))
-    config.set("fault", config.Fault(1, 2, 3, "delay", "1s"))
     found = config.load()
     assert (found.shm, found.timeout, found.trace) == (False, None, "out.json")
-    assert found.fault == config.Fault(1, 2, 3, "delay", "1s")
 
 
 def test_set_refuses_a_value_of_another_form_and_keeps_the_old():

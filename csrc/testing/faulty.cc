@@ -1,8 +1,8 @@
-#include "transport/faulty.h"
+#include "testing/faulty.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
-#include <csignal>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,63 +21,39 @@ constexpr std::array<std::pair<std::string_view, FaultKind>, 6> kFaultKinds = {{
     {"stop", FaultKind::kStop},
     {"fail", FaultKind::kFail},
 }};
-constexpr std::uint32_t kLongestDelay = 3'600'000;  // ms: an hour
 
-// For messages: the result is short and printable whatever the input.
-std::string quoted(std::string_view text) {
-  std::string result = "'";
-  for (const char c : text.substr(0, 60)) result += c >= ' ' && c <= '~' ? c : '?';
-  return result + (text.size() > 60 ? "...'" : "'");
+[[noreturn]] void refuse(std::string_view text) {
+  throw UsageError("the fault '" + std::string(text) +
+                   "' should read rank:operation:round:kind[:milliseconds]");
 }
 
-[[noreturn]] void refuse(std::string_view text, const std::string& why) {
-  throw UsageError("the fault " + quoted(text) + " " + why +
-                   "; it should read rank:operation:round:kind[:milliseconds] with numbers or * "
-                   "in the first three places, for example 2:0:1:drop or *:*:0:delay:20");
-}
-
-template <class Number>
-bool parse_number(std::string_view text, Number& number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size();
+// Returns the text before the next colon, and removes both.
+std::string_view next_field(std::string_view& text) {
+  const std::size_t end = std::min(text.find(':'), text.size());
+  const std::string_view field = text.substr(0, end);
+  text.remove_prefix(std::min(end + 1, text.size()));
+  return field;
 }
 
 template <class Number>
-std::optional<Number> parse_place(std::string_view text, std::string_view field, const char* name) {
-  if (field == "*") return std::nullopt;
-  Number number = 0;
-  if (!parse_number(field, number) || field.front() == '-') {
-    refuse(text, std::string("has ") + quoted(field) + " where the " + name +
-                     " should be a number from 0 on, or *");
-  }
-  return number;
+Number number(std::string_view text, std::string_view field) {
+  Number found = 0;
+  const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), found);
+  if (error != std::errc() || end != field.data() + field.size()) refuse(text);
+  return found;
 }
 
-FaultKind parse_kind(std::string_view text, std::string_view field) {
-  for (const auto& [name, kind] : kFaultKinds) {
-    if (field == name) return kind;
-  }
-  refuse(text, "is of the kind " + quoted(field) +
-                   ", but there are only drop, delay, corrupt, die, stop and fail");
-}
-
-std::vector<std::string_view> split(std::string_view text) {
-  std::vector<std::string_view> fields;
-  for (std::size_t colon = text.find(':'); colon != std::string_view::npos;
-       colon = text.find(':')) {
-    fields.push_back(text.substr(0, colon));
-    text.remove_prefix(colon + 1);
-  }
-  fields.push_back(text);
-  return fields;
+template <class Number>
+std::optional<Number> place(std::string_view text, std::string_view& rest) {
+  const std::string_view field = next_field(rest);
+  return field == "*" ? std::nullopt : std::optional(number<Number>(text, field));
 }
 
 class FaultyChannel : public Channel {
  public:
-  FaultyChannel(std::unique_ptr<Channel> inner, Memory memory, const FaultSpec& spec, Victim victim,
+  FaultyChannel(std::unique_ptr<Channel> inner, Memory memory, const FaultSpec& spec,
                 std::atomic<std::uint64_t>& operations)
       : spec_(spec),
-        victim_(victim),
         operations_(operations),
         memory_(memory),
         stream_(memory),
@@ -159,12 +135,8 @@ class FaultyChannel : public Channel {
   void strike() {
     if (!std::exchange(untouched_, false)) return;
     if (hit(FaultKind::kFail)) throw TransportError("a message failed, as was asked for");
-    if (!hit(FaultKind::kDie) && !hit(FaultKind::kStop)) return;
-    if (victim_ == Victim::kProcess) {
-      std::raise(spec_.kind == FaultKind::kDie ? SIGKILL : SIGSTOP);
-    } else {
-      state_ = spec_.kind == FaultKind::kDie ? State::kDead : State::kStopped;
-    }
+    if (hit(FaultKind::kDie)) state_ = State::kDead;
+    if (hit(FaultKind::kStop)) state_ = State::kStopped;
   }
 
   // Sends the delayed messages that are due. Returns true only if none were delayed before this
@@ -190,7 +162,6 @@ class FaultyChannel : public Channel {
   }
 
   const FaultSpec spec_;
-  const Victim victim_;
   std::atomic<std::uint64_t>& operations_;
   std::uint64_t operation_ = 0;
   std::uint64_t round_ = 0;
@@ -207,31 +178,23 @@ class FaultyChannel : public Channel {
 }  // namespace
 
 FaultSpec parse_fault(std::string_view text) {
-  const std::vector<std::string_view> fields = split(text);
-  if (fields.size() < 4 || fields.size() > 5) {
-    refuse(text, "has " + std::to_string(fields.size()) + " fields instead of 4 or 5");
-  }
+  std::string_view rest = text;
   FaultSpec spec;
-  spec.rank = parse_place<int>(text, fields[0], "rank");
-  spec.operation = parse_place<std::uint64_t>(text, fields[1], "operation");
-  spec.round = parse_place<std::uint64_t>(text, fields[2], "round");
-  spec.kind = parse_kind(text, fields[3]);
-  const bool has_time = fields.size() == 5;
-  if (has_time != (spec.kind == FaultKind::kDelay)) {
-    refuse(text, has_time ? "has milliseconds, which only delay takes"
-                          : "delays, but does not say by how many milliseconds");
-  }
-  if (has_time &&
-      (!parse_number(fields[4], spec.milliseconds) || spec.milliseconds > kLongestDelay)) {
-    refuse(text, "delays by " + quoted(fields[4]) + ", which is not a number from 0 to 3600000");
-  }
+  spec.rank = place<int>(text, rest);
+  spec.operation = place<std::uint64_t>(text, rest);
+  spec.round = place<std::uint64_t>(text, rest);
+  const auto* const kind =
+      std::ranges::find(kFaultKinds, next_field(rest), &decltype(kFaultKinds)::value_type::first);
+  if (kind == kFaultKinds.end()) refuse(text);
+  spec.kind = kind->second;
+  if (spec.kind == FaultKind::kDelay) spec.milliseconds = number<std::uint32_t>(text, rest);
   return spec;
 }
 
 std::unique_ptr<Channel> FaultyTransport::open(Memory memory) {
   std::unique_ptr<Channel> channel = inner_.open(memory);
   if (spec_.rank.value_or(rank()) != rank()) return channel;
-  return std::make_unique<FaultyChannel>(std::move(channel), memory, spec_, victim_, operations_);
+  return std::make_unique<FaultyChannel>(std::move(channel), memory, spec_, operations_);
 }
 
 }  // namespace gradred

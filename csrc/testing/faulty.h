@@ -15,8 +15,8 @@ enum class FaultKind : std::uint8_t {
   kDrop,     // the round's messages are never sent
   kDelay,    // the round's messages are sent `milliseconds` late
   kCorrupt,  // one byte of each message of the round is inverted
-  kDie,      // the rank is killed when the round begins
-  kStop,     // the rank stops forever when the round begins, but stays alive
+  kDie,      // test() throws PeerLost from when the round begins
+  kStop,     // test() returns false forever from when the round begins
   kFail,     // the transport reports an error when the round begins
 };
 
@@ -31,18 +31,13 @@ struct FaultSpec {
 };
 
 // Parses "rank:operation:round:kind[:milliseconds]". Each of the first three is a number or "*".
-// Examples: "2:0:1:drop", "*:*:0:delay:20". Throws UsageError that says what is wrong.
+// Examples: "2:0:1:drop", "*:*:0:delay:20". Throws UsageError.
 FaultSpec parse_fault(std::string_view text);
-
-// What kDie and kStop affect: the process (SIGKILL, SIGSTOP), or, where ranks are threads, the
-// channel. The channel's test() then throws PeerLost, or returns false forever.
-enum class Victim : std::uint8_t { kProcess, kChannel };
 
 // The caller keeps `inner` alive as long as the channels.
 class FaultyTransport : public Transport {
  public:
-  FaultyTransport(Transport& inner, const FaultSpec& spec, Victim victim)
-      : inner_(inner), spec_(spec), victim_(victim) {}
+  FaultyTransport(Transport& inner, const FaultSpec& spec) : inner_(inner), spec_(spec) {}
 
   int rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
@@ -51,7 +46,6 @@ class FaultyTransport : public Transport {
  private:
   Transport& inner_;
   const FaultSpec spec_;
-  const Victim victim_;
   std::atomic<std::uint64_t> operations_ = 0;
 };
 
