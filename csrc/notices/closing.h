@@ -3,9 +3,8 @@
 // A notice may come too late for its operation, and then no rank receives it (operation_log.h). MPI
 // gives the identifier of a freed communicator to a later one, and with it the messages that are
 // still unread. The later communicator, perhaps the program's own, would find a notice that was
-// never meant for it, from a sender that it may not even have. So at the end each rank sends the
-// others the number of notices that it has sent them. It frees its handle when it has received as
-// many notices as the others have sent.
+// never meant for it, from a sender that it may not even have. So at the end the ranks add up how
+// many notices each of them was sent, and each frees its handle when it has received as many.
 #pragma once
 
 #include <array>
@@ -25,10 +24,19 @@ inline constexpr std::size_t kLargestNotice = 1024;
 // Counts the notices of this rank on one communicator. Several threads may count.
 class NoticeCount {
  public:
-  void count_sent(int peer);
-  void count_received();
-  std::map<int, std::uint64_t> sent() const;
-  std::uint64_t received() const;
+  void count_sent(int peer) {
+    const std::lock_guard lock(mutex_);
+    ++sent_[peer];
+  }
+  void count_received() {
+    const std::lock_guard lock(mutex_);
+    ++received_;
+  }
+  std::vector<std::uint64_t> sent(int size) const;  // by peer
+  std::uint64_t received() const {
+    const std::lock_guard lock(mutex_);
+    return received_;
+  }
 
  private:
   mutable std::mutex mutex_;
@@ -40,8 +48,8 @@ class NoticeCount {
 // not move until advance() has returned true, because the MPI reads and writes its members.
 class Closing {
  public:
-  // `tag`: a tag that no notice uses.
-  Closing(mpi::Handle comm, std::shared_ptr<const NoticeCount> notices, int tag);
+  Closing(mpi::Handle comm, std::shared_ptr<NoticeCount> notices)
+      : comm_(comm), notices_(std::move(notices)) {}
   Closing(const Closing&) = delete;
   Closing& operator=(const Closing&) = delete;
 
@@ -52,21 +60,17 @@ class Closing {
  private:
   bool try_to_advance();
   void start();
-  bool sent();
   bool receive();
-  bool find_message();
 
   mpi::Handle comm_;
-  std::shared_ptr<const NoticeCount> notices_;
-  int tag_;
+  std::shared_ptr<NoticeCount> notices_;
   bool started_ = false, failed_ = false;
-  std::vector<std::uint64_t> told_;  // by peer: how many notices this rank has sent it
-  std::vector<mpi::Handle> sends_;
-  std::size_t peers_that_tell_ = 0;  // peers whose number has not arrived
-  std::uint64_t expected_ = 0, received_ = 0;
-  bool arriving_ = false;
+  std::vector<std::uint64_t> sent_;  // by peer, for the sum over all ranks
+  std::uint64_t expected_ = 0;       // that sum
+  mpi::Handle sum_ = 0;
+  bool arriving_ = false;  // a notice that is being received
   mpi::Handle arrival_ = 0;
-  std::array<std::byte, kLargestNotice> message_{};
+  std::array<std::byte, kLargestNotice> notice_{};
 };
 
 }  // namespace gradred

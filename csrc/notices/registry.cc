@@ -28,10 +28,8 @@ Registry& Registry::get() {
 
 Duplicate::~Duplicate() {
   Registry& registry = Registry::get();
-  const int largest = largest_tag();
-  const int tag = TagSpace::make(TagSpace::most_ids(largest), largest).tag(0);  // no id uses it
   const std::lock_guard lock(registry.mutex_);
-  registry.to_close_.emplace_back(comm, notices, tag);
+  registry.to_close_.emplace_back(comm, notices);
 }
 
 TagRange::~TagRange() {
