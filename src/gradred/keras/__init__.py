@@ -31,47 +31,16 @@ if _keras.backend.backend() != "tensorflow":
     _remedy = "Set KERAS_BACKEND=tensorflow, or use gradred.torch or gradred.allreduce"
     raise _UsageError(_explain("import gradred.keras", _found, _remedy))
 
-from gradred.horovod.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
+from gradred.horovod import names
+from gradred.horovod.basics import Average
+from gradred.horovod.names import *  # noqa: F403
 from gradred.keras import callbacks, elastic
 from gradred.tensorflow import (
-    Adasum,
-    Average,
     Compression,
-    HorovodInternalError,
-    Max,
-    Min,
-    Product,
-    Sum,
     allgather_object,
     broadcast_object,
     broadcast_variables,
-    ccl_built,
-    cross_rank,
-    cross_size,
     cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
 )
 from gradred.tensorflow.optimizer import (
     DistributedOptimizer,
@@ -80,18 +49,9 @@ from gradred.tensorflow.optimizer import (
 )
 
 __all__ = [
-    "Adasum",
-    "Average",
     "Compression",
     "DistributedOptimizer",
-    "HorovodInternalError",
-    "Max",
-    "Min",
     "PartialDistributedOptimizer",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
@@ -99,34 +59,12 @@ __all__ = [
     "broadcast_object",
     "broadcast_variables",
     "callbacks",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
     "cuda_built",
-    "ddl_built",
     "elastic",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "load_model",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
     "reducescatter",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
 ]
+__all__ += names.__all__
 
 HOROVOD_MODULES = ("callbacks", "elastic")
 """The modules of this package that Horovod has under the same names."""

@@ -28,13 +28,10 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(text, name="tensorflow") from None
 
 from gradred.errors import explain as _explain
-from gradred.horovod.errors import HorovodInternalError
-from gradred.horovod.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
+from gradred.horovod import names
+from gradred.horovod.basics import Average
+from gradred.horovod.names import *  # noqa: F403
+from gradred.horovod.process_sets import ProcessSet, global_process_set
 from gradred.tensorflow import (
     compression,
     elastic,
@@ -70,37 +67,7 @@ from gradred.tensorflow.functions import (
     broadcast_object_fn,
     broadcast_variables,
 )
-from gradred.tensorflow.mpi_ops import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    gpu_available,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
+from gradred.tensorflow.mpi_ops import cuda_built, gpu_available
 from gradred.tensorflow.sync_batch_norm import SyncBatchNormalization
 from gradred.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
 from gradred.tensorflow.util import (
@@ -111,21 +78,12 @@ from gradred.tensorflow.util import (
 )
 
 __all__ = [
-    "Adasum",
-    "Average",
     "Compression",
     "DistributedGradientTape",
     "DistributedOptimizer",
-    "HorovodInternalError",
-    "Max",
-    "Min",
     "PartialDistributedGradientTape",
-    "ProcessSet",
-    "Product",
-    "Sum",
     "SyncBatchNormalization",
     "_executing_eagerly",
-    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
@@ -137,51 +95,29 @@ __all__ = [
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
-    "ccl_built",
     "check_num_rank_power_of_2",
     "compression",
-    "cross_rank",
-    "cross_size",
     "cuda_built",
-    "ddl_built",
     "elastic",
     "functions",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "gpu_available",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
     "local_rank_op",
-    "local_size",
     "local_size_op",
-    "mpi_built",
-    "mpi_enabled",
     "mpi_ops",
-    "mpi_threads_supported",
-    "nccl_built",
     "process_set_included_op",
-    "rank",
     "rank_op",
     "reducescatter",
     "refs_to_vars",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
     "size_op",
-    "start_timeline",
-    "stop_timeline",
     "sync_batch_norm",
     "util",
     "vars_to_refs",
 ]
+__all__ += names.__all__
 
 HOROVOD_MODULES = ("mpi_ops", "functions", "compression", "elastic", "sync_batch_norm", "util")
 """The modules of this package that Horovod has under the same names."""
@@ -222,22 +158,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
 ) -> Any:
     """Make an optimizer of Keras reduce its gradients; see `gradred.keras.DistributedOptimizer`.
 
-    Args:
-        optimizer: see there.
-        name: see there.
-        use_locking: no effect.
-        device_dense: see there.
-        device_sparse: see there.
-        compression: see there.
-        sparse_as_dense: see there.
-        backward_passes_per_step: see there.
-        op: see there.
-        gradient_predivide_factor: see there.
-        average_aggregated_gradients: see there.
-        num_groups: see there.
-        groups: see there.
-        process_set: see there.
-        scale_local_gradients: see there.
+    `use_locking` has no effect. The other arguments are the same.
     """
     del use_locking
     return _optimizer.DistributedOptimizer(

@@ -6,39 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from gradred.horovod.basics import (
-    Adasum,
-    Average,
-    HorovodBasics,
-    Max,
-    Min,
-    Product,
-    Sum,
-    ccl_built,
-    cross_rank,
-    cross_size,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
-from gradred.horovod.errors import HorovodInternalError
+from gradred.horovod import names
+from gradred.horovod.basics import HorovodBasics
+from gradred.horovod.names import *  # noqa: F403
 from gradred.horovod.operations import reduction
-from gradred.horovod.process_sets import ProcessSet, global_process_set
 from gradred.tensorflow.collectives import (
     allgather,
     alltoall,
@@ -56,53 +27,24 @@ from gradred.tensorflow.collectives import (
 from gradred.tensorflow.util import check_num_rank_power_of_2
 
 __all__ = [
-    "Adasum",
-    "Average",
-    "HorovodInternalError",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
     "allgather",
     "alltoall",
     "barrier",
     "broadcast",
     "broadcast_",
-    "ccl_built",
     "check_num_rank_power_of_2",
-    "cross_rank",
-    "cross_size",
     "cuda_built",
-    "ddl_built",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "gpu_available",
     "grouped_allgather",
     "handle_average_backwards_compatibility",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
     "local_rank_op",
-    "local_size",
     "local_size_op",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "process_set_included_op",
-    "rank",
     "rank_op",
-    "rocm_built",
-    "shutdown",
-    "size",
     "size_op",
-    "start_timeline",
-    "stop_timeline",
 ]
+__all__ += names.__all__
 
 _basics = HorovodBasics()
 

@@ -213,22 +213,7 @@ def PartialDistributedOptimizer(  # noqa: N802 (Horovod's name)
 ) -> Any:
     """Like `DistributedOptimizer`, but the gradients of `local_layers` stay local.
 
-    Args:
-        optimizer: see there.
-        name: see there.
-        device_dense: see there.
-        device_sparse: see there.
-        compression: see there.
-        sparse_as_dense: see there.
-        gradient_predivide_factor: see there.
-        op: see there.
-        backward_passes_per_step: see there.
-        average_aggregated_gradients: see there.
-        num_groups: see there.
-        groups: see there.
-        process_set: see there.
-        local_layers: a layer, or several. They have to be built.
-        scale_local_gradients: see there.
+    The other arguments are the same. `local_layers` is a layer, or several. They have to be built.
     """
     made = DistributedOptimizer(
         optimizer,

@@ -106,19 +106,7 @@ def PartialDistributedGradientTape(  # noqa: N802 (Horovod's name)
 ) -> Any:
     """Like `DistributedGradientTape`, but the gradients of `local_layers` stay local.
 
-    Args:
-        gradtape: see there.
-        device_dense: see there.
-        device_sparse: see there.
-        compression: see there.
-        sparse_as_dense: see there.
-        op: see there.
-        gradient_predivide_factor: see there.
-        num_groups: see there.
-        groups: see there.
-        process_set: see there.
-        local_layers: a layer of Keras, or several.
-        scale_local_gradients: see there.
+    The other arguments are the same. `local_layers` is a layer of Keras, or several.
     """
     settings = (op, gradient_predivide_factor, num_groups, groups, process_set)
     made = DistributedGradientTape(

@@ -13,38 +13,10 @@ from typing import Any, TypeAlias, cast
 
 import torch
 
-from gradred.horovod.basics import (
-    Adasum,
-    Average,
-    HorovodBasics,
-    Max,
-    Min,
-    Product,
-    Sum,
-    ccl_built,
-    cross_rank,
-    cross_size,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
+from gradred.horovod import names
+from gradred.horovod.basics import Average, HorovodBasics, Sum, rank
 from gradred.horovod.collectives import group_of
-from gradred.horovod.errors import HorovodInternalError
+from gradred.horovod.names import *  # noqa: F403
 from gradred.horovod.operations import barrier, join, poll, reduction, synchronize
 from gradred.horovod.process_sets import ProcessSet, global_process_set
 from gradred.horovod.state import state
@@ -54,14 +26,6 @@ from gradred.torch.front_end import COLLECTIVES, FRONT_END
 from gradred.torch_tensors import require_tensor
 
 __all__ = [
-    "Adasum",
-    "Average",
-    "HorovodInternalError",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
     "allgather",
     "allgather_async",
     "allreduce",
@@ -75,14 +39,7 @@ __all__ = [
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
     "cuda_built",
-    "ddl_built",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "gpu_available",
     "grouped_allgather",
     "grouped_allgather_async",
@@ -93,29 +50,15 @@ __all__ = [
     "grouped_reducescatter",
     "grouped_reducescatter_async",
     "handle_average_backwards_compatibility",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "num_rank_is_power_2",
     "poll",
-    "rank",
     "reducescatter",
     "reducescatter_async",
-    "rocm_built",
-    "shutdown",
-    "size",
     "sparse_allreduce_async",
-    "start_timeline",
-    "stop_timeline",
     "synchronize",
 ]
+__all__ += names.__all__
 
 Tensor: TypeAlias = torch.Tensor
 _world = global_process_set
