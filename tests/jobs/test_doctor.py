@@ -21,9 +21,10 @@ from bounds import within
 from gradred import __version__, cli, config, doctor, launch
 from gradred._util import clock, cpu
 from gradred.doctor import across, host, job
-from gradred.doctor.fabric import fabric
+from gradred.doctor.fabric import TALKATIVE, fabric
 from gradred.doctor.findings import Finding, NotKnown, fail, in_background, ok, warn
 from gradred.launch import mpi as launch_mpi
+from gradred.launch import processes
 from gradred.launch.hosts import Host
 
 pytestmark = pytest.mark.one_mpi
@@ -211,13 +212,20 @@ def test_ssh_asks_no_questions_and_gives_the_host_as_a_host(
 # ---- the job ----------------------------------------------------------------------------------
 
 
+PLACED = (Host("localhost", 2),)
+
+
 def report(rank: int, **changes: Any) -> dict[str, Any]:
     return {
         "rank": rank,
         "size": 2,
+        "host": "here",
         "cores": sorted(os.sched_getaffinity(0)),
         "threads": {"OMP_NUM_THREADS": "1"},
-        "right": True,
+        "message_right": True,
+        "message_bytes": 65536,
+        "message_us": 30.0,
+        "allreduce_right": True,
         "allreduce_us": 0.5,
         "flag_ns": 100.0,
         "shares_memory": True,
@@ -226,8 +234,12 @@ def report(rank: int, **changes: Any) -> dict[str, Any]:
     }
 
 
+def ended(status: int | None, reports: list[dict[str, Any]], output: str = "") -> job.Job:
+    return job.Job(PLACED, 1.0, status, [], reports, output)
+
+
 def of(status: int | None = 0, output: str = "", **changes: Any) -> job.Job:
-    return job.Job(1.0, status, [report(rank, **changes) for rank in range(2)], output)
+    return ended(status, [report(rank, **changes) for rank in range(2)], output)
 
 
 @pytest.mark.parametrize(
@@ -235,11 +247,11 @@ def of(status: int | None = 0, output: str = "", **changes: Any) -> job.Job:
     [
         (of(), "ok", "by shared memory"),
         (of(shares_memory=False, node_reason="GRADRED_SHM is off"), "warn", "GRADRED_SHM is off"),
-        (of(right=False), "fail", "wrong result"),
+        (of(allreduce_right=False), "fail", "wrong result"),
         (of(size=1), "fail", "each saw 1 rank"),
-        (job.Job(4.2, None, [], "one\nlast words\n"), "fail", "last words"),
-        (job.Job(0.5, 3, [], ""), "fail", "status 3"),
-        (job.Job(0.5, 0, [report(0)], ""), "fail", "status 0"),
+        (ended(None, [], "one\nlast words\n"), "fail", "last words"),
+        (ended(3, []), "fail", "status 3"),
+        (ended(0, [report(0)]), "fail", "status 0"),
     ],
 )
 def test_run_of_two_ranks(found: job.Job, status: str, part: str) -> None:
@@ -261,7 +273,7 @@ def test_binding(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: usable)
     reports = [report(rank, cores=sorted(cores)) for rank, cores in enumerate(ranks)]
-    assert job.binding(job.Job(1.0, 0, reports, "")).status == status
+    assert job.binding(ended(0, reports)).status == status
 
 
 @pytest.mark.parametrize(("threads", "status"), [("1", "ok"), ("8", "warn")])
@@ -282,7 +294,7 @@ def test_slow_flag_is_a_warning_and_without_shared_memory_not_known() -> None:
 @pytest.mark.parametrize("look", [job.binding, job.threads, job.one_way_latency])
 def test_what_the_job_should_tell_is_not_known_without_it(look: Any) -> None:
     with pytest.raises(NotKnown, match="line job"):
-        look(job.Job(1.0, 1, [], ""))
+        look(ended(1, []))
 
 
 OUTPUTS = {
@@ -329,8 +341,8 @@ def test_job_of_this_host_reports_what_every_check_reads(
         monkeypatch.setenv("SLURM_JOBID", "7")
         monkeypatch.setenv("SLURM_NODELIST", f"{os.uname().nodename},other-host")
         monkeypatch.setenv("SLURM_TASKS_PER_NODE", "1(x2)")
-    mpi = launch.find_mpi()
-    found = job.Runner().run(mpi, clock.now() + 40)
+    talkative = TALKATIVE[launch.find_mpi().family]
+    found = job.Runner().run(job.HERE, clock.now() + 40, talkative)
     assert found.is_whole, found
     assert set(found.reports[0]) == set(report(0)), "nothing that nobody reads"
     assert job.run_of_two_ranks(found).status in ("ok", "warn")
@@ -340,22 +352,28 @@ def test_job_of_this_host_reports_what_every_check_reads(
     assert "between hosts" in fabric(found.output).found
 
 
-def is_running(pid: str) -> bool:
-    try:
-        return pathlib.Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+def has_rank(members: list[processes.Process]) -> bool:
+    """Whether one of the processes runs as a rank of a doctor."""
+    for member in members:
+        try:
+            words = pathlib.Path("/proc", str(member.pid), "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue  # it has just ended
+        if b"gradred.doctor.rank" in words and b"run" not in words:
+            return True
+    return False
 
 
 @needs_no_job
-def test_job_that_takes_too_long_is_ended_and_leaves_nothing(tmp_path: pathlib.Path) -> None:
-    launcher = tmp_path / "mpiexec"
-    launcher.write_text(f"#!/bin/sh\nsleep 300 &\necho $! >{tmp_path}/pid\nwait\n")
-    launcher.chmod(0o755)
-    mpi = launch.Mpi("MPICH", "5.0", pathlib.Path("/p/libmpi.so.12"), launcher)
-    found = job.Runner().run(mpi, clock.now() + 0.7)
+def test_job_that_takes_too_long_is_ended_and_leaves_nothing() -> None:
+    runner = job.Runner()
+    found = runner.run(job.HERE, clock.now() + 0.3)
+    assert runner._process is not None
+    members = processes.tree(runner._process.pid)
+    runner.close()
     assert found.status is None
-    assert not is_running((tmp_path / "pid").read_text().strip())
+    assert members
+    assert not any(member.alive() for member in members)
     assert job.run_of_two_ranks(found).status == "fail"
 
 
@@ -365,8 +383,9 @@ def test_job_that_takes_too_long_is_ended_and_leaves_nothing(tmp_path: pathlib.P
 @pytest.fixture
 def no_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "find_mpi", lambda: MPI)
-    monkeypatch.setattr(job.Runner, "run", lambda *_: of())
-    monkeypatch.setattr(across.Runner, "run", lambda *_: over())
+    monkeypatch.setattr(
+        job.Runner, "run", lambda _, found, *__: of() if found is job.HERE else over()
+    )
 
 
 def line(name: str, look: Callable[[Any], Finding]) -> doctor.Check:
@@ -396,7 +415,7 @@ def test_nothing_that_takes_long_on_a_busy_machine_is_a_failure(program: Any) ->
     found = [
         host.gpu(seconds=0.2, load=1e3),
         host.ssh("node7", seconds=0.2, load=1e3),
-        job.run_of_two_ranks(job.Job(4.2, None, [], ""), 1e3),
+        job.run_of_two_ranks(ended(None, []), 1e3),
         across.started(over(status=None), 1e3),
     ]
     assert {finding.status for finding in found} == {"warn"}
@@ -471,18 +490,16 @@ def greeting(host: str, **versions: str) -> dict[str, Any]:
     return {"host": host, "versions": {"gradred": "1", "Python": "3.11", "MPI": "M 5", **versions}}
 
 
-def over(status: int | None = 0, where: str = "aabb", **changes: Any) -> across.Across:
+def over(status: int | None = 0, where: str = "aabb", **changes: Any) -> job.Job:
     """A job requested for a:2,b:2, and the reports of its ranks."""
-    one = {"size": 4, "message_right": True, "message_bytes": 65536, "message_us": 30.0}
-    one |= {"allreduce_right": True, "allreduce_us": 9.0} | changes
-    reports = [{"rank": rank, "host": name} | one for rank, name in enumerate(where)]
+    given = {"size": 4, "allreduce_us": 9.0} | changes
+    reports = [report(rank, host=name, **given) for rank, name in enumerate(where)]
     placed = (Host("a", 2), Host("b", 2))
-    greetings = [greeting(name) for name in where]
-    return across.Across(placed, 1.0, status, greetings, reports, "last words")
+    return job.Job(placed, 1.0, status, [greeting(name) for name in where], reports, "last words")
 
 
-def idle(job: across.Across) -> Finding:
-    return across.started(job, 0.0)
+def idle(found: job.Job) -> Finding:
+    return across.started(found, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -502,7 +519,7 @@ def idle(job: across.Across) -> Finding:
         (across.allreduce, over(allreduce_right=False), "fail", "gave ranks 0-3 a wrong result"),
     ],
 )
-def test_job_across_hosts(look: Any, found: across.Across, status: str, part: str) -> None:
+def test_job_across_hosts(look: Any, found: job.Job, status: str, part: str) -> None:
     finding = look(found)
     assert (finding.status, part in finding.found) == (status, True), finding
     assert bool(finding.fix) == (status != "ok")
@@ -510,13 +527,13 @@ def test_job_across_hosts(look: Any, found: across.Across, status: str, part: st
 
 def test_hosts_with_other_versions_are_named_though_their_ranks_never_met() -> None:
     greetings = [greeting("a"), greeting("a"), greeting("b", Python="3.12", MPI="O 4")]
-    job = dataclasses.replace(over(1), greetings=greetings, reports=[])
-    finding = across.versions(job)
+    alone = dataclasses.replace(over(1), greetings=greetings, reports=[])
+    finding = across.versions(alone)
     assert finding.status == "fail"
     assert finding.found == "Python 3.11 on a and 3.12 on b; MPI M 5 on a and O 4 on b"
     for look in (across.places, across.messages, across.allreduce):
         with pytest.raises(NotKnown, match="line across"):
-            look(job)
+            look(alone)
 
 
 @pytest.mark.parametrize(
@@ -629,40 +646,21 @@ def test_whole_report_is_one_screen_within_its_time() -> None:
 
 @needs_no_job
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signal_ends_the_job_with_the_doctor(
-    sent: int, status: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    launcher = tmp_path / "mpiexec"
-    lines = [
-        "#!/bin/sh",
-        "[ $1 = --version ] && exit",
-        f"echo $$ >{tmp_path}/pid",
-        "exec sleep 300",
-    ]
-    launcher.write_text("\n".join(lines))
-    launcher.chmod(0o755)
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    mpi = launch.Mpi("MPICH", "5.0", pathlib.Path("/p/libmpi.so.12"), launcher)
-    program = (
-        "import pathlib, sys; from gradred import cli, launch; "
-        f"mpi = launch.Mpi({mpi.family!r}, {mpi.version!r}, "
-        f"pathlib.Path({str(mpi.library)!r}), pathlib.Path({str(launcher)!r})); "
-        "launch.find_mpi = lambda: mpi; sys.exit(cli.main(['doctor']))"
-    )
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL)
+def test_signal_ends_the_job_with_the_doctor(sent: int, status: int) -> None:
+    command = [sys.executable, "-m", "gradred", "doctor"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 20
-    while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
+    while not has_rank(processes.tree(process.pid)) and time.monotonic() < deadline:
         time.sleep(0.02)
-    time.sleep(0.2)
+    members = processes.tree(process.pid)
+    assert has_rank(members)
     process.send_signal(sent)
     assert process.wait(timeout=20) == status
-    pid = (tmp_path / "pid").read_text().strip()
-    deadline = time.monotonic() + within(2)
-    # the process that inherits it has to reap it
-    while is_running(pid) and time.monotonic() < deadline:
+    deadline = time.monotonic() + within(4)
+    # the process that inherits them has to reap them
+    while any(member.alive() for member in members) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not is_running(pid)
-    assert list(tmp_path.glob("gradred-doctor-*")) == []
+    assert not any(member.alive() for member in members)
 
 
 def test_thread_hands_on_what_a_check_raises() -> None:

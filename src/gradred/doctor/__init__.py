@@ -17,8 +17,9 @@ from concurrent.futures import TimeoutError as NotDone
 from gradred import launch
 from gradred._util import clock, cpu
 from gradred.doctor import across, host, job
-from gradred.doctor.fabric import fabric
+from gradred.doctor.fabric import TALKATIVE, fabric
 from gradred.doctor.findings import Finding, NotKnown, fail, in_background, late, ok, warn
+from gradred.doctor.job import Job, Runner
 from gradred.errors import UsageError
 from gradred.launch import hosts
 
@@ -36,8 +37,8 @@ class Scene:
     """The facts that several checks use; a check that needs one waits for it."""
 
     mpi: Future[launch.Mpi]
-    job: Future[job.Job]
-    across: Future[across.Across] | None
+    job: Future[Job]
+    across: Future[Job] | None
     """The job over the hosts given, if any were given."""
     load: float
     """The load of this host, measured before anything was started."""
@@ -98,7 +99,7 @@ def examine(
         timeout: a check without a result by then is a failure, or a warning on a busy host.
     """
     begin, load = clock.now(), cpu.load()
-    runner, far = job.Runner(), across.Runner()
+    runner, far = Runner(), Runner()
     mpi = in_background(launch.find_mpi)
     until = begin + _JOB * timeout
     started = in_background(_start, runner, mpi, until)
@@ -115,8 +116,6 @@ def examine(
     finally:
         runner.close()
         far.close()
-        with contextlib.suppress(Exception):  # the checks have reported its errors
-            started.result(timeout=0.3)  # then its folder has been removed
 
 
 def worst(results: Sequence[Result]) -> str:
@@ -125,17 +124,17 @@ def worst(results: Sequence[Result]) -> str:
     return next(status for status in ("fail", "warn", "ok") if status in found)
 
 
-def _start(runner: job.Runner, mpi: Future[launch.Mpi], until: float) -> job.Job:
-    return runner.run(mpi.result(), until)
+def _start(runner: Runner, mpi: Future[launch.Mpi], until: float) -> Job:
+    return runner.run(job.HERE, until, TALKATIVE[mpi.result().family])
 
 
 def _start_across(
-    runner: across.Runner,
+    runner: Runner,
     mpi: Future[launch.Mpi],
-    first: Future[job.Job],
+    first: Future[Job],
     found: hosts.Hosts,
     until: float,
-) -> across.Across:
+) -> Job:
     """Start the job after that of this host, whose times it would affect, but not much later."""
     mpi.result()
     with contextlib.suppress(NotDone):
@@ -203,7 +202,7 @@ def _mpi(scene: Scene) -> launch.Mpi:
     return scene.mpi.result()
 
 
-def _job(scene: Scene) -> job.Job:
+def _job(scene: Scene) -> Job:
     try:
         scene.mpi.result()
     except UsageError:
@@ -211,7 +210,7 @@ def _job(scene: Scene) -> job.Job:
     return scene.job.result()
 
 
-def _across(scene: Scene) -> across.Across:
+def _across(scene: Scene) -> Job:
     assert scene.across is not None
     try:
         scene.mpi.result()

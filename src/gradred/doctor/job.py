@@ -1,104 +1,134 @@
-"""The job of two ranks that `gradred doctor` starts, and checks of its reports."""
+"""The jobs that `gradred doctor` starts, and checks of that of two ranks on this host."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import math
 import os
-import pathlib
 import subprocess
 import sys
 import tempfile
-from typing import Any
+from collections.abc import Mapping
+from typing import IO, Any
 
-from gradred import launch
 from gradred._util import clock, cpu
-from gradred.doctor.fabric import TALKATIVE
 from gradred.doctor.findings import Finding, NotKnown, fail, late, ok, warn
-from gradred.launch import processes, variables
+from gradred.launch import hosts, processes
+from gradred.launch.hosts import Host
 
+MARK = "gradred-doctor:"
+"""The begin of a line that a rank prints; one of `PARTS` and its report in JSON follow."""
+PARTS = ("here", "met")
 RANKS = 2
-# The alarm ends a rank that hangs even if the doctor is killed before it can.
-_RANK = (
-    "import signal, sys; signal.alarm(int(sys.argv[2])); "
-    "from gradred.doctor import rank; rank.main(sys.argv[1])"
-)
-_ALARM_AFTER = 10.0  # seconds after the job's time limit
+HERE = hosts.Hosts("this host", (Host("localhost", RANKS),))
 _BIND_VARIABLES = "I_MPI_PIN, PRTE_MCA_hwloc_default_binding_policy, HYDRA_BINDING"
 _SLOW_FLAG_NS = 1000.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """The result of the job."""
+    """The result of a job."""
 
+    placed: tuple[Host, ...]
+    """The hosts in order, with the number of ranks of each."""
     seconds: float
     status: int | None
-    """The exit status of the launcher; None if the job was ended at the time limit."""
+    """The exit status of `gradred run`; None if the job was ended at the time limit."""
+    greetings: list[dict[str, Any]]
+    """The ranks' reports on their hosts, made before MPI was initialised."""
     reports: list[dict[str, Any]]
-    """The reports of the ranks that finished, in the order of the ranks."""
+    """The ranks' reports at the end, in the order of the ranks."""
     output: str
+    """What the job printed besides these reports."""
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks requested."""
+        return sum(host.slots or 0 for host in self.placed)
+
+    @property
+    def asked(self) -> str:
+        """A description of the job."""
+        return f"{self.ranks} ranks on {', '.join(map(str, self.placed))}"
 
     @property
     def is_whole(self) -> bool:
         """Whether all ranks have met and finished."""
         sizes = [report["size"] for report in self.reports]
-        return self.status == 0 and sizes == [RANKS] * RANKS
+        return self.status == 0 and sizes == [self.ranks] * self.ranks
+
+    @property
+    def last_line(self) -> str:
+        """The last line of the output, as a part of a message; empty if there is none."""
+        lines = [line.strip() for line in self.output.splitlines() if line.strip(" =-*")]
+        return f"; last line: {lines[-1][:200]}" if lines else ""
 
 
 class Runner:
-    """Starts the job, and ends it reliably."""
+    """Starts a job, and ends it reliably."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = False
 
-    def run(self, mpi: launch.Mpi, until: float) -> Job:
-        """Run the job; ends it when `clock.now()` is `until`."""
+    def run(
+        self, found: hosts.Hosts, until: float, variables: Mapping[str, str] | None = None
+    ) -> Job:
+        """Run the job until it ends or `clock.now()` is `until`; `close` ends it.
+
+        Args:
+            found: the hosts.
+            until: the time limit.
+            variables: what the ranks' environment has in addition.
+        """
         begin = clock.now()
-        with tempfile.TemporaryDirectory(prefix="gradred-doctor-") as folder:
-            output = pathlib.Path(folder, "output")
-            self._process = self._start(mpi, folder, output, until - begin + _ALARM_AFTER)
-            try:
-                status = self._wait(0.0 if self._closed else until - begin)
-                text = output.read_text(errors="replace")  # before mpiexec reports that it ends
-            finally:
+        is_open = all(host.slots is None for host in found.hosts)
+        placed = tuple(hosts.place(found, max(2, found.slots) if is_open else None))
+        seconds = 0.0 if self._closed else max(0.0, until - begin)
+        run = [sys.executable, "-m", "gradred", "run", "-H", ",".join(map(str, placed))]
+        # This limit ends the ranks on all hosts even if the doctor is killed before it can.
+        run += ["--no-prefix", "--grace", "1", "--timeout", str(math.ceil(seconds) + 5)]
+        rank = [sys.executable, "-m", "gradred.doctor.rank"]
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            self._process = subprocess.Popen(
+                [*run, *rank],
+                env={**os.environ, **(variables or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,  # this process handles Ctrl-C
+            )
+            status: int | None = None
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = self._process.wait(seconds)
+            if self._closed:  # while it started
                 self.close()
-            reports = [json.loads(path.read_text()) for path in pathlib.Path(folder).glob("*.json")]
-        reports.sort(key=lambda report: report["rank"])
-        return Job(clock.now() - begin, status, reports, text)
+            printed, errors = (_content(file) for file in (out, err))
+        told = {part: _told(printed, part) for part in PARTS}
+        met = sorted(told["met"], key=lambda report: int(report["rank"]))
+        others = [line for line in printed.splitlines() if not line.startswith(MARK)]
+        output = "\n".join([*others, errors])
+        return Job(placed, clock.now() - begin, status, told["here"], met, output)
 
     def close(self) -> None:
         """End the job, also if it is only about to start."""
         self._closed = True
         if self._process is not None:
-            processes.end_tree(self._process, grace=0.2)
+            processes.end_tree(self._process, grace=2.0)  # gradred run ends the ranks elsewhere
 
-    def _start(
-        self, mpi: launch.Mpi, folder: str, output: pathlib.Path, alarm: float
-    ) -> subprocess.Popen[bytes]:
-        environment, _ = launch.without_allocation(launch.job_environment(mpi))
-        environment |= TALKATIVE[mpi.family]
-        for name in variables.THREAD_VARIABLES:  # as in `gradred run`
-            environment.setdefault(name, str(max(1, cpu.cores() // RANKS)))
-        command = launch.launcher_command(mpi, RANKS)
-        command += [sys.executable, "-c", _RANK, folder, str(max(1, round(alarm)))]
-        with output.open("wb") as stream:
-            return subprocess.Popen(
-                command,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=stream,
-                start_new_session=True,  # this process handles Ctrl-C
-            )
 
-    def _wait(self, seconds: float) -> int | None:
-        assert self._process is not None
-        try:
-            return self._process.wait(max(0.0, seconds))
-        except subprocess.TimeoutExpired:
-            return None
+def _content(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
+
+
+def _told(output: str, part: str) -> list[dict[str, Any]]:
+    """Return the ranks' reports of one part; other lines are from the MPI or a login."""
+    begin = f"{MARK} {part} "
+    lines = [line for line in output.splitlines(keepends=True) if line.startswith(begin)]
+    return [json.loads(line[len(begin) :]) for line in lines if line.endswith("\n")]
 
 
 # ---- checks -----------------------------------------------------------------------------------
@@ -108,7 +138,7 @@ def run_of_two_ranks(job: Job, load: float = 0.0) -> Finding:
     """Check whether two ranks start, meet and add up; `load` is that from before the job."""
     asked = f"{RANKS} ranks"
     if job.status is None:
-        found = f"{asked} had not finished after {job.seconds:.1f} s" + _last_line(job)
+        found = f"{asked} had not finished after {job.seconds:.1f} s{job.last_line}"
         fix = "See where they stay: gradred ps, while gradred run -np 2 program runs"
         return late(found, fix, load)
     alone = [report for report in job.reports if report["size"] != RANKS]
@@ -116,10 +146,10 @@ def run_of_two_ranks(job: Job, load: float = 0.0) -> Finding:
         found = f"{asked} started, but each saw {alone[0]['size']} rank(s)"
         return fail(found, "Launcher and library do not fit each other: see the line mpi")
     if not job.is_whole:
-        found = f"{asked} ended with status {job.status}{_last_line(job)}"
+        found = f"{asked} ended with status {job.status}{job.last_line}"
         return fail(found, "Run it by hand: gradred run -np 2 python -m mpi4py.bench helloworld")
     first = job.reports[0]
-    if not all(report["right"] for report in job.reports):
+    if not all(report["allreduce_right"] for report in job.reports):
         return fail("an allreduce of two ranks gave a wrong result", "Report this as a bug")
     found = f"{asked} in {job.seconds:.1f} s, allreduce of 8 bytes {first['allreduce_us']:.2f} us"
     if not first["shares_memory"]:
@@ -171,11 +201,6 @@ def _whole(job: Job) -> Job:
     if not job.is_whole:
         raise NotKnown("two ranks did not run (see the line job)")
     return job
-
-
-def _last_line(job: Job) -> str:
-    lines = [line.strip() for line in job.output.splitlines() if line.strip(" =-*")]
-    return f"; last line: {lines[-1][:160]}" if lines else ""
 
 
 def _ranges(cores: set[int]) -> str:
