@@ -41,14 +41,16 @@ from timeit import Timer
 from typing import Any
 
 import numpy as np
+import placement
+from arguments import parse_once
 from mpi4py import MPI
 
 import gradred
-from gradred.bench import placement, plot
+from gradred.bench import plot
 from gradred.bench.contenders import MPI_OPS
 from gradred.bench.inputs import Inputs
 from gradred.bench.machine import describe, mpi_name, one_way_latency
-from gradred.bench.rank_zero import parse_once, say, write_json
+from gradred.bench.rank_zero import say, write_json
 from gradred.bench.timing import (
     Seconds,
     agree,

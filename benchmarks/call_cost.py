@@ -19,16 +19,16 @@ import argparse
 import importlib.util
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from timeit import Timer
 from typing import Any
 
 import numpy as np
+from arguments import options, parse_once, read
 from mpi4py import MPI
 
 import gradred
 from gradred.bench.machine import describe, mpi_name
-from gradred.bench.rank_zero import parse_once, say, write_json
+from gradred.bench.rank_zero import say, write_json
 from gradred.bench.timing import block_length, interleave, microseconds
 
 SCHEMA = "gradred-call-cost/1"
@@ -36,14 +36,8 @@ BLOCKING, PERSISTENT = "comm.Allreduce(x, y)", "p()"
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="cost of an 8-byte Allreduce from Python")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--seconds", type=float, default=5.0, help="the whole run, about")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    given = parser.parse_args()
-    if given.rounds < 1 or given.seconds <= 0:
-        parser.error("needs --rounds of 1 or more and --seconds above 0")
-    return given
+    parser = options("cost of an 8-byte Allreduce from Python", rounds=15, seconds=5.0)
+    return read(parser, least_rounds=1)
 
 
 def calls(plain: MPI.Intracomm) -> dict[str, tuple[str, dict[str, Any]]]:

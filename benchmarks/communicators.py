@@ -28,11 +28,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from arguments import parse_once
 from mpi4py import MPI
 
 import gradred
 from gradred.bench.machine import describe, mpi_name, one_way_latency
-from gradred.bench.rank_zero import parse_once, say, write_json
+from gradred.bench.rank_zero import say, write_json
 
 SCHEMA = "gradred-communicators/1"
 STEPS = ("make", "first", "second", "free")

@@ -36,6 +36,8 @@ from pathlib import Path
 from timeit import Timer
 from typing import Any
 
+from arguments import options, read
+
 SCHEMA = "gradred-compare-builds/1"
 SIZES = (8, 64, 1024, 16384, 1 << 20)
 PATHS = {"shared memory": "1", "messages": "0", "reduction": ""}  # values of GRADRED_SHM
@@ -44,17 +46,13 @@ RECORDED = ("ranks", "rounds", "seconds", "paths", "sizes", "types")  # argument
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="compare two builds of gradred")
+    parser = options("compare two builds of gradred", rounds=7, seconds=3.0, sizes=list(SIZES))
     parser.add_argument("builds", nargs=2, type=Path, metavar="FOLDER")
     parser.add_argument("--names", nargs=2, default=["first", "second"])
     parser.add_argument("-np", dest="ranks", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=3.0, help="of timing in one job, about")
     parser.add_argument("--paths", nargs="+", choices=PATHS, default=list(PATHS)[:2])
-    parser.add_argument("--sizes", nargs="+", type=int, metavar="BYTES", default=list(SIZES))
     parser.add_argument("--types", nargs="+", metavar="TYPE", default=["float32"])
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    return parser.parse_args()
+    return read(parser, least_rounds=1)
 
 
 def measure(seconds: float, paths: list[str], sizes: list[int], types: list[str]) -> None:

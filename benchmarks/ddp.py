@@ -38,13 +38,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from arguments import options, parse_once, read
 from mpi4py import MPI
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradred.torch as hvd
 from gradred.bench.machine import describe, mpi_name, one_way_latency
-from gradred.bench.rank_zero import parse_once, say, write_json
+from gradred.bench.rank_zero import say, write_json
 
 SCHEMA = "gradred-ddp/1"
 WORDS, POSITIONS = 50257, 128
@@ -52,17 +53,15 @@ WARM = 3  # rounds that do not count: PyTorch rebuilds buckets and loads kernels
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="steps of data-parallel training")
+    parser = options("steps of data-parallel training", rounds=12)
     parser.add_argument("--model", choices=("gpt2", "resnet50"), default="gpt2")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--batch", type=int, default=4, help="samples of each rank")
     parser.add_argument("--part", type=float, default=1.0, help="of the model's width")
     parser.add_argument("--bucket", type=int, nargs="+", default=[25], metavar="MB")
     parser.add_argument("--apart", type=float, default=3.0, metavar="MS")
     parser.add_argument("--only", nargs="+", choices=("ddp", "fsdp", "hvd"))
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    return parser.parse_args()
+    return read(parser, least_rounds=1)
 
 
 # ---- models --------------------------------------------------------------------------------------

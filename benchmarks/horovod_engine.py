@@ -31,17 +31,18 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from arguments import options, parse_once, read
+from models import resnet50
 from mpi4py import MPI
 
 import gradred
 import gradred.torch as hvd
 from gradred.bench.machine import describe, mpi_name, one_way_latency
-from gradred.bench.rank_zero import parse_once, say, write_json
+from gradred.bench.rank_zero import say, write_json
 from gradred.torch.buckets import buckets_of
 
 SCHEMA = "gradred-horovod-engine/1"
@@ -49,30 +50,7 @@ Way = Callable[[], None]
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="named operations and blocking ones")
-    parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    given = parser.parse_args()
-    if given.rounds < 3:
-        parser.error("needs --rounds of 3 or more")
-    return given
-
-
-def resnet50() -> list[int]:
-    """Return the numbers of elements of its parameters, from the last layer to the first."""
-    counts = [64 * 3 * 7 * 7, 64, 64]
-    inputs = 64
-    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
-        for block in range(blocks):
-            outputs = 4 * width
-            convolutions = (inputs * width, width), (9 * width * width, width)
-            for weights, features in (*convolutions, (width * outputs, outputs)):
-                counts += [weights, features, features]
-            if block == 0:
-                counts += [inputs * outputs, outputs, outputs]
-            inputs = outputs
-    counts += [2048 * 1000, 1000]
-    return counts[::-1]
+    return read(options("named operations and blocking ones", rounds=60))
 
 
 SETS = {
@@ -80,7 +58,7 @@ SETS = {
     "1 MB": [1 << 18],
     "64 MB": [1 << 24],
     "161 of 1 KB": [256] * 161,
-    "ResNet-50's gradients": resnet50(),
+    "ResNet-50's gradients": resnet50()[::-1],
 }
 
 

@@ -20,7 +20,6 @@ import os
 import socket
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -28,13 +27,14 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 import jax
 import jax.numpy as jnp
 import numpy as np
+from arguments import options, parse_once, read
 from in_turn import measure
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from mpi4py import MPI
 
 import gradred.jax
 from gradred.bench.machine import describe, mpi_name, one_way_latency
-from gradred.bench.rank_zero import parse_once, say, write_json
+from gradred.bench.rank_zero import say, write_json
 
 if hasattr(jax, "shard_map"):
     shard_map = jax.shard_map
@@ -49,13 +49,7 @@ RANKS = PartitionSpec("ranks")
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="sums in JAX programs: gradred and gloo")
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    given = parser.parse_args()
-    if given.rounds < 3:
-        parser.error("needs --rounds of 3 or more")
-    return given
+    return read(options("sums in JAX programs: gradred and gloo", rounds=30))
 
 
 def join(world: MPI.Intracomm) -> Mesh:

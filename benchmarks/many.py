@@ -26,36 +26,22 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from pathlib import Path
 from timeit import Timer
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from arguments import options, parse_once, read
+from models import resnet50
 from mpi4py import MPI
 
 import gradred
 from gradred.bench.machine import describe, mpi_name, one_way_latency
-from gradred.bench.rank_zero import parse_once, say, write_json
+from gradred.bench.rank_zero import say, write_json
 from gradred.bench.timing import block_length, interleave, microseconds, ratio
 
 SCHEMA = "gradred-many/1"
 Vector = npt.NDArray[np.float32]
-
-
-def resnet50() -> list[int]:
-    """Return the elements of ResNet-50's parameters, in the model's order."""
-    found = [64 * 3 * 49, 64, 64]
-    inside = 64
-    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
-        for block in range(blocks):
-            for size in (inside * width, 9 * width * width, 4 * width * width):
-                found.append(size)
-                found += [4 * width if size == 4 * width * width else width] * 2
-            if block == 0:
-                found += [inside * 4 * width, 4 * width, 4 * width]
-            inside = 4 * width
-    return [*found, 1000 * 2048, 1000]
 
 
 LISTS: dict[str, list[int]] = {
@@ -129,14 +115,7 @@ def measure(comm: gradred.Comm, given: argparse.Namespace) -> Iterator[dict[str,
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="several arrays in one call")
-    parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--seconds", type=float, default=30.0, help="the whole run, about")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    given = parser.parse_args()
-    if given.rounds < 3 or given.seconds <= 0:
-        parser.error("needs --rounds of 3 or more and --seconds above 0")
-    return given
+    return read(options("several arrays in one call", rounds=25, seconds=30.0))
 
 
 def main() -> int:

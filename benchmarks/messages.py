@@ -22,11 +22,11 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from arguments import options, read
 from mpi4py import MPI
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
@@ -41,14 +41,9 @@ Ways = dict[str, Callable[[], None]]
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="messages of torch.distributed")
-    parser.add_argument("--rounds", type=int, default=20)
+    parser = options("messages of torch.distributed", rounds=20)
     parser.add_argument("--width", type=int, default=512, help="of the pipeline's layers")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    given = parser.parse_args()
-    if given.rounds < 3:
-        parser.error("needs --rounds of 3 or more")
-    return given
+    return read(parser)
 
 
 def say(text: str) -> None:

@@ -25,17 +25,17 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from pathlib import Path
 from timeit import Timer
 from typing import Any
 
 import numpy as np
+from arguments import options, parse_once, read
 from mpi4py import MPI
 
 import gradred
 from gradred import config
 from gradred.bench.machine import describe, mpi_name, one_way_latency
-from gradred.bench.rank_zero import parse_once, say, write_json
+from gradred.bench.rank_zero import say, write_json
 from gradred.bench.timing import block_length, interleave
 
 SCHEMA = "gradred-profile-cost/1"
@@ -50,15 +50,9 @@ CASES = (
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="cost of GRADRED_PROFILE")
-    parser.add_argument("--rounds", type=int, default=120)
-    parser.add_argument("--seconds", type=float, default=40.0, help="the whole run, about")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser = options("cost of GRADRED_PROFILE", rounds=120, seconds=40.0)
     parser.add_argument("--check", type=float, metavar="RATIO", help="fail above it, such as 1.02")
-    given = parser.parse_args()
-    if given.rounds < 1 or given.seconds <= 0:
-        parser.error("needs --rounds of 1 or more and --seconds above 0")
-    return given
+    return read(parser, least_rounds=1)
 
 
 def communicator(profile: bool) -> gradred.Comm:

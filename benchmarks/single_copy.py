@@ -26,17 +26,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from timeit import Timer
 from typing import Any
 
 import numpy as np
+from arguments import options, parse_once, read
 from mpi4py import MPI
 
 import gradred
 from gradred import _core, config
 from gradred.bench.machine import describe
-from gradred.bench.rank_zero import parse_once, say, write_json
+from gradred.bench.rank_zero import say, write_json
 from gradred.bench.timing import block_length, interleave, microseconds, ratio
 
 SCHEMA = "gradred-single-copy/2"
@@ -50,16 +50,8 @@ USES = {
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="ways of a long allreduce")
     sizes = [size * KIB for size in (256, 1024, 4096, 16384, 65536)]
-    parser.add_argument("--sizes", nargs="+", type=int, metavar="BYTES", default=sizes)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--seconds", type=float, default=40.0, help="in all, about")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    given = parser.parse_args()
-    if given.rounds < 3 or given.seconds <= 0:
-        parser.error("needs --rounds of 3 or more and --seconds above 0")
-    return given
+    return read(options("ways of a long allreduce", rounds=15, seconds=40.0, sizes=sizes))
 
 
 def made(world: MPI.Intracomm, single_copy: bool) -> gradred.Comm:

@@ -37,17 +37,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from timeit import Timer
 from typing import Any
 
 import numpy as np
+from arguments import options, parse_once, read
 from mpi4py import MPI
 
 import gradred
 from gradred import config
 from gradred.bench.machine import describe, mpi_name, one_way_latency
-from gradred.bench.rank_zero import parse_once, say, write_json
+from gradred.bench.rank_zero import say, write_json
 from gradred.bench.timing import agree, block_length, interleave, microseconds, ratio
 
 SCHEMA = "gradred-started/1"
@@ -69,20 +69,14 @@ Names = dict[str, Any]
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="blocking, non-blocking and persistent calls")
     sizes = [8, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
-    parser.add_argument("--sizes", nargs="+", type=int, metavar="BYTES", default=sizes)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--seconds", type=float, default=90.0, help="of the ways, about")
+    about = "blocking, non-blocking and persistent calls"
+    parser = options(about, rounds=15, seconds=90.0, sizes=sizes)
     parser.add_argument("--overlap-bytes", type=int, default=64_000_000)
     parser.add_argument("--overlap-ms", type=float, default=400.0)
     parser.add_argument("--busy", type=int, default=2, help="other processes, in a part of waitall")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    given = parser.parse_args()
-    if given.rounds < 3 or given.seconds <= 0:
-        parser.error("needs --rounds of 3 or more and --seconds above 0")
-    return given
+    return read(parser)
 
 
 def checked(names: Names, statements: dict[str, str], world: MPI.Intracomm) -> None:

@@ -27,31 +27,26 @@ import socket
 import sys
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
+from arguments import options, parse_once, read
 from in_turn import measure
+from models import resnet50
 from mpi4py import MPI
 
 import gradred
 from gradred.bench.machine import describe, mpi_name
-from gradred.bench.rank_zero import parse_once, say, write_json
+from gradred.bench.rank_zero import say, write_json
 
 SCHEMA = "gradred-tensorflow-step/1"
 Ways = dict[str, Callable[[], Any]]
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="a step's gradients: gradred and gRPC")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    given = parser.parse_args()
-    if given.rounds < 3:
-        parser.error("needs --rounds of 3 or more")
-    return given
+    return read(options("a step's gradients: gradred and gRPC", rounds=20))
 
 
 def tell_tensorflow_of_the_ranks(world: MPI.Intracomm) -> None:
@@ -62,22 +57,6 @@ def tell_tensorflow_of_the_ranks(world: MPI.Intracomm) -> None:
     workers = [f"127.0.0.1:{port}" for port in world.allgather(port)]
     task = {"type": "worker", "index": world.rank}
     os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
-
-
-def resnet50() -> list[int]:
-    """Return the numbers of elements of its parameters."""
-    counts = [64 * 3 * 7 * 7, 64, 64]
-    inputs = 64
-    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
-        for block in range(blocks):
-            outputs = 4 * width
-            convolutions = (inputs * width, width), (9 * width * width, width)
-            for weights, features in (*convolutions, (width * outputs, outputs)):
-                counts += [weights, features, features]
-            if block == 0:
-                counts += [inputs * outputs, outputs, outputs]
-            inputs = outputs
-    return [*counts, 2048 * 1000, 1000]
 
 
 SETS = {

@@ -18,20 +18,20 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from horovod_engine import resnet50
+from arguments import options, parse_once, read
 from in_turn import measure
+from models import resnet50
 from mpi4py import MPI
 from torch.nn.parallel import DistributedDataParallel
 
 import gradred
 from gradred.bench.machine import describe, mpi_name, one_way_latency
-from gradred.bench.rank_zero import parse_once, say, write_json
+from gradred.bench.rank_zero import say, write_json
 
 SCHEMA = "gradred-torch-backend/1"
 SIZES = {"4 KB": 1 << 10, "1 MiB": 1 << 18, "24 MiB": 6 << 20}
@@ -39,13 +39,7 @@ Ways = dict[str, Callable[[], None]]
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="torch.distributed on gradred and on gloo")
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    given = parser.parse_args()
-    if given.rounds < 3:
-        parser.error("needs --rounds of 3 or more")
-    return given
+    return read(options("torch.distributed on gradred and on gloo", rounds=40))
 
 
 class Weights(torch.nn.Module):
@@ -80,7 +74,7 @@ def reductions(count: int, groups: dict[str, Any], comm: gradred.Comm) -> Ways:
 def steps(groups: dict[str, Any], comm: gradred.Comm) -> Ways:
     ways: Ways = {}
     for name, group in groups.items():
-        model = DistributedDataParallel(Weights(resnet50()), process_group=group)
+        model = DistributedDataParallel(Weights(resnet50()[::-1]), process_group=group)
         x = torch.full((1,), float(comm.rank + 1))
         model(x).backward()
         for weight in model.parameters():

@@ -39,31 +39,29 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
+from arguments import options, parse_once, read
 from mpi4py import MPI
 
 import gradred
 import gradred.torch as hvd
 from gradred.bench.machine import describe, mpi_name, one_way_latency
-from gradred.bench.rank_zero import parse_once, say, write_json
+from gradred.bench.rank_zero import say, write_json
 
 SCHEMA = "gradred-training-step/1"
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="reductions behind a backward pass")
-    parser.add_argument("--rounds", type=int, default=20)
+    parser = options("reductions behind a backward pass", rounds=20)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--width", type=int, default=1792)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--elsewhere", type=float, default=0.0, metavar="MS")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    given = parser.parse_args()
-    if min(given.rounds, given.layers) < 3:
-        parser.error("needs --rounds and --layers of 3 or more")
+    given = read(parser)
+    if given.layers < 3:
+        parser.error("needs --layers of 3 or more")
     return given
 
 

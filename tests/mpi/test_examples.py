@@ -212,7 +212,7 @@ def test_benchmark_records_a_checked_row_for_each_size(
 def test_rounds_are_near_or_far_where_their_one_way_latencies_fall_into_two_groups(
     flags: list[float | None], names: list[str]
 ) -> None:
-    from gradred.bench import placement
+    import placement
 
     assert placement.named(flags) == names
 

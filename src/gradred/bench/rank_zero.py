@@ -1,13 +1,11 @@
-"""Work that rank 0 does for all ranks: parse the command line, print, write records."""
+"""Work that rank 0 does for all ranks: print, write records."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,20 +13,6 @@ from gradred._util import files
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-
-def parse_once(parser: Callable[[], argparse.Namespace], comm: MPI.Intracomm) -> argparse.Namespace:
-    """Parse the command line on rank 0, so that usage and errors are printed once."""
-    parsed: argparse.Namespace | int | str | None = None
-    if comm.rank == 0:
-        try:
-            parsed = parser()
-        except SystemExit as stop:
-            parsed = stop.code
-    parsed = comm.bcast(parsed)
-    if isinstance(parsed, argparse.Namespace):
-        return parsed
-    raise SystemExit(parsed)
 
 
 def say(comm: MPI.Intracomm, text: str, *, error: bool = False) -> None:
