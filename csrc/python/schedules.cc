@@ -110,7 +110,7 @@ Schedule schedule_from(const py::iterable& rounds, int rank, int size, std::uint
   return schedule;
 }
 
-// The pickled form of a schedule: plain numbers, with a kind, a peer and three spans per step.
+// What a schedule is, for its hash: plain numbers, with a kind, a peer and three spans per step.
 py::tuple state_of(const Schedule& schedule) {
   py::list rounds;
   for (const Round& round : schedule.rounds) {
@@ -128,44 +128,6 @@ py::tuple state_of(const Schedule& schedule) {
   return py::make_tuple(schedule.name, static_cast<int>(schedule.collective), schedule.rank,
                         schedule.size, schedule.root, schedule.chunks, schedule.scratch_slots,
                         schedule.in_place, py::tuple(rounds));
-}
-
-template <class Enum>
-Enum tag(const py::handle& number, Enum last) {
-  const int value = number.cast<int>();
-  if (value < 0 || value > static_cast<int>(last)) {
-    throw UsageError("this is not a pickled schedule of this version");
-  }
-  return static_cast<Enum>(value);
-}
-
-Span span_from(const py::tuple& s, std::size_t at) {
-  return {tag(s[at], BufferId::kInput), s[at + 1].cast<std::uint32_t>(),
-          s[at + 2].cast<std::uint32_t>(), s[at + 3].cast<std::uint32_t>()};
-}
-
-Schedule from_state(const py::tuple& state) {
-  if (state.size() != 9) throw UsageError("this is not a pickled schedule of this version");
-  Schedule schedule;
-  schedule.name = state[0].cast<std::string>();
-  schedule.collective = tag(state[1], Collective::kBcast);
-  schedule.rank = state[2].cast<int>();
-  schedule.size = state[3].cast<int>();
-  schedule.root = state[4].cast<int>();
-  schedule.chunks = state[5].cast<std::uint32_t>();
-  schedule.scratch_slots = state[6].cast<std::uint32_t>();
-  schedule.in_place = state[7].cast<bool>();
-  std::vector<Round> rounds;
-  for (const py::handle& round : state[8]) {
-    Round& steps = rounds.emplace_back();
-    for (const py::handle& step : round) {
-      const auto s = step.cast<py::tuple>();
-      steps.push_back({tag(s[0], StepKind::kCopy), s[1].cast<int>(), span_from(s, 2),
-                       span_from(s, 6), span_from(s, 10)});
-    }
-  }
-  schedule.rounds = std::move(rounds);
-  return schedule;
 }
 
 bool takes(const Algorithm& algorithm, std::string_view parameter) {
@@ -408,8 +370,7 @@ void bind_schedule(py::module_& m) {
       .def(
           "__eq__", [](const Schedule& a, const Schedule& b) { return a == b; }, py::is_operator())
       .def("__hash__", [](const Schedule& schedule) { return py::hash(state_of(schedule)); })
-      .def("__repr__", [](const Schedule& schedule) { return text_of(schedule); })
-      .def(py::pickle(&state_of, &from_state));
+      .def("__repr__", [](const Schedule& schedule) { return text_of(schedule); });
 }
 
 void bind_cost(py::module_& m) {
