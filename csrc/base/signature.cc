@@ -1,26 +1,10 @@
 #include "base/signature.h"
 
-#include <array>
 #include <string_view>
 #include <vector>
 
 namespace gradred {
 namespace {
-
-struct KindInfo {
-  std::string_view name;
-  bool reduces;  // whether the reduction operation is meaningful
-};
-
-constexpr std::array<KindInfo, 7> kKinds = {{
-    {"allreduce", true},
-    {"reduce_scatter_block", true},
-    {"allgather", false},
-    {"bcast", false},
-    {"alltoall", false},
-    {"a call with refused arguments", false},
-    {"a call left to the MPI", false},
-}};
 
 constexpr std::string_view kDisagree = "the ranks disagree about a collective call";
 
@@ -32,17 +16,17 @@ std::string what_may_differ(const Signature& asked, const Signature& other) {
   if (kind == Kind::kLeftToMpi) return "count, type, operation or shape";
   // For plain buffers `detail` is the root itself, since nothing else is compared.
   constexpr std::uint64_t kMostRanks = 1 << 24;
-  if (kind == Kind::kBcast && asked.detail < kMostRanks && other.detail < kMostRanks) {
+  if (has_root(kind) && asked.detail < kMostRanks && other.detail < kMostRanks) {
     return "root: " + std::to_string(asked.detail) + " and " + std::to_string(other.detail);
   }
   std::vector<std::string_view> causes;
-  if (kind == Kind::kBcast) causes.push_back("root");
+  if (has_root(kind)) causes.push_back("root");
   if (reduces(kind) && op == Op::kPremul) causes.push_back("factor");
   if (reduces(kind) && op == kAnyUserOp) causes.push_back("function");
   // Elements of types that gradred does not know are moved as bytes.
   if (!reduces(kind) && dtype == DType::kUInt8) causes.push_back("type");
   causes.push_back("shape");
-  if (kind == Kind::kAllreduce || kind == Kind::kBcast) causes.push_back("order of axes");
+  if (can_be_cut(kind)) causes.push_back("order of axes");
   std::string text;
   for (const std::string_view cause : causes) text += std::string(cause) + ", ";
   text.resize(text.size() - 2);
@@ -50,10 +34,6 @@ std::string what_may_differ(const Signature& asked, const Signature& other) {
 }
 
 }  // namespace
-
-std::string_view name_of(Kind kind) { return kKinds[static_cast<std::size_t>(kind)].name; }
-
-bool reduces(Kind kind) { return kKinds[static_cast<std::size_t>(kind)].reduces; }
 
 std::uint64_t bytes_of(const Signature& signature) {
   const auto dtype = static_cast<std::size_t>(signature.what >> 48 & 63);
@@ -78,7 +58,7 @@ std::string describe(const Signature& signature) {
   }
   text += " of " + std::to_string(count) + " ";
   text += dtype < kDTypes ? kDTypeInfo[dtype].name : "elements of an unknown type";
-  if (kKinds[kind].reduces) {
+  if (reduces(static_cast<Kind>(kind))) {
     text += " with ";
     const bool known = op < kOps || op == static_cast<std::size_t>(kAnyUserOp);
     text += known ? name_of(static_cast<Op>(op)) : "an unknown op";

@@ -7,21 +7,10 @@
 #include <string_view>
 #include <utility>
 
+#include "base/kinds.h"
 #include "base/types.h"
 
 namespace gradred {
-
-enum class Kind : std::uint8_t {
-  kAllreduce,
-  kReduceScatterBlock,
-  kAllgather,
-  kBcast,
-  kAlltoall,  // only within a host, for named operations
-  // This rank refused its arguments. `detail` is a reason code; nothing else is meaningful.
-  kAborted,
-  // A call that the MPI library carries out. The count holds its collective.
-  kLeftToMpi,
-};
 
 struct Signature {
   std::uint64_t what = 0;    // kind, op, dtype and count: see make_signature
@@ -55,8 +44,6 @@ constexpr Signature make_signature(Kind kind, Op op, DType dtype, std::uint64_t 
           detail};
 }
 
-std::string_view name_of(Kind kind);
-bool reduces(Kind kind);  // whether the reduction operation is meaningful
 // Bytes of the counted elements; 0 if the type is unknown.
 std::uint64_t bytes_of(const Signature& signature);
 

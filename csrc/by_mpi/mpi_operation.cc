@@ -20,6 +20,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -238,64 +239,69 @@ class MpiOperation final : public StartedOperation {
     gathers() ? gather(send) : post(send);
   }
 
+  PlaceInCall place_in_call() const { return {parts_->member.rank, parts_->member.size, call_.root}; }
   std::size_t ranks() const { return static_cast<std::size_t>(parts_->member.size); }
   std::size_t input_count() const {
-    return call_.count * (call_.kind == Kind::kReduceScatterBlock ? ranks() : 1);
+    return call_.count * given_counts(call_.kind, place_in_call());
   }
   std::size_t input_bytes() const { return input_count() * size_of(call_.dtype); }
   bool gathers() const { return in_order_ && reduces(call_.kind); }
 
+  // In the forms that the MPI's functions have.
   void post(const void* send) {
-    switch (call_.kind) {
-      case Kind::kReduceScatterBlock:
-        return reduce_scatter_block(send);
-      case Kind::kAllgather:
-        return allgather(send);
-      case Kind::kBcast:
-        return bcast();
-      default:
-        return allreduce(send);
+    if (reduces(call_.kind)) {
+      reduce(send);
+    } else if (has_blocks(call_.kind)) {
+      move_blocks(send);
+    } else {
+      bcast();
     }
   }
 
-  void allreduce(const void* send) {
+  // In parts that the MPI can count, if the vector can be cut.
+  void reduce(const void* send) {
+    const bool cuts = can_be_cut(call_.kind);
+    if (!cuts) check_length(call_.count, "elements");
     const mpi::Mpi& mpi = mpi::get();
+    const auto function = mpi.call.Ireductions[static_cast<std::size_t>(call_.kind)];
     const MpiHandles handles = mpi_or_own_handles(combined(call_.op), call_.dtype);
-    const std::size_t element = size_of(call_.dtype);
+    const std::size_t element = size_of(call_.dtype), most = cuts ? kLargestMpiCount : INT_MAX;
     auto* recv = static_cast<std::byte*>(call_.out.data);
-    for (std::size_t at = 0; at == 0 || at < call_.count; at += kLargestMpiCount) {
-      const auto count = static_cast<int>(std::min(call_.count - at, kLargestMpiCount));
+    for (std::size_t at = 0; at == 0 || at < call_.count; at += most) {
+      const auto count = static_cast<int>(std::min(call_.count - at, most));
       const void* from =
           send == kInPlace ? mpi.is.in_place : static_cast<const std::byte*>(send) + at * element;
-      mpi.check(mpi.call.Iallreduce(from, recv + at * element, count, handles.type, handles.op,
-                                    parts_->member.comm, &requests_.emplace_back(0)),
-                "MPI_Iallreduce");
+      mpi.check(function(from, recv + at * element, count, handles.type, handles.op,
+                         parts_->member.comm, &requests_.emplace_back(0)),
+                called_name().c_str());
     }
   }
 
-  void reduce_scatter_block(const void* send) {
+  // Blocks are sent as bytes.
+  void move_blocks(const void* send) {
     const mpi::Mpi& mpi = mpi::get();
-    if (call_.count > INT_MAX) {
-      throw UsageError(
-          "a non-blocking reduce_scatter_block of more than 2^31 - 1 elements per rank, before a "
-          "blocking call: make a blocking call on the communicator first");
-    }
-    const MpiHandles handles = mpi_or_own_handles(combined(call_.op), call_.dtype);
-    mpi.check(
-        mpi.call.Ireduce_scatter_block(send != kInPlace ? send : mpi.is.in_place, call_.out.data,
-                                       static_cast<int>(call_.count), handles.type, handles.op,
-                                       parts_->member.comm, &requests_.emplace_back(0)),
-        "MPI_Ireduce_scatter_block");
-  }
-
-  // Sent as bytes. check_mpi_call() has admitted only counts that the MPI can express.
-  void allgather(const void* send) {
-    const mpi::Mpi& mpi = mpi::get();
+    const auto kind = static_cast<std::size_t>(call_.kind);
+    check_length(call_.count * size_of(call_.dtype), "bytes");
     const auto bytes = static_cast<int>(call_.count * size_of(call_.dtype));
-    mpi.check(mpi.call.Iallgather(send != kInPlace ? send : mpi.is.in_place, bytes,
-                                  mpi.is.byte_type, call_.out.data, bytes, mpi.is.byte_type,
-                                  parts_->member.comm, &requests_.emplace_back(0)),
-              "MPI_Iallgather");
+    const void* from = send != kInPlace ? send : mpi.is.in_place;
+    mpi::Handle& request = requests_.emplace_back(0);
+    const mpi::Handle type = mpi.is.byte_type, comm = parts_->member.comm;
+    const int code = has_root(call_.kind)
+                         ? mpi.call.Irooted_moves[kind](from, bytes, type, call_.out.data, bytes,
+                                                        type, call_.root, comm, &request)
+                         : mpi.call.Imoves[kind](from, bytes, type, call_.out.data, bytes, type,
+                                                 comm, &request);
+    mpi.check(code, called_name().c_str());
+  }
+
+  std::string called_name() const { return "MPI_I" + std::string(name_of(call_.kind)); }
+
+  void check_length(std::size_t length, const char* what) const {
+    if (length <= INT_MAX) return;
+    throw UsageError("a non-blocking " + std::string(name_of(call_.kind)) +
+                     " of more than 2^31 - 1 " + what +
+                     " per rank, before a blocking call: make a blocking call on the communicator "
+                     "first");
   }
 
   void bcast() {
@@ -327,10 +333,12 @@ class MpiOperation final : public StartedOperation {
   // Reduces this rank's block of the gathered vector, or all of it.
   void reduce_in_order() {
     const std::size_t element = size_of(call_.dtype), most = gathered_at_once();
-    const bool blocks = call_.kind == Kind::kReduceScatterBlock;
+    const bool own_block = info_of(call_.kind).result == Part::kOwnBlock;
     const std::size_t first =
-        blocks ? static_cast<std::size_t>(parts_->member.rank) * call_.count : 0;
+        own_block ? static_cast<std::size_t>(parts_->member.rank) * call_.count : 0;
     const ReduceFunctions* const reduction = find_reduction(call_.op, call_.dtype);
+    const RankRange range = reduced_ranks(call_.kind, parts_->member.rank, parts_->member.size);
+    if (range.count() == 0) return;
     std::vector<const void*> inputs(ranks());
     for (std::size_t done = 0; done < call_.count;) {
       const std::size_t part = (first + done) / most * most, inside = first + done - part;
@@ -339,8 +347,14 @@ class MpiOperation final : public StartedOperation {
       for (std::size_t rank = 0; rank < ranks(); ++rank) {
         inputs[rank] = gathered_.get() + (part * ranks() + rank * length + inside) * element;
       }
-      reduction->many(static_cast<std::byte*>(call_.out.data) + done * element, inputs.data(),
-                      ranks(), count);
+      void* const target = static_cast<std::byte*>(call_.out.data) + done * element;
+      const std::span<const void*> own(inputs.data() + range.first,
+                                       static_cast<std::size_t>(range.count()));
+      if (sums_differ(call_.kind)) {
+        fold(*reduction, element, target, own, count);
+      } else {
+        reduction->many(target, own.data(), own.size(), count);
+      }
       done += count;
     }
   }
@@ -348,7 +362,7 @@ class MpiOperation final : public StartedOperation {
   void put_result() {
     if (gathers()) reduce_in_order();
     gathered_.reset();
-    scale_result(call_, call_.out.data, call_.count, parts_->member.size);
+    scale_result(call_, call_.out.data, parts_->member.rank, parts_->member.size);
   }
 
   void throw_if_lost() { parts_->liveness.throw_if_lost_on_mpi(lost_, begun_); }

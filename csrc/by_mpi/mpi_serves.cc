@@ -2,6 +2,7 @@
 #include <climits>
 
 #include "base/errors.h"
+#include "base/kinds.h"
 #include "by_mpi/mpi_operation.h"
 #include "calls/mpi_handles.h"
 #include "calls/settings.h"
@@ -34,9 +35,9 @@ bool mpi_reads_devices() {
 }
 
 void check_mpi_call(const Call& call) {
-  const bool moves = call.kind == Kind::kAllgather || call.kind == Kind::kBcast;
-  if (!moves) check_operation(call);
-  if (call.kind != Kind::kAllreduce && call.count * size_of(call.dtype) > INT_MAX) {
+  if (reduces(call.kind)) check_operation(call);
+  const bool cuts = reduces(call.kind) && can_be_cut(call.kind);
+  if (!cuts && call.count * size_of(call.dtype) > INT_MAX) {
     throw UsageError("plan 'mpi' takes at most 2 GiB per rank here");
   }
 }

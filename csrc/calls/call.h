@@ -45,8 +45,7 @@ struct CallOrder {
   }
 };
 
-// `count` is MPI's: elements of the vector (allreduce, bcast), or of one rank's block
-// (reduce_scatter_block, allgather).
+// `count` is MPI's: elements of the vector, or of one rank's block if has_blocks(kind).
 struct Call {
   Kind kind = Kind::kAllreduce;
   InBuffer in{};
@@ -56,7 +55,7 @@ struct Call {
   DType dtype = DType::kUInt8;
   Op op = Op::kSum;
   double factor = 1.0;       // kPremul only
-  int root = 0;              // kBcast only
+  int root = 0;              // if has_root(kind)
   std::uint64_t layout = 0;  // hash of what else the ranks must agree on; 0: plain buffers
   // kAlltoall: elements from rank to rank, size * size values, the same on all ranks. The caller
   // keeps them alive as long as the call. `count` is then the largest number that a rank sends.
@@ -80,18 +79,13 @@ struct Call {
   // Whether a plan that works in pieces may begin before all of the input is there. It may not if a
   // factor is applied, which is done to all of the input at once, nor for other kinds, which have
   // blocks.
-  bool may_flow() const {
-    return (kind == Kind::kAllreduce || kind == Kind::kBcast) && op != Op::kPremul;
-  }
+  bool may_flow() const { return can_be_cut(kind) && op != Op::kPremul; }
   Flow* flow() const { return order ? order->flow.get() : nullptr; }
 };
 
 // Throws UsageError if the type lacks the operation, the root is not a rank, or a buffer has no
 // address.
-void validate(const Call& call, int size);
-
-// By which the selector chooses a plan for calls of this kind.
-Collective collective_of(Kind kind);
+void validate(const Call& call, int rank, int size);
 
 // Calls that move more bytes than this take more than microseconds.
 inline constexpr std::size_t kLongWorkBytes = std::size_t{32} << 10;

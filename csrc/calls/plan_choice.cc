@@ -34,7 +34,7 @@ PlanChoice::PlanChoice(int size, Wish asked, PlanSources sources)
 
 // What the settings ask for, but no more slices than elements.
 std::size_t PlanChoice::slices_asked(const Call& call) const {
-  const bool cut = call.kind == Kind::kAllreduce || call.kind == Kind::kBcast;
+  const bool cut = can_be_cut(call.kind);
   if (!cut || wish.slices == 0) return cut ? 0 : 1;
   return std::min(wish.slices, std::max<std::size_t>(call.count, 1));
 }
@@ -47,7 +47,7 @@ std::string_view PlanChoice::plan_wished(const Call& call) const {
 // itself applies to that call.
 std::string_view PlanChoice::plan_asked(const Call& call) const {
   if (call.plan != nullptr) return call.plan;
-  const Collective collective = collective_of(call.kind);
+  const Collective collective = call.kind;
   const std::string_view wished = plan_wished(call);
   const bool means_it =
       call.kind == Kind::kAllreduce || source_of(sources_, collective, wished) != nullptr;
@@ -64,7 +64,7 @@ void PlanChoice::settle(Figures figures) {
 
 Question PlanChoice::question(const Call& call, bool waits) const {
   const TagSpace tags = TagSpace::make(0, largest_tag());
-  Question question{.collective = collective_of(call.kind),
+  Question question{.collective = call.kind,
                     .bytes = call.count * size_of(call.dtype),
                     .plan = plan_asked(call),
                     .own = call.schedule.get(),

@@ -74,9 +74,9 @@ void ResultLog::write(const std::string& who, std::string_view what, std::uint64
   write(number, who, what, hash);
 }
 
-Result Result::of(const Call& call, int size) {
-  const std::size_t blocks = call.kind == Kind::kAllgather ? static_cast<std::size_t>(size) : 1;
-  return {call.out, call.count * blocks * size_of(call.dtype), call.signature()};
+Result LoggedResults::result_of(const Call& call) const {
+  const std::size_t counts = got_counts(call.kind, {rank_, size_, call.root});
+  return {call.out, call.count * counts * size_of(call.dtype), call.signature()};
 }
 
 std::uint64_t hash_of(Memory memory, const void* data, std::size_t bytes) noexcept try {

@@ -49,8 +49,6 @@ struct Result {
   OutBuffer out;
   std::size_t bytes = 0;
   Signature signature;
-
-  static Result of(const Call& call, int size);
 };
 // Data in device memory are copied to host memory. Returns 0 if that fails.
 std::uint64_t hash_of(Memory memory, const void* data, std::size_t bytes) noexcept;
@@ -58,18 +56,18 @@ std::uint64_t hash_of(Memory memory, const void* data, std::size_t bytes) noexce
 // The logged results of one communicator.
 class LoggedResults {
  public:
-  LoggedResults(ResultLog& log, int size)
-      : log_(log), name_(log.next_communicator()), size_(size) {}
+  LoggedResults(ResultLog& log, int rank, int size)
+      : log_(log), name_(log.next_communicator()), rank_(rank), size_(size) {}
 
   // Returns the number of a call that begins.
   std::uint64_t begin() { return calls_.fetch_add(1, std::memory_order_relaxed) + 1; }
-  Result result_of(const Call& call) const { return Result::of(call, size_); }
+  Result result_of(const Call& call) const;
   void end(std::uint64_t number, const Result& result) noexcept;
 
  private:
   ResultLog& log_;
   const std::string name_;
-  const int size_;
+  const int rank_, size_;
   std::atomic<std::uint64_t> calls_{0};
 };
 

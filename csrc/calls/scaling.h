@@ -8,10 +8,10 @@
 
 namespace gradred {
 
-// Multiply `count` elements of input by the call's factor (premul), and divide a result by the
-// number of ranks (avg).
+// Multiplies `count` elements of input by the call's factor (premul).
 void scale_input(const Call& call, void* data, std::size_t count);
-void scale_result(const Call& call, void* data, std::size_t count, int size);
+// Divides the result of a rank by the number of inputs that are reduced into it (avg).
+void scale_result(const Call& call, void* data, int rank, int size);
 
 // The input times the factor, which is put into `storage`.
 const void* scaled_input(const Call& call, int size, std::vector<std::byte>& storage);

@@ -41,7 +41,9 @@ void Observer::open(Trace* trace, std::uint64_t began_ns) {
 NodeGroup* Observer::node() const { return parts_.node_path.node(); }
 
 void Observer::log_results(ResultLog* log) {
-  results_ = log != nullptr ? std::make_shared<LoggedResults>(*log, parts_.member.size) : nullptr;
+  results_ = log != nullptr
+                 ? std::make_shared<LoggedResults>(*log, parts_.member.rank, parts_.member.size)
+                 : nullptr;
 }
 
 // ---- blocking calls ---------------------------------------------------------------------------

@@ -10,6 +10,7 @@ namespace gradred {
 namespace {
 
 void run_alone(const Call& call) {
+  if (reduces(call.kind) && reduced_ranks(call.kind, 0, 1).count() == 0) return;
   const std::size_t bytes = call.count * size_of(call.dtype);
   if (call.kind != Kind::kBcast && !call.in_place() && call.in.data != call.out.data && bytes > 0) {
     std::memcpy(call.out.data, call.in.data, bytes);

@@ -29,8 +29,7 @@ std::size_t largest_host(const Topology& topology) {
 Cost through_memory(Collective collective, const Parameters& parameters, const Place& place) {
   Cost cost = place.costs->of_crossing(collective, parameters);
   const auto ranks = static_cast<double>(largest_host(place.topology));
-  const bool reduces =
-      collective == Collective::kAllreduce || collective == Collective::kReduceScatter;
+  const bool reduces = gradred::reduces(collective);
   cost.on_host = 2;
   if (parameters.leaders != 0) {
     cost.reduced += reduces ? ranks - 1 : 0;
@@ -50,10 +49,6 @@ bool can_be_led(const Question& question, const Place& place) {
   const std::size_t bytes = question.vector_bytes(place.size);
   const auto ranks = std::max<std::size_t>(2, largest_host(place.topology));
   return NodeOptions().beginning(ranks).fits_slots(bytes, ranks);
-}
-
-bool has_blocks(Collective collective) {
-  return collective == Collective::kReduceScatter || collective == Collective::kAllgather;
 }
 
 // On each host the order is that of the ranks. Between hosts an allreduce depends on the schedule;
@@ -81,10 +76,14 @@ class HierarchicalFamily final : public Family {
   std::string_view medium() const override { return "messages"; }
   const char* traced_as() const override { return nullptr; }
   bool sends(const Place&) const override { return true; }
-  std::vector<std::string> plans(Collective) const override { return {std::string(kHierarchical)}; }
+  std::vector<std::string> plans(Collective collective) const override {
+    if (!has_algorithm(collective, kHierarchical)) return {};
+    return {std::string(kHierarchical)};
+  }
 
   std::optional<std::string> why_not(const Question& question, const Place& place) const override {
     if (question.own != nullptr) return "a schedule of the caller's own is a plan of its own";
+    if (!has_algorithm(question.collective, kHierarchical)) return "there is no such schedule";
     if (place.size == 1) return "one rank sends no messages";
     if (!place.why_no_messages.empty()) return place.why_no_messages;
     return std::nullopt;

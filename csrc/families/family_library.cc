@@ -3,7 +3,10 @@
 //
 // They are used only if a call or GRADRED_DEVICE_PLAN names them. They need a GPU for each rank,
 // which no rank knows of its peers before the call, and arrays in GPU memory on all ranks.
+#include <algorithm>
+#include <array>
 #include <limits>
+#include <span>
 
 #include "base/errors.h"
 #include "families/families.h"
@@ -13,14 +16,17 @@
 namespace gradred {
 namespace {
 
-// Where the ranks may be, and which collectives the family carries out.
+// Where the ranks may be, and which kinds of calls the family carries out.
 enum class Reach : std::uint8_t { kHosts, kOneHost };
-enum class Serves : std::uint8_t { kAll, kAllreduce };
+using Kinds = std::span<const Kind>;
+constexpr std::array kAllreduceAlone = {Kind::kAllreduce};
+constexpr std::array kKindsOfNccl = {Kind::kAllreduce, Kind::kReduceScatterBlock, Kind::kAllgather,
+                                     Kind::kBcast};
 
 class LibraryFamily final : public Family {
  public:
   LibraryFamily(LibraryKind kind, std::string_view name, std::string_view about, Reach reach,
-                Serves serves)
+                Kinds serves)
       : kind_(kind), name_(name), about_(about), reach_(reach), serves_(serves) {}
 
   std::string_view name() const override { return name_; }
@@ -31,13 +37,14 @@ class LibraryFamily final : public Family {
   // Without shared memory the ranks agree on the call by messages.
   bool sends(const Place& place) const override { return !place.why_no_memory.empty(); }
   std::vector<std::string> plans(Collective collective) const override {
-    if (serves_ == Serves::kAllreduce && collective != Collective::kAllreduce) return {};
+    if (!serves(collective)) return {};
     return {std::string(name_)};
   }
 
   std::optional<std::string> why_not(const Question& question, const Place& place) const override {
     if (question.own != nullptr) return "it knows no schedule of the caller's";
     if (question.plan.empty()) return "it is taken where it is named";
+    if (!serves(question.collective)) return "it has no such call";
     if (reach_ == Reach::kOneHost && !place.why_no_memory.empty()) {
       return "not all ranks share memory: " + place.why_no_memory;
     }
@@ -68,10 +75,12 @@ class LibraryFamily final : public Family {
   }
 
  private:
+  bool serves(Kind kind) const { return std::ranges::find(serves_, kind) != serves_.end(); }
+
   const LibraryKind kind_;
   const std::string_view name_, about_;
   const Reach reach_;
-  const Serves serves_;
+  const Kinds serves_;
 };
 
 }  // namespace
@@ -80,7 +89,7 @@ const Family& nccl_family() {
   static const LibraryFamily family(
       LibraryKind::kNccl, "nccl",
       "NCCL's own call, on arrays in the memory of GPUs of which each rank has one", Reach::kHosts,
-      Serves::kAll);
+      kKindsOfNccl);
   return family;
 }
 
@@ -88,7 +97,7 @@ const Family& one_shot_family() {
   static const LibraryFamily family(
       LibraryKind::kOneShot, "one_shot",
       "a kernel on each rank's own GPU, which reads the inputs of all ranks", Reach::kOneHost,
-      Serves::kAllreduce);
+      kAllreduceAlone);
   return family;
 }
 
@@ -96,7 +105,7 @@ const Family& two_shot_family() {
   static const LibraryFamily family(
       LibraryKind::kTwoShot, "two_shot",
       "a kernel on each rank's own GPU, which reduces a slice and reads the others",
-      Reach::kOneHost, Serves::kAllreduce);
+      Reach::kOneHost, kAllreduceAlone);
   return family;
 }
 

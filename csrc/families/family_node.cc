@@ -10,11 +10,12 @@ namespace {
 // What the node group does, as a schedule. No schedule describes its broadcasts, which every rank
 // reads from the root.
 std::optional<Specification> specification(const Question& question, int size) {
-  if (question.collective == Collective::kBcast) return std::nullopt;
-  Specification found{"direct", {}, "each rank reduces a part of its own"};
-  if (question.collective == Collective::kAllgather) {
-    found.reason = "each rank reads what the others have";
+  if (has_algorithm(question.collective, "linear")) {
+    return Specification{"linear", {}, "each rank reads what the rank before it has written"};
   }
+  if (!has_algorithm(question.collective, "direct")) return std::nullopt;
+  Specification found{"direct", {}, "each rank reduces a part of its own"};
+  if (!reduces(question.collective)) found.reason = "each rank reads what the others have";
   if (question.collective == Collective::kAllreduce &&
       NodeOptions().reduces_everything(question.bytes, static_cast<std::size_t>(size))) {
     found = {"recursive_multiplying", {}, "each rank reads all vectors and reduces all of it"};

@@ -14,8 +14,7 @@ constexpr std::size_t kSmallestSlice = std::size_t{1} << 20;
 // How many slices a vector is cut into. Collectives with blocks allow only one.
 std::size_t slices_of(const Question& question, const Cost& cost, const CostModel& model) {
   if (question.slices > 0) return std::min(question.slices, question.most_slices);
-  const bool cut =
-      question.collective == Collective::kAllreduce || question.collective == Collective::kBcast;
+  const bool cut = can_be_cut(question.collective);
   const std::size_t most =
       cut ? std::clamp<std::size_t>(question.bytes / kSmallestSlice, 1,
                                     std::min(kMostSlices, question.most_slices))

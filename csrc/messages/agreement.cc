@@ -22,11 +22,19 @@ void Agreement::agree(const Signature& signature, WaitHook& hook) {
   if (parts_.node_path.serves_all()) {
     parts_.node_path.agree(signature, hook);
   } else if (parts_.path != nullptr) {
-    const Call agreement{
-        .waited = true, .plan = plan_of_agreements(parts_.place), .agreement = signature};
-    const std::shared_ptr<const Plan> chosen = parts_.choice.plan_for(agreement, true);
-    wait_for(*family_of(*chosen).operation(parts_, *chosen, agreement), hook);
+    wait_for(*operation(signature, true), hook);
   }
+}
+
+std::shared_ptr<StartedOperation> Agreement::start(const Signature& signature) {
+  return operation(signature, false);
+}
+
+std::shared_ptr<StartedOperation> Agreement::operation(const Signature& signature, bool waited) {
+  const Call agreement{
+      .waited = waited, .plan = plan_of_agreements(parts_.place), .agreement = signature};
+  const std::shared_ptr<const Plan> chosen = parts_.choice.plan_for(agreement, true);
+  return family_of(*chosen).operation(parts_, *chosen, agreement);
 }
 
 void Agreement::agree_on_init(const Call& call, WaitHook& hook) {

@@ -13,6 +13,7 @@
 namespace gradred {
 
 class Operation;
+class StartedOperation;
 
 class Agreement {
  public:
@@ -22,6 +23,8 @@ class Agreement {
 
   // Blocks until all ranks have compared `signature`.
   void agree(const Signature& signature, WaitHook& hook);
+  // Local: starts that comparison over messages.
+  std::shared_ptr<StartedOperation> start(const Signature& signature);
   // Blocks until all ranks have compared a persistent call, when it is made.
   void agree_on_init(const Call& call, WaitHook& hook);
   // Blocking: the ranks agree to leave this call to the MPI. `detail`: hash of what else they
@@ -35,6 +38,7 @@ class Agreement {
   void refuse_started(std::string_view reason);
 
  private:
+  std::shared_ptr<StartedOperation> operation(const Signature& signature, bool waited);
   std::shared_ptr<Operation> leave_refused(std::string_view reason);
   std::shared_ptr<Operation> refuse_on_host(std::string_view reason);
 

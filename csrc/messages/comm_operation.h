@@ -53,6 +53,13 @@ class CommOperation : public StartedOperation {
     post_begun();
   }
 
+  // The ranks agree on the call by another operation over messages, before this one. Only before
+  // the first advance().
+  void begin_after(std::shared_ptr<StartedOperation> agreement) {
+    first_ = std::move(agreement);
+    first_ended_ = false;
+  }
+
   // ---- reused by later calls (kept_operations.h) ------------------------------------------------
 
   // For a call whose caller waits for it, so that no other thread knows the operation. After the
@@ -79,14 +86,17 @@ class CommOperation : public StartedOperation {
 
   std::string waiter() const override { return parts_->liveness.own_name(); }
   std::string waits_for() const override {
+    if (!first_ended_) return first_->waits_for();
     return !agreed_ ? agreement_->waits_for()
                     : parts_->liveness.waits_for(number_, call_.signature());
   }
   WaitRecord wait_record() const override {
+    if (!first_ended_) return first_->wait_record();
     return !agreed_ ? agreement_->wait_record()
                     : parts_->liveness.wait_record(number_, call_.signature());
   }
   bool is_first_to_wait() const override {
+    if (!first_ended_) return first_->is_first_to_wait();
     return !agreed_ ? agreement_->is_first_to_wait() : parts_->liveness.is_first_to_wait(number_);
   }
   bool spins() const override { return parts_->node_path.spins(); }
@@ -101,6 +111,7 @@ class CommOperation : public StartedOperation {
     if (!agreed_ && !agree()) return false;
     if (!refusal_) {
       try {
+        if (!first_ended_ && !await_first()) return false;
         if (carry_out()) return true;
         if (is_due()) look();
       } catch (const SignatureMismatch& error) {
@@ -132,6 +143,7 @@ class CommOperation : public StartedOperation {
   }
 
   void give_up(const std::exception_ptr& reason) noexcept override {
+    if (!first_ended_) first_->abandon(reason);
     if (!agreed_) agreement_->abandon(reason);
     StartedOperation::give_up(reason);
   }
@@ -201,6 +213,16 @@ class CommOperation : public StartedOperation {
     return true;
   }
 
+  bool await_first() {
+    if (const Progress progress = first_->advance(caller()); !progress) {
+      stop_at(progress);
+      return false;
+    }
+    first_ended_ = true;
+    first_->rethrow();
+    return true;
+  }
+
   void post_begun() const {
     gradred::post_begun(number_ | LastBegun::kOverMessages, scheduled_.signature());
   }
@@ -254,6 +276,8 @@ class CommOperation : public StartedOperation {
   std::atomic<std::uint64_t> number_{0};
   std::shared_ptr<NodeOperation> agreement_;
   std::atomic<bool> agreed_{true};
+  std::shared_ptr<StartedOperation> first_;
+  std::atomic<bool> first_ended_{true};
   bool kept_ = false;
   KeptMemory memory_;     // cached between two calls
   bool started_ = false;  // it has its tags

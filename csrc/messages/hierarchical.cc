@@ -43,8 +43,8 @@ void HierarchicalOperation::bind(const Call& call) {
 }
 
 void HierarchicalOperation::scale_by_factor(const Call& call) {
-  const bool reduces = is(Kind::kAllreduce) || is(Kind::kReduceScatterBlock);
-  if (reduces && call.op == Op::kPremul) scaled_input(call, parts_->member.size, scaled_);
+  if (reduces(call.kind) && call.op == Op::kPremul)
+    scaled_input(call, parts_->member.size, scaled_);
 }
 
 std::size_t HierarchicalOperation::count() const {
@@ -58,7 +58,7 @@ std::byte* HierarchicalOperation::vector() const {
 
 std::unique_ptr<BoundPlan> HierarchicalOperation::take_bound_plan() {
   BoundPlanKey key;
-  key.collective = collective_of(call_.kind);
+  key.collective = call_.kind;
   key.name = "across groups " + std::to_string(call_.path);  // the path is the plan's hash
   key.count = count();
   key.slices = plan_.slices;
@@ -105,8 +105,7 @@ void HierarchicalOperation::take_result() {
     std::memcpy(call_.out.data, vector() + static_cast<std::size_t>(parts_->member.rank) * bytes,
                 bytes);
   }
-  const bool reduces = is(Kind::kAllreduce) || is(Kind::kReduceScatterBlock);
-  if (reduces) scale_result(call_, call_.out.data, call_.count, parts_->member.size);
+  scale_result(call_, call_.out.data, parts_->member.rank, parts_->member.size);
 }
 
 // ---- the steps of an operation ------------------------------------------------------------------

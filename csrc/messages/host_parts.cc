@@ -39,8 +39,7 @@ HostParts host_parts(const Call& call, const Plan& plan, int rank, int size, Par
                      std::size_t chunks, bool led) {
   const Lanes lanes = lanes_of(size, plan.parameters);
   const auto [group, place, ranks] = lanes.spot_of(rank);
-  const bool blocks = call.kind == Kind::kReduceScatterBlock || call.kind == Kind::kAllgather;
-  if (!blocks) return lanes_on_host(lanes, ranks, pieces, chunks);
+  if (!has_blocks(call.kind)) return lanes_on_host(lanes, ranks, pieces, chunks);
   if (!led) return blocks_on_host(lanes, group, call.count);
   HostParts parts;
   std::vector<std::size_t>& begins = parts.begins.emplace_back();

@@ -42,8 +42,8 @@ std::shared_ptr<CommOperation> MessageOperations::begin_schedule(const Call& cal
 }
 
 void MessageOperations::run(const Call& call, const Plan& plan, WaitHook& hook) {
-  // The root of a broadcast receives nothing from its peers, so the ranks agree before they begin.
-  if (parts_.node_path.serves_all() || call.kind == Kind::kBcast) {
+  // If some ranks receive nothing from some peers, the ranks agree before they begin.
+  if (parts_.node_path.serves_all() || !needs_all_ranks(call.kind)) {
     agreement_.agree(planned_signature(call, plan), hook);
   }
   if (call.count * size_of(call.dtype) > kLongWorkBytes) hook.long_work();
@@ -51,7 +51,15 @@ void MessageOperations::run(const Call& call, const Plan& plan, WaitHook& hook) 
 }
 
 std::shared_ptr<CommOperation> MessageOperations::start(const Call& call, const Plan& plan) {
-  if (!parts_.node_path.serves_all()) return begin_schedule(call, plan, call.waited);
+  if (!parts_.node_path.serves_all()) {
+    // If some ranks receive nothing from some peers, the ranks agree first. Broadcasts are started
+    // by named operations, whose ranks have agreed.
+    const bool agrees = !needs_all_ranks(call.kind) && call.kind != Kind::kBcast;
+    auto agreement = agrees ? agreement_.start(planned_signature(call, plan)) : nullptr;
+    auto operation = begin_schedule(call, plan, call.waited);
+    if (agrees) operation->begin_after(std::move(agreement));
+    return operation;
+  }
   const Call planned = gradred::planned(call, plan);
   return std::make_shared<CommOperation>(
       parts_.owner.keep(parts_), planned, plan,
@@ -59,8 +67,7 @@ std::shared_ptr<CommOperation> MessageOperations::start(const Call& call, const 
 }
 
 void MessageOperations::run_hierarchical(const Call& call, const Plan& plan, WaitHook& hook) {
-  // The root of a broadcast receives nothing from its peers, so the ranks agree before they begin.
-  if (call.kind == Kind::kBcast) agreement_.agree(planned_signature(call, plan), hook);
+  if (!needs_all_ranks(call.kind)) agreement_.agree(planned_signature(call, plan), hook);
   if (call.count * size_of(call.dtype) > kLongWorkBytes) hook.long_work();
   std::shared_ptr<Operation> operation;
   try {

@@ -10,8 +10,7 @@ namespace {
 constexpr std::size_t kMostKept = 64;
 
 std::size_t work_count(const Call& call, int size) {
-  const bool blocks = call.kind == Kind::kReduceScatterBlock || call.kind == Kind::kAllgather;
-  return blocks ? call.count * static_cast<std::size_t>(size) : call.count;
+  return call.count * vector_counts(call.kind, size);
 }
 
 }  // namespace
@@ -23,8 +22,8 @@ SchedulePath::SchedulePath(mpi::Handle comm, int rank, int size, TagSpace tags, 
 
 std::unique_ptr<BoundPlan> SchedulePath::take(const Call& call, const Plan& plan) {
   const BoundPlanKey key = {
-      collective_of(call.kind),
-      call.schedule ? std::string() : text_of(collective_of(call.kind), plan.name, plan.parameters),
+      call.kind,
+      call.schedule ? std::string() : text_of(call.kind, plan.name, plan.parameters),
       call.schedule.get(),
       work_count(call, transport_.size()),
       plan.slices,
@@ -67,7 +66,7 @@ bool SchedulePath::keep_memory() {
 
 std::shared_ptr<const Schedule> SchedulePath::schedule_for(const Call& call,
                                                            const Plan& plan) const {
-  const Collective collective = collective_of(call.kind);
+  const Collective collective = call.kind;
   if (!call.schedule) {
     return std::make_shared<const Schedule>(make_schedule(collective, plan.name, transport_.rank(),
                                                           transport_.size(), plan.parameters));
@@ -77,9 +76,9 @@ std::shared_ptr<const Schedule> SchedulePath::schedule_for(const Call& call,
       own.size != transport_.size()) {
     throw UsageError(
         "the schedule '" + own.name + "' is for rank " + std::to_string(own.rank) + " of " +
-        std::to_string(own.size) + " and " + std::string(name_of(own.collective)) +
+        std::to_string(own.size) + " and " + std::string(schedules_name(own.collective)) +
         ", this is rank " + std::to_string(transport_.rank()) + " of " +
-        std::to_string(transport_.size()) + " and " + std::string(name_of(collective)));
+        std::to_string(transport_.size()) + " and " + std::string(schedules_name(collective)));
   }
   return call.schedule;
 }

@@ -31,8 +31,9 @@ std::unique_ptr<BoundPlan> bind_plan(BoundPlanKey key, std::shared_ptr<const Sch
 
 bool reads_callers_input(const Call& call) {
   if (call.op == Op::kPremul) return false;
-  if (call.kind == Kind::kReduceScatterBlock) return true;  // the work buffer is the bound plan's
-  return call.kind == Kind::kAllreduce && !call.in_place() && call.in.data != call.out.data;
+  if (info_of(call.kind).input == Part::kOwnBlock) return false;
+  if (has_blocks(call.kind)) return true;  // the work buffer is the bound plan's
+  return !call.in_place() && call.in.data != call.out.data;
 }
 
 bool ScheduledCall::step() {
@@ -108,11 +109,11 @@ std::size_t ScheduledCall::end_of(std::size_t slice) const {
 // The work buffer is the caller's result if that is as long as the vector.
 void ScheduledCall::put_input() {
   const std::size_t bytes = call_.count * size_of(call_.dtype);
-  const bool blocks = call_.kind == Kind::kReduceScatterBlock;
-  const std::size_t all = blocks ? bytes * static_cast<std::size_t>(size_) : bytes;
+  const bool own_block = info_of(call_.kind).input == Part::kOwnBlock;
   const void* const input = call_.input();
   work_ = static_cast<std::byte*>(call_.out.data);
-  if (blocks) {
+  if (has_own_work()) {
+    const std::size_t all = bytes * vector_counts(call_.kind, size_);
     if (bound_plan_->work.bytes() < all) bound_plan_->work = Allocation(call_.out.memory, all);
     work_ = bound_plan_->work.data();
   }
@@ -120,10 +121,9 @@ void ScheduledCall::put_input() {
     input_ = static_cast<const std::byte*>(input);
     return;
   }
-  std::byte* place =
-      call_.kind == Kind::kAllgather ? work_ + bytes * static_cast<std::size_t>(rank_) : work_;
-  if ((blocks || !call_.in_place()) && input != place) {
-    bound_plan_->stream.copy(place, input, all);
+  std::byte* place = own_block ? work_ + bytes * static_cast<std::size_t>(rank_) : work_;
+  if ((has_own_work() || !call_.in_place()) && input != place) {
+    bound_plan_->stream.copy(place, input, bytes * given_counts(call_.kind, place_in_call()));
   }
   if (call_.op == Op::kPremul) {
     bound_plan_->stream.scale(work_, bound_plan_->key.count, call_.dtype, call_.factor, false);
@@ -131,14 +131,21 @@ void ScheduledCall::put_input() {
 }
 
 void ScheduledCall::put_result() {
-  if (call_.kind == Kind::kReduceScatterBlock) {
+  if (info_of(call_.kind).result == Part::kOwnBlock) {
     const std::size_t bytes = call_.count * size_of(call_.dtype);
     bound_plan_->stream.copy(call_.out.data, work_ + bytes * static_cast<std::size_t>(rank_),
                              bytes);
   }
-  if (call_.op == Op::kAvg) {
-    bound_plan_->stream.scale(call_.out.data, call_.count, call_.dtype, size_, true);
+  const int inputs = reduced_ranks(call_.kind, rank_, size_).count();
+  if (call_.op == Op::kAvg && inputs > 0) {
+    bound_plan_->stream.scale(call_.out.data, call_.count, call_.dtype, inputs, true);
   }
+}
+
+// Whether the result is shorter than the vector. The caller's buffer then holds no whole vector, or
+// must stay as it is.
+bool ScheduledCall::has_own_work() const {
+  return got_counts(call_.kind, place_in_call()) < vector_counts(call_.kind, size_);
 }
 
 }  // namespace gradred

@@ -88,6 +88,8 @@ class ScheduledCall {
   void start_slices();
   bool advance_slices();
   std::size_t end_of(std::size_t slice) const;  // position in the vector, in bytes
+  PlaceInCall place_in_call() const { return {rank_, size_, call_.root}; }
+  bool has_own_work() const;
   void put_input();
   void put_result();
 

@@ -40,6 +40,20 @@ void resolve_if_there(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(symbol(library, name));
 }
 
+void resolve_kinds(void* lib, Functions& f) {
+  for (std::size_t i = 0; i < kCalledKinds; ++i) {
+    const auto kind = static_cast<Kind>(i);
+    const std::string name = "I" + std::string(name_of(kind));
+    if (reduces(kind)) {
+      resolve(lib, name.c_str(), f.Ireductions[i]);
+    } else if (has_blocks(kind) && has_root(kind)) {
+      resolve(lib, name.c_str(), f.Irooted_moves[i]);
+    } else if (has_blocks(kind)) {
+      resolve(lib, name.c_str(), f.Imoves[i]);
+    }
+  }
+}
+
 Functions resolve_all(void* lib) {
   Functions f{};
   resolve(lib, "Initialized", f.Initialized);
@@ -79,7 +93,6 @@ Functions resolve_all(void* lib) {
   resolve(lib, "Ibcast", f.Ibcast);
   resolve(lib, "Iallgather", f.Iallgather);
   resolve(lib, "Iallreduce", f.Iallreduce);
-  resolve(lib, "Ireduce_scatter_block", f.Ireduce_scatter_block);
   resolve(lib, "Op_create", f.Op_create);
   resolve(lib, "Ibarrier", f.Ibarrier);
   resolve(lib, "Grequest_start", f.Grequest_start);
@@ -90,6 +103,7 @@ Functions resolve_all(void* lib) {
   resolve_if_there(lib, "opal_progress_unregister", f.Progress_unregister);
   resolve(lib, "Status_set_elements", f.Status_set_elements);
   resolve(lib, "Status_set_cancelled", f.Status_set_cancelled);
+  resolve_kinds(lib, f);
   return f;
 }
 

@@ -1,9 +1,12 @@
 // What the table of an MPI has: handles, functions and constants.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+
+#include "base/kinds.h"
 
 namespace gradred::mpi {
 
@@ -57,8 +60,18 @@ struct Functions {
                     Handle recv_type, Handle comm, Handle* request);
   int (*Iallreduce)(const void* send, void* recv, int count, Handle type, Handle op, Handle comm,
                     Handle* request);
-  int (*Ireduce_scatter_block)(const void* send, void* recv, int count, Handle type, Handle op,
-                               Handle comm, Handle* request);
+  // MPI's non-blocking calls by kind, named MPI_I and the kind. nullptr: the kind has another form.
+  template <class Function>
+  using ByKind = std::array<Function*, kCalledKinds>;
+  ByKind<int(const void* send, void* recv, int count, Handle type, Handle op, Handle comm,
+             Handle* request)>
+      Ireductions;
+  ByKind<int(const void* send, int send_count, Handle send_type, void* recv, int recv_count,
+             Handle recv_type, Handle comm, Handle* request)>
+      Imoves;
+  ByKind<int(const void* send, int send_count, Handle send_type, void* recv, int recv_count,
+             Handle recv_type, int root, Handle comm, Handle* request)>
+      Irooted_moves;
   int (*Op_create)(void (*combine)(void*, void*, int*, Handle*), int commutes, Handle* op);
   int (*Ibarrier)(Handle comm, Handle* request);
   int (*Grequest_start)(int (*query)(void*, void*), int (*release)(void*),

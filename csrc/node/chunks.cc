@@ -48,8 +48,10 @@ Steps Chunks::steps(const NodeCall& call) {
       return fetch(call);
     case Kind::kAlltoall:
       return swap(call);
-    default:
+    case Kind::kAllreduce:
       return usable().reduces_everything(call.bytes(), size_) ? reduce(call) : exchange(call);
+    default:
+      return own_ways_.of(call.kind).steps(call);
   }
 }
 

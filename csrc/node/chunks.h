@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "node/kind_way.h"
 #include "node/steps.h"
 #include "node/way.h"
 
@@ -41,6 +42,7 @@ class Chunks final : public NodeWay {
   void reduce_twice(const NodeCall& call, std::byte* shared, std::byte* result, std::size_t count);
 
   std::vector<std::byte> scratch_;  // one piece of a result; empty until it is needed
+  KindWays own_ways_{group_, stores_};
 };
 
 }  // namespace gradred

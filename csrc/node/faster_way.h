@@ -42,7 +42,7 @@ class FasterWay {
   Times& of(const Calls& calls);
 
   // By kind, by in_place and mapped, and by size.
-  std::array<std::array<std::array<Times, kPowers>, 4>, 5> times_{};
+  std::array<std::array<std::array<Times, kPowers>, 4>, kCalledKinds> times_{};
 };
 
 }  // namespace gradred

@@ -10,20 +10,26 @@ std::size_t NodeCall::longest_part(std::size_t ranks) const {
 }
 
 std::size_t NodeCall::input_bytes(std::size_t ranks) const {
-  if (kind == Kind::kAllgather) return longest_part(ranks);
-  return kind == Kind::kReduceScatterBlock && parts == nullptr ? ranks * bytes() : bytes();
+  if (kind == Kind::kAllreduce) [[likely]]
+    return bytes();
+  if (info_of(kind).input == Part::kOwnBlock) return longest_part(ranks);
+  return parts == nullptr ? vector_counts(kind, static_cast<int>(ranks)) * bytes() : bytes();
 }
 
 std::size_t NodeCall::given_bytes(std::size_t rank, std::size_t ranks) const {
+  if (kind == Kind::kAllreduce) [[likely]]
+    return bytes();
   if (kind == Kind::kAlltoall) return given_before(rank, ranks, ranks);
-  if (kind == Kind::kBcast) return root == static_cast<int>(rank) ? bytes() : 0;
+  if (info_of(kind).input == Part::kRoots) {
+    return root == static_cast<int>(rank) ? input_bytes(ranks) : 0;
+  }
   if (led) return bytes();
-  return kind == Kind::kAllgather ? part_bytes(rank) : input_bytes(ranks);
+  return info_of(kind).input == Part::kOwnBlock ? part_bytes(rank) : input_bytes(ranks);
 }
 
 const std::byte* NodeCall::input(std::size_t rank) const {
   if (send != kInPlace && kind != Kind::kBcast) return static_cast<const std::byte*>(send);
-  const std::size_t at = kind == Kind::kAllgather ? part_begin(rank) : 0;
+  const std::size_t at = info_of(kind).input == Part::kOwnBlock ? part_begin(rank) : 0;
   return static_cast<const std::byte*>(recv) + at;
 }
 

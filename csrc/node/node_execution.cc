@@ -103,8 +103,7 @@ void NodeExecution::to_host() {
 
 // Some kinds of operations do not read their input from the first byte to the last.
 bool NodeExecution::has_whole_input() {
-  const bool takes_pieces = call_.kind == Kind::kAllreduce || call_.kind == Kind::kBcast;
-  return call_.flow == nullptr || takes_pieces || call_.flow->has_input(kAll);
+  return call_.flow == nullptr || can_be_cut(call_.kind) || call_.flow->has_input(kAll);
 }
 
 bool NodeExecution::gather() {

@@ -312,6 +312,10 @@ void OnDevices::offer(const DeviceCall& device, ReadOffer& offer) {
   if (workspace.has_ended()) offer.says |= ReadOffer::kUnknown;
 }
 
+bool OnDevices::serves(Kind kind) {
+  return is_reduction(kind) || kind == Kind::kAllgather || kind == Kind::kBcast;
+}
+
 bool OnDevices::all_are(const NodeCall& call) const {
   if (call.device == nullptr) return false;
   for (std::size_t rank = 0; rank < size_; ++rank) {

@@ -24,6 +24,7 @@ class OnDevices final : public NodeWay {
  public:
   using NodeWay::NodeWay;
 
+  static bool serves(Kind kind);
   // Called before this rank announces.
   static void offer(const DeviceCall& device, ReadOffer& offer);
   // Called after all ranks have announced. Returns whether all arrays are in device memory and the

@@ -81,11 +81,13 @@ void Slots::take_blocks(const NodeCall& call, DataPath path) {
         copy(output + peer * block, given(peer, path));
       }
       return copy(output + rank_ * block, call.input(rank_));
-    default:  // a reduce-scatter
+    case Kind::kReduceScatterBlock:
       for (std::size_t rank = 0; rank < size_; ++rank) {
         operands_[rank] = given(rank, path) + rank_ * block;
       }
       return combine(call, output, call.count);
+    default:
+      return own_ways_.of(call.kind).take(call, path);
   }
 }
 

@@ -1,6 +1,7 @@
 // The plan in which each rank publishes once: its data lie in its announcement or in a slot.
 #pragma once
 
+#include "node/kind_way.h"
 #include "node/way.h"
 
 namespace gradred {
@@ -27,6 +28,7 @@ class Slots final : public NodeWay {
   void take_splits(const NodeCall& call, DataPath path);
 
   std::uint64_t store_ns_ = 0;  // duration of the write, if it is measured
+  KindWays own_ways_{group_, stores_};
 };
 
 }  // namespace gradred

@@ -31,8 +31,9 @@ DataPath NodeWays::path_of(const NodeCall& call) const {
   if (bytes <= Announcement::kDataBytes) return DataPath::kInLine;
   if (call.led) return DataPath::kSlots;
   // If each rank reads only one part of a peer's data, chunks move fewer bytes.
-  const bool one_look = call.kind != Kind::kAlltoall &&
-                        (call.kind != Kind::kReduceScatterBlock || call.parts != nullptr);
+  const KindInfo& kind = info_of(call.kind);
+  const bool in_blocks = kind.input != Part::kOwnBlock && has_blocks(call.kind);
+  const bool one_look = kind.input != Part::kPieces && (!in_blocks || call.parts != nullptr);
   const bool fits = one_look && group_.part().usable().fits_slots(bytes, size_);
   return fits ? DataPath::kSlots : DataPath::kChunks;
 }

@@ -49,8 +49,10 @@ void Closing::start() {
   int size = 0;
   mpi.check(mpi.call.Comm_size(comm_, &size), "MPI_Comm_size");
   sent_ = notices_->sent(size);
-  mpi.check(mpi.call.Ireduce_scatter_block(sent_.data(), &expected_, 1, mpi.is.uint64_type,
-                                           *mpi.handle_of(Op::kSum), comm_, &sum_),
+  const auto reduce_scatter =
+      mpi.call.Ireductions[static_cast<std::size_t>(Kind::kReduceScatterBlock)];
+  mpi.check(reduce_scatter(sent_.data(), &expected_, 1, mpi.is.uint64_type,
+                           *mpi.handle_of(Op::kSum), comm_, &sum_),
             "MPI_Ireduce_scatter_block");
 }
 

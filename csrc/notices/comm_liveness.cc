@@ -102,10 +102,10 @@ void CommLiveness::throw_if_failed() {
 
 // A send to a rank that has ended without MPI_Finalize ends this process as well: MPICH 5 crashes,
 // and Open MPI 5 aborts, the latter in any call. So the launcher's report is checked before that.
-// No rank can have completed a call to which this rank has contributed nothing, except for a
-// broadcast.
+// No rank can have completed a call to which this rank has contributed nothing, if all ranks depend
+// on all.
 void CommLiveness::throw_if_failed_before(Kind kind, std::uint64_t number) {
-  if (kind == Kind::kBcast || !any_rank_failed()) return;
+  if (!needs_all_ranks(kind) || !any_rank_failed()) return;
   throw_if_failed_before(over_messages(number));
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "node/on_devices.h"
+
 namespace gradred {
 namespace {
 
@@ -36,7 +38,7 @@ Workspace* DeviceWorkspace::find(const Call& call, ArrayAccess access) {
     if (workspace_ != nullptr && !programs_) workspace_->keep_to_own_arrays();
   }
   if (device_ != memory.device() || workspace_ == nullptr || workspace_->refused()) return nullptr;
-  const bool reduces = call.kind == Kind::kAllreduce || call.kind == Kind::kReduceScatterBlock;
+  const bool reduces = gradred::reduces(call.kind);
   why_not_reduced_.clear();
   const bool serves = !reduces || workspace_->reduces(call.op, call.dtype, why_not_reduced_);
   return serves ? workspace_.get() : nullptr;
@@ -46,6 +48,7 @@ Workspace* DeviceWorkspace::find(const Call& call, ArrayAccess access) {
 const char* DeviceWorkspace::why_not_wanted(const Call& call, ArrayAccess access) const {
   if (bytes_ == 0) return "GRADRED_IPC_BYTES is none";
   if (size_ == 1) return "one rank has no peers";
+  if (!OnDevices::serves(call.kind)) return "no calls between devices are of this kind";
   if (access != ArrayAccess::kDevices) return "the plan goes through it";
   if (call.kind != Kind::kBcast && call.input_memory() != call.out.memory) {
     return "input and result of the last call lay in different memories";

@@ -35,8 +35,7 @@ std::string LibraryRanks::why_not(const Call& call) {
   if (call.stream_order() != nullptr && call.stream_order()->stream()) {
     library->check_stream(*call.stream_order()->stream());
   }
-  const bool reduces = call.kind == Kind::kAllreduce || call.kind == Kind::kReduceScatterBlock;
-  return reduces ? library->why_not(call.op, call.dtype).value_or("") : "";
+  return reduces(call.kind) ? library->why_not(call.op, call.dtype).value_or("") : "";
 }
 
 bool LibraryRanks::is_turn(std::uint64_t turn) {

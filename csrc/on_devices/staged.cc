@@ -28,17 +28,15 @@ struct Lengths {  // in bytes
 
   Lengths(const Call& call, int rank, int size) {
     const std::size_t one = call.count * size_of(call.dtype);
-    const std::size_t all = one * static_cast<std::size_t>(size);
-    const bool gathers = call.kind == Kind::kAllgather;
-    const bool scatters = call.kind == Kind::kReduceScatterBlock;
-    const bool root = call.kind == Kind::kBcast && call.root == rank;
-    input = scatters ? all : one;
-    if (call.kind == Kind::kBcast && !root) input = 0;
-    result = gathers ? all : one;
-    if (root) result = 0;
-    room = gathers || (scatters && call.in_place()) ? all : one;
-    place = gathers ? one * static_cast<std::size_t>(rank) : 0;
-    one_vector = call.in_place() || (!call.out.memory.is_host() && !scatters);
+    const PlaceInCall at{rank, size, call.root};
+    const KindInfo& kind = info_of(call.kind);
+    input = one * given_counts(call.kind, at);
+    result = one * got_counts(call.kind, at);
+    room = call.in_place() ? std::max(input, result) : result;
+    place = kind.input == Part::kOwnBlock ? one * static_cast<std::size_t>(rank) : 0;
+    one_vector = call.in_place() || (!call.out.memory.is_host() && place + input <= room);
+    const bool is_there = kind.input == Part::kRoots && kind.result == Part::kVector;
+    if (is_there && call.root == rank) result = 0;  // a broadcast's root has it
   }
 };
 
@@ -58,7 +56,7 @@ std::shared_ptr<const CallOrder> after(const std::shared_ptr<Stream>& stream) {
 // cannot read.
 void find_places(DeviceCall& device, const Lengths& bytes, const Call& call) {
   const bool scatters = call.kind == Kind::kReduceScatterBlock;
-  const bool reduces = scatters || call.kind == Kind::kAllreduce;
+  const bool reduces = gradred::reduces(call.kind);
   if (reduces && call.op == Op::kPremul) return;  // the input is scaled while it is moved
   const auto array = [&](const std::byte* at, std::size_t length, bool wanted) {
     const bool aligned =
@@ -187,9 +185,8 @@ bool Staging::has_input(std::size_t end) {
 // A factor is applied to all of the input at once.
 bool Staging::has_scaled_input() {
   if (!input_stream().has_passed(marks_.back())) return false;
-  const bool blocks = call_.kind == Kind::kReduceScatterBlock;
   std::byte* const input = input_.data() != nullptr ? input_.data() : room_.data();
-  scale_input(call_, input, call_.count * (blocks ? static_cast<std::size_t>(size_) : 1));
+  scale_input(call_, input, call_.count * given_counts(call_.kind, {.size = size_}));
   scales_ = false;
   return true;
 }

@@ -6,7 +6,7 @@ std::string text_of(Collective collective, std::string_view algorithm,
                     const Parameters& parameters) {
   std::string groups;
   for (const int group : parameters.groups) groups += std::to_string(group) + ",";
-  return std::string(name_of(collective)) + "/" + std::string(algorithm) + "/" +
+  return std::string(schedules_name(collective)) + "/" + std::string(algorithm) + "/" +
          std::to_string(parameters.root) + "/" + std::to_string(parameters.k) + "/" +
          std::to_string(parameters.local) + "/" + groups + std::to_string(parameters.leaders) +
          "/" + parameters.inside + "/" + parameters.across;

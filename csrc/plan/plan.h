@@ -41,13 +41,13 @@ struct Place {
 
 struct Question {
   Collective collective = Collective::kAllreduce;
-  std::size_t bytes = 0;    // of the vector; for reduce_scatter and allgather, of one rank's block
-  std::string_view plan{};  // the plan's name; empty: any plan
+  std::size_t bytes = 0;          // of the vector, or of one rank's block if has_blocks(collective)
+  std::string_view plan{};        // the plan's name; empty: any plan
   const Schedule* own = nullptr;  // a schedule that the caller gives, or nullptr
   std::size_t slices = 0;         // 0: any number
   // The limit that the tags of one operation set.
   std::size_t most_slices = ~std::size_t{0};
-  int root = 0;  // of a broadcast
+  int root = 0;  // if has_root(collective)
   // The plan mpi may be chosen though the call does not name it: the MPI's own call does what
   // gradred promises, and the caller waits for it.
   bool mpi_may_carry = false;
@@ -56,11 +56,7 @@ struct Question {
   bool one_order = false;
 
   // Bytes of the whole vector that a schedule cuts into chunks.
-  std::size_t vector_bytes(int size) const {
-    const bool blocks =
-        collective == Collective::kReduceScatter || collective == Collective::kAllgather;
-    return bytes * (blocks ? static_cast<std::size_t>(size) : 1);
-  }
+  std::size_t vector_bytes(int size) const { return bytes * vector_counts(collective, size); }
 };
 
 // A schedule that describes what a plan does.

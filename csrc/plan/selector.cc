@@ -19,10 +19,6 @@ bool has(const PlanSource& source, Collective collective, std::string_view name)
   return std::ranges::find(names, name) != names.end();
 }
 
-bool sums(Collective collective) {
-  return collective == Collective::kAllreduce || collective == Collective::kReduceScatter;
-}
-
 std::string names_of(PlanSources sources, Collective collective) {
   std::string names;
   for (const PlanSource* source : sources) {
@@ -88,7 +84,7 @@ std::vector<Plan> weigh(PlanSources sources, const Question& question, const Pla
     if (std::ranges::any_of(found, [](const Plan& plan) { return plan.seconds == 0; })) break;
   }
   const bool asked = named || question.own != nullptr;
-  if (question.one_order && !asked && sums(question.collective)) {
+  if (question.one_order && !asked && reduces(question.collective)) {
     std::erase_if(found, [](const Plan& plan) { return !plan.one_order; });
   }
   std::ranges::stable_sort(found, {}, &Plan::seconds);
@@ -98,8 +94,8 @@ std::vector<Plan> weigh(PlanSources sources, const Question& question, const Pla
                      "' cannot serve this call: " + *objection);
   }
   if (objection) throw UsageError(*objection);
-  throw UsageError("no plan for " + std::string(name_of(question.collective)) + " is called '" +
-                   std::string(question.plan) +
+  throw UsageError("no plan for " + std::string(schedules_name(question.collective)) +
+                   " is called '" + std::string(question.plan) +
                    "'. There are: " + names_of(sources, question.collective));
 }
 

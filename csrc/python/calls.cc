@@ -39,8 +39,14 @@ namespace py = pybind11;
 namespace gradred {
 namespace {
 
-constexpr std::array<std::string_view, 4> kKindNames = {"allreduce", "reduce_scatter_block",
-                                                        "allgather", "bcast"};
+// The kinds of calls that a program makes on its arrays.
+Kind kind_named(const std::string& name) {
+  const std::span<const KindInfo> called(kKinds.data(), kCalledKinds);
+  const Kind kind =
+      find_tag<Kind>(called, name, "kind of call", [](const KindInfo& info) { return info.name; });
+  if (info_of(kind).schedules.empty()) throw UsageError(name + ": only a named operation has it");
+  return kind;
+}
 
 std::shared_ptr<PyCall> make_call(const std::string& kind, std::optional<std::uintptr_t> send,
                                   std::uintptr_t recv, std::size_t count, const std::string& dtype,
@@ -51,7 +57,7 @@ std::shared_ptr<PyCall> make_call(const std::string& kind, std::optional<std::ui
   auto made = std::make_shared<PyCall>();
   made->plan = plan;
   if (placement) made->placement = *placement;
-  made->call = {.kind = find_tag<Kind>(kKindNames, kind, "kind of call"),
+  made->call = {.kind = kind_named(kind),
                 .in = {send ? reinterpret_cast<const void*>(*send) : kInPlace,
                        memory_of(made->placement.send)},
                 .out = {reinterpret_cast<void*>(recv), memory_of(made->placement.recv)},
@@ -70,7 +76,7 @@ void run_call(Communicator& communicator, const PyCall& call) {
   const OneThread one_thread(communicator);
   GilHook hook;
   try {
-    validate(call.call, communicator.size());
+    validate(call.call, communicator.rank(), communicator.size());
   } catch (const Error& error) {
     communicator.refuse(error.what(), hook);
     throw;
@@ -104,7 +110,7 @@ std::shared_ptr<PyOperation> start(const py::object& comm, const PyCall& call, b
   Call started;
   std::string why_waits;
   try {
-    validate(call.call, communicator.size());
+    validate(call.call, communicator.rank(), communicator.size());
     started = ordered(call.call, call.placement, communicator, why_waits);
   } catch (const Error& error) {
     communicator.refuse_started(error.what());
@@ -122,7 +128,7 @@ std::shared_ptr<PyOperation> start(const py::object& comm, const PyCall& call, b
 std::string repr_of(const PyCall& made) {
   const auto& [call, plan, placement] = made;
   std::ostringstream text;
-  text << "Call(" << kKindNames[static_cast<std::size_t>(call.kind)] << ", " << call.in.data << ", "
+  text << "Call(" << name_of(call.kind) << ", " << call.in.data << ", "
        << call.out.data << ", " << call.count << ", " << name_of(call.dtype) << ", "
        << name_of(call.op) << ", factor=" << call.factor << ", root=" << call.root
        << ", layout=" << call.layout << ", plan='" << plan << "', on=(" << placement.send << ", "
@@ -246,13 +252,38 @@ py::list families() {
   py::list result;
   for (const Family* family : plan_families()) {
     py::dict row, plans;
-    for (const char* name : {"allreduce", "reduce_scatter", "allgather", "bcast"}) {
-      plans[name] = family->plans(collective_named(name));
+    for (std::size_t kind = 0; kind < kCalledKinds; ++kind) {
+      const std::string_view name = kKinds[kind].schedules;
+      if (!name.empty()) plans[py::str(std::string(name))] = family->plans(static_cast<Kind>(kind));
     }
     row["name"] = family->name();
     row["about"] = family->about();
     row["medium"] = family->medium();
     row["plans"] = plans;
+    result.append(row);
+  }
+  return result;
+}
+
+std::string_view name_of(Part part) {
+  constexpr std::array<std::string_view, 4> kNames = {"vector", "own_block", "roots", "pieces"};
+  return kNames[static_cast<std::size_t>(part)];
+}
+
+// The table of base/kinds.h, for the kinds that a program calls on its arrays.
+py::list call_kinds() {
+  py::list result;
+  for (std::size_t i = 0; i < kCalledKinds; ++i) {
+    const auto kind = static_cast<Kind>(i);
+    if (info_of(kind).schedules.empty()) continue;
+    py::dict row;
+    row["name"] = name_of(kind);
+    row["schedules"] = info_of(kind).schedules;
+    row["reduces"] = reduces(kind);
+    row["has_root"] = has_root(kind);
+    row["has_blocks"] = has_blocks(kind);
+    row["gives"] = name_of(info_of(kind).input);
+    row["gets"] = name_of(info_of(kind).result);
     result.append(row);
   }
   return result;
@@ -310,7 +341,7 @@ void bind_calls(py::module_& m) {
         Communicator& communicator = communicator_of(comm.ptr());
         const OneThread one_thread(communicator);
         GilHook hook;
-        communicator.leave_to_mpi(find_tag<Kind>(kKindNames, kind, "kind"), detail, hook);
+        communicator.leave_to_mpi(kind_named(kind), detail, hook);
       },
       py::arg("comm"), py::arg("kind"), py::arg("detail") = 0,
       "Blocks until all ranks have agreed to leave this call to the MPI.");
@@ -388,6 +419,7 @@ void bind_calls(py::module_& m) {
       "Whether gradred itself carries this call out if it is started, and not the MPI. So it is "
       "where the MPI has no such type or operation; otherwise all ranks have agreed.");
   m.def("plan_for", &plan_for, py::arg("comm"), py::arg("call"), py::arg("blocking") = true);
+  m.def("call_kinds", &call_kinds, "The kinds of calls on arrays, one row each.");
   m.def("plan_families", &families, "Every family of plans, in the order in which it is asked.");
   m.def("choose_plan", &choose_plan, py::arg("collective"), py::arg("bytes"), py::arg("host_of"),
         py::kw_only(), py::arg("shared_memory") = true, py::arg("plan") = "", py::arg("slices") = 0,

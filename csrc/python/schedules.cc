@@ -205,7 +205,7 @@ py::list table() {
   for (const Algorithm& algorithm : algorithms()) {
     py::dict row;
     row["name"] = algorithm.name;
-    row["collective"] = name_of(algorithm.collective);
+    row["collective"] = schedules_name(algorithm.collective);
     row["parameters"] = py::str(algorithm.parameters).attr("split")();
     row["restriction"] = algorithm.restriction;
     row["about"] = algorithm.about;
@@ -235,7 +235,7 @@ std::string text_of(const Step& step) {
 }
 
 std::string text_of(const Schedule& schedule) {
-  return "<Schedule " + schedule.name + ": " + std::string(name_of(schedule.collective)) +
+  return "<Schedule " + schedule.name + ": " + std::string(schedules_name(schedule.collective)) +
          ", rank " + std::to_string(schedule.rank) + " of " + std::to_string(schedule.size) + ", " +
          std::to_string(schedule.rounds.size()) + " rounds" +
          (schedule.in_place ? "" : " from an input buffer") + ">";
@@ -358,8 +358,9 @@ void bind_schedule(py::module_& m) {
            py::arg("size"), py::arg("chunks"), py::arg("collective") = "allreduce",
            py::arg("root") = 0, py::arg("name") = "user")
       .def_readonly("name", &Schedule::name)
-      .def_property_readonly("collective",
-                             [](const Schedule& schedule) { return name_of(schedule.collective); })
+      .def_property_readonly(
+          "collective",
+          [](const Schedule& schedule) { return schedules_name(schedule.collective); })
       .def_readonly("rank", &Schedule::rank)
       .def_readonly("size", &Schedule::size)
       .def_readonly("root", &Schedule::root)

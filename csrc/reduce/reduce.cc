@@ -149,4 +149,20 @@ void scale(void* data, std::size_t count, DType dtype, double factor, bool divid
   function(data, count, factor, divide);
 }
 
+// In parts, so that sums stay in the first-level cache.
+void fold(const ReduceFunctions& functions, std::size_t element, void* target,
+          std::span<const void* const> inputs, std::size_t count) {
+  const std::size_t last = inputs.size() - 1;
+  if (last < 2) return functions.many(target, inputs.data(), inputs.size(), count);
+  alignas(64) std::array<std::byte, 4096> sum;
+  const std::size_t most = sum.size() / element;
+  for (std::size_t done = 0; done < count; done += most) {
+    const std::size_t part = std::min(most, count - done), at = done * element;
+    const auto input = [&](std::size_t i) { return static_cast<const std::byte*>(inputs[i]) + at; };
+    functions.pair(sum.data(), input(0), input(1), part);
+    for (std::size_t i = 2; i < last; ++i) functions.pair(sum.data(), sum.data(), input(i), part);
+    functions.pair(static_cast<std::byte*>(target) + at, sum.data(), input(last), part);
+  }
+}
+
 }  // namespace gradred

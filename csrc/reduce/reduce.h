@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -29,6 +30,12 @@ struct ReduceFunctions {
 // Logical and bitwise operations need integers or bool; min and max need an order (false < true);
 // bool has no arithmetic.
 const ReduceFunctions* find_reduction(Op op, DType dtype);
+
+// target = the inputs folded from the left, rounded to the type after each step, as ranks compute
+// that pass sums on. `element`: bytes of one element. There is at least one input; `target` may be
+// the last one.
+void fold(const ReduceFunctions& functions, std::size_t element, void* target,
+          std::span<const void* const> inputs, std::size_t count);
 
 // Adds the functions of an operation that the program has made from its own function
 // (base/user_ops.h). find_reduction() returns them from then on, until the process ends. For each

@@ -1,7 +1,6 @@
 #include "schedule/algorithms.h"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 
 #include "base/errors.h"
@@ -11,9 +10,6 @@
 
 namespace gradred {
 namespace {
-
-constexpr std::array<std::string_view, 4> kCollectives = {"allreduce", "reduce_scatter",
-                                                          "allgather", "bcast"};
 
 template <Schedule (*generator)(int, int)>
 Schedule plain(int rank, int size, const Parameters&) {
@@ -53,7 +49,7 @@ Generator named(Collective collective, const std::string& name, const Parameters
 Schedule grouped(int rank, int size, const Parameters& parameters) {
   const Lanes lanes = lanes_of(size, parameters);
   return hierarchical(rank, lanes,
-                      {named(Collective::kReduceScatter, parameters.inside, parameters),
+                      {named(Collective::kReduceScatterBlock, parameters.inside, parameters),
                        named(Collective::kAllreduce, parameters.across, parameters),
                        named(Collective::kAllgather, parameters.inside, parameters)});
 }
@@ -69,7 +65,7 @@ Schedule grouped_bcast(int rank, int size, const Parameters& parameters) {
 }
 
 constexpr auto kAllreduce = Collective::kAllreduce;
-constexpr auto kReduceScatter = Collective::kReduceScatter;
+constexpr auto kReduceScatter = Collective::kReduceScatterBlock;
 constexpr auto kAllgather = Collective::kAllgather;
 constexpr auto kBcast = Collective::kBcast;
 
@@ -176,17 +172,22 @@ std::size_t distance(std::string_view a, std::string_view b) {
 
 const std::vector<Algorithm>& algorithms() { return kTable; }
 
-std::string_view name_of(Collective collective) {
-  return kCollectives[static_cast<std::size_t>(collective)];
-}
+std::string_view schedules_name(Collective collective) { return info_of(collective).schedules; }
 
 Collective collective_named(std::string_view name) {
-  const auto found = std::find(kCollectives.begin(), kCollectives.end(), name);
-  if (found == kCollectives.end()) {
-    throw UsageError("no collective is called '" + std::string(name) +
-                     "'; use allreduce, reduce_scatter, allgather or bcast");
+  const auto found = std::ranges::find(kKinds, name, &KindInfo::schedules);
+  if (found != kKinds.end() && !name.empty()) return static_cast<Kind>(found - kKinds.begin());
+  std::string known;
+  for (const KindInfo& kind : kKinds) {
+    if (!kind.schedules.empty()) known += (known.empty() ? "" : ", ") + std::string(kind.schedules);
   }
-  return static_cast<Collective>(found - kCollectives.begin());
+  throw UsageError("no collective is called '" + std::string(name) + "'; use one of " + known);
+}
+
+bool has_algorithm(Collective collective, std::string_view name) {
+  return std::ranges::any_of(kTable, [&](const Algorithm& algorithm) {
+    return algorithm.collective == collective && algorithm.name == name;
+  });
 }
 
 const Algorithm& find_algorithm(Collective collective, std::string_view name) {
@@ -200,7 +201,7 @@ const Algorithm& find_algorithm(Collective collective, std::string_view name) {
       nearest = &algorithm;
     }
   }
-  throw UsageError("no " + std::string(name_of(collective)) + " algorithm is called '" +
+  throw UsageError("no " + std::string(schedules_name(collective)) + " algorithm is called '" +
                    std::string(name) + "'; did you mean '" + std::string(nearest->name) +
                    "'? There are: " + names);
 }

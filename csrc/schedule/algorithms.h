@@ -46,9 +46,9 @@ Lanes lanes_of(int size, const Parameters& parameters);
 Schedule make_across_groups(Collective collective, int rank, int size,
                             const Parameters& parameters);
 
-// "allreduce", "reduce_scatter", "allgather", "bcast".
-std::string_view name_of(Collective collective);
-Collective collective_named(std::string_view name);  // throws UsageError, which lists the names
+std::string_view schedules_name(Collective collective);  // KindInfo::schedules
+Collective collective_named(std::string_view name);      // throws UsageError, which lists the names
+bool has_algorithm(Collective collective, std::string_view name);
 
 // Throws UsageError, which lists that collective's names and the nearest one.
 const Algorithm& find_algorithm(Collective collective, std::string_view name);

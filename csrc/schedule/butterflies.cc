@@ -42,7 +42,7 @@ std::uint32_t place(int rank, int size, Pairing pairing) {
 
 // In each step, sends one half of what is left and reduces the other.
 Schedule halving(int rank, int size, Pairing pairing) {
-  Schedule schedule = blank(Collective::kReduceScatter, rank, size, size, size / 2);
+  Schedule schedule = blank(Collective::kReduceScatterBlock, rank, size, size, size / 2);
   const std::uint32_t mine = place(rank, size, pairing);
   const int steps = std::countr_zero(static_cast<unsigned>(size));
   schedule.rounds = Rounds(steps, [=](int step) -> Round {

@@ -17,18 +17,13 @@ struct Exchange {
 };
 
 Exchange exchange(const Schedule& schedule, int extra) {
-  const Span all = work(0, schedule.chunks), own = work(static_cast<std::uint32_t>(extra));
-  switch (schedule.collective) {
-    case Collective::kReduceScatter:
-      return {all, own, true};
-    case Collective::kAllgather:
-      return {own, all, false};
-    case Collective::kAllreduce:
-      return {all, all, true};
-    case Collective::kBcast:
-      break;
-  }
-  throw Error("internal error: broadcasts are not folded");
+  const KindInfo& kind = info_of(schedule.collective);
+  check(needs_all_ranks(schedule.collective), "schedules that serve all ranks alike are folded");
+  const auto span = [&](Part part) {
+    const auto own = static_cast<std::uint32_t>(extra);
+    return part == Part::kOwnBlock ? work(own) : work(0, schedule.chunks);
+  };
+  return {span(kind.input), span(kind.result), reduces(schedule.collective)};
 }
 
 }  // namespace
@@ -58,7 +53,7 @@ Schedule embed(Schedule schedule, const std::vector<int>& members, int size) {
     if (is_message(step.kind)) step.peer = member(step.peer);
   });
   schedule.rank = member(schedule.rank);
-  schedule.root = schedule.collective == Collective::kBcast ? member(schedule.root) : 0;
+  schedule.root = has_root(schedule.collective) ? member(schedule.root) : 0;
   schedule.size = size;
   return schedule;
 }
@@ -106,7 +101,7 @@ Schedule folded_blocks(int rank, const std::vector<int>& firsts, const Generator
 
   Schedule schedule = embed(generator(block, mains), firsts, size);
   schedule.rank = rank;
-  if (schedule.collective != Collective::kAllreduce) schedule = widen(schedule, firsts, size);
+  if (has_blocks(schedule.collective)) schedule = widen(schedule, firsts, size);
   if (rank != first) schedule.rounds = std::vector<Round>(schedule.rounds.size());
   Round before, reductions, after;
   for (int extra = first + 1; extra < end; ++extra) {

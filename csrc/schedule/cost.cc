@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <numeric>
 
 #include "schedule/partition.h"
 #include "schedule/replay.h"
@@ -201,8 +202,16 @@ Cost cost(const std::vector<Schedule>& schedules, const Topology& topology) {
 Cost cost(Collective collective, std::string_view name, const Parameters& parameters,
           const Topology& topology) {
   const auto size = static_cast<int>(topology.host_of.size());
+  std::vector<int> ranks = busiest_ranks(topology, parameters.root);
+  // Ranks may work one after the other, and with a root their blocks may wrap around the end of the
+  // vector.
+  const bool differs = sums_differ(collective) || (has_root(collective) && has_blocks(collective));
+  if (differs) {
+    ranks.resize(static_cast<std::size_t>(size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+  }
   std::vector<Schedule> schedules;
-  for (const int rank : busiest_ranks(topology, parameters.root)) {
+  for (const int rank : ranks) {
     schedules.push_back(make_schedule(collective, name, rank, size, parameters));
   }
   return cost(schedules, topology);

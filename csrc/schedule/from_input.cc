@@ -46,12 +46,7 @@ OutOfPlace::OutOfPlace(Schedule in_place)
     follow_messages(number, steps);
     follow_local_steps(number, steps);
   });
-  Span result = work(0, base_.chunks);
-  if (base_.collective == Collective::kReduceScatter) {
-    result.chunks /= static_cast<std::uint32_t>(base_.size);
-    result.first = result.chunks * static_cast<std::uint32_t>(base_.rank);
-  }
-  copy_after(std::max(rounds, 1U) - 1, result);
+  copy_after(std::max(rounds, 1U) - 1, result_of(base_));
 }
 
 // If the work buffer holds only a part of a message's chunks, the rest is copied there before the

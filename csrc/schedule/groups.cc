@@ -61,7 +61,7 @@ bool by_leaders(const Lanes& lanes) { return lanes.count == 1; }
 // Inside the group of `rank`: moves every block to the rank that carries it (reduce-scatter), or
 // from there to the others (allgather).
 void blocks_inside(Schedule& schedule, const Lanes& lanes) {
-  const bool scatters = schedule.collective == Collective::kReduceScatter;
+  const bool scatters = schedule.collective == Collective::kReduceScatterBlock;
   const std::size_t group = lanes.spot_of(schedule.rank).group;
   BlockRound round(schedule);
   for (int block = 0; block < schedule.size; ++block) {
@@ -103,7 +103,7 @@ int carrier_of_block(const Lanes& lanes, int block, std::size_t group) {
 }
 
 Schedule blocks_across(Collective collective, int rank, const Lanes& lanes) {
-  const bool scatters = collective == Collective::kReduceScatter;
+  const bool scatters = collective == Collective::kReduceScatterBlock;
   Schedule schedule = blank(collective, rank, lanes.size(), lanes.size());
   BlockRound round(schedule);
   for (int block = 0; block < schedule.size; ++block) {

@@ -34,7 +34,7 @@ int halvings(int number) { return std::bit_width(static_cast<unsigned>(number - 
 // Cost: (p-1) alpha + (p-1)/p n beta + (p-1)/p n gamma.
 // Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", JPDC 2009.
 Schedule ring_reduce_scatter(int rank, int size) {
-  Schedule schedule = blank(Collective::kReduceScatter, rank, size, size, size > 1 ? 1 : 0);
+  Schedule schedule = blank(Collective::kReduceScatterBlock, rank, size, size, size > 1 ? 1 : 0);
   const int right = wrap(rank + 1, size), left = wrap(rank - 1, size);
   schedule.rounds = Rounds(size - 1, [=](int s) -> Round {
     const Span mine = chunk(rank - s - 2, size), inbox = scratch(0, mine.first);
@@ -66,7 +66,7 @@ Schedule ring(int rank, int size) {
 // Cost: ceil(lg p) alpha + (p-1)/p n beta + (p-1)/p n gamma.
 // Source: Träff, "Optimal, non-pipelined reduce-scatter and allreduce algorithms", 2024.
 Schedule circulant_reduce_scatter(int rank, int size) {
-  Schedule schedule = blank(Collective::kReduceScatter, rank, size, size, size / 2);
+  Schedule schedule = blank(Collective::kReduceScatterBlock, rank, size, size, size / 2);
   schedule.rounds = Rounds(halvings(size), [=](int step) {
     const int held = halved(size, step), skip = halved(size, step + 1);
     Round round, reductions;
@@ -116,7 +116,7 @@ Schedule circulant(int rank, int size) {
 // Cost: alpha + (p-1)/p n beta + (p-1)/p n gamma (and p-1 messages in the round).
 // Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication", IJHPCA 2005.
 Schedule direct_reduce_scatter(int rank, int size) {
-  Schedule schedule = blank(Collective::kReduceScatter, rank, size, size, size - 1);
+  Schedule schedule = blank(Collective::kReduceScatterBlock, rank, size, size, size - 1);
   schedule.rounds = Rounds(size > 1 ? 1 : 0, [=](int) {
     Round round, reductions;
     for (int s = 1; s < size; ++s) {  // each rank starts with a different peer

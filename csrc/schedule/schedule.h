@@ -18,25 +18,24 @@
 #include <cstdint>
 #include <string>
 
+#include "base/kinds.h"
 #include "schedule/rounds.h"
 
 namespace gradred {
 
-enum class Collective : std::uint8_t { kAllreduce, kReduceScatter, kAllgather, kBcast };
+// Schedules are named and chosen by the kind of call that they carry out.
+using Collective = Kind;
 
-// What the input (in the work buffer, or in the input buffer) and the result are. c(r) stands for
-// the chunks that rank r owns: r * chunks / size ... (r + 1) * chunks / size.
-//   kAllreduce       every rank its input        -> every rank the reduction of all
-//   kReduceScatter   every rank its input        -> rank r the reduction in c(r), else undefined
-//   kAllgather       rank r its input in c(r)    -> every rank all inputs
-//   kBcast           the root its input          -> every rank the root's input
-// For reduce-scatter and allgather, chunks is a multiple of size.
+// base/kinds.h says what the input (in the work buffer, or in the input buffer) and the result of a
+// rank are. Block r of a vector consists of the chunks that rank r owns: r * chunks / size ...
+// (r + 1) * chunks / size. If the kind has blocks, chunks is a multiple of size. Chunks of the work
+// buffer that are no part of a rank's result are undefined.
 struct Schedule {
   std::string name;
   Collective collective = Collective::kAllreduce;
   int rank = 0;
   int size = 1;
-  int root = 0;  // kBcast only
+  int root = 0;  // if the kind has one
   std::uint32_t chunks = 1;
   std::uint32_t scratch_slots = 0;
   bool in_place = true;  // the input lies in the work buffer
@@ -44,5 +43,21 @@ struct Schedule {
 
   bool operator==(const Schedule&) const = default;
 };
+
+// The chunks of its vector that a rank gives or gets; an empty span: none.
+inline Span part_of(const Schedule& schedule, Part part) {
+  const PlaceInCall at{schedule.rank, schedule.size, schedule.root};
+  const auto counts = static_cast<std::uint32_t>(counts_of(part, schedule.collective, at));
+  const auto all = static_cast<std::uint32_t>(vector_counts(schedule.collective, schedule.size));
+  const std::uint32_t chunks = schedule.chunks / all;
+  const auto place = static_cast<std::uint32_t>(part == Part::kOwnBlock ? schedule.rank : 0);
+  return work(place * chunks, counts * chunks);
+}
+inline Span input_of(const Schedule& schedule) {
+  return part_of(schedule, info_of(schedule.collective).input);
+}
+inline Span result_of(const Schedule& schedule) {
+  return part_of(schedule, info_of(schedule.collective).result);
+}
 
 }  // namespace gradred

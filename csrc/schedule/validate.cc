@@ -108,11 +108,10 @@ void check_head(const Schedule& schedule) {
           "root " + std::to_string(schedule.root) + " is none of the " +
               std::to_string(schedule.size) + " ranks");
   require(schedule.chunks >= 1, "the vector has no chunk");
-  const bool owned = schedule.collective == Collective::kReduceScatter ||
-                     schedule.collective == Collective::kAllgather;
-  require(!owned || schedule.chunks % static_cast<std::uint32_t>(schedule.size) == 0,
+  require(!has_blocks(schedule.collective) ||
+              schedule.chunks % static_cast<std::uint32_t>(schedule.size) == 0,
           std::to_string(schedule.chunks) + " chunks for " + std::to_string(schedule.size) +
-              " ranks: " + std::string(name_of(schedule.collective)) +
+              " ranks: " + std::string(schedules_name(schedule.collective)) +
               " needs a multiple, so that each rank owns as many");
 }
 

@@ -23,8 +23,8 @@ Value Values::sum(Value a, Value b, Place formed) {
   return entry->second;
 }
 
-bool Values::each_once(Value value) const {
-  if (count(value) != static_cast<std::uint32_t>(size_)) return false;
+bool Values::each_once(Value value, const RankRange& ranks) const {
+  if (count(value) != static_cast<std::uint32_t>(ranks.count())) return false;
   std::vector<bool> seen(static_cast<std::size_t>(size_));
   std::vector<Value> parts = {value};
   while (!parts.empty()) {  // there are as many leaves as ranks, so this is short
@@ -33,7 +33,7 @@ bool Values::each_once(Value value) const {
     if (!is_input(part)) {
       parts.push_back(sum_of(part).a);
       parts.push_back(sum_of(part).b);
-    } else if (seen[static_cast<std::size_t>(rank_of(part))]) {
+    } else if (!ranks.has(rank_of(part)) || seen[static_cast<std::size_t>(rank_of(part))]) {
       return false;
     } else {
       seen[static_cast<std::size_t>(rank_of(part))] = true;

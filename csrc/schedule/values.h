@@ -6,6 +6,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/kinds.h"
+
 namespace gradred {
 
 using Value = std::uint32_t;
@@ -35,8 +37,8 @@ class Values {
   const Sum& sum_of(Value value) const { return sums_[value - inputs_]; }
   std::uint32_t count(Value value) const { return is_input(value) ? 1 : sum_of(value).inputs; }
 
-  // Whether the value contains every rank's input exactly once.
-  bool each_once(Value value) const;
+  // Whether the value contains the input of each of these ranks exactly once, and no other.
+  bool each_once(Value value, const RankRange& ranks) const;
   // How often the value contains each rank's input.
   std::vector<std::uint64_t> ranks(Value value) const;
   // The first sum inside `value` that contains an input twice; kNothing if there is none.

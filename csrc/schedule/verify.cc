@@ -48,7 +48,6 @@ class Verifier {
   void check_final();
   void check_chunk(const Rank& rank, std::uint32_t chunk);
   void check_sum(const Rank& rank, std::uint32_t chunk, Value value) const;
-  std::uint32_t owned(int rank) const;  // the first chunk that a rank owns
 
   const Schedule& head_;
   Replay replay_;
@@ -71,10 +70,6 @@ void Verifier::fail(const MessageEnd& where, std::string reason) const {
                        static_cast<int>(where.step), std::move(reason)});
 }
 
-std::uint32_t Verifier::owned(int rank) const {
-  return head_.chunks / static_cast<std::uint32_t>(head_.size) * static_cast<std::uint32_t>(rank);
-}
-
 void Verifier::initialise(Rank& rank) {
   const int r = rank.schedule->rank;
   rank.work.assign(head_.chunks, kNothing);
@@ -82,11 +77,9 @@ void Verifier::initialise(Rank& rank) {
   std::vector<Value>& given = rank.schedule->in_place ? rank.work : rank.input;
   rank.scratch.resize(rank.schedule->scratch_slots);
   for (std::uint32_t slot = 0; slot < rank.scratch.size(); ++slot) rank.scratch[slot].slot = slot;
-  std::uint32_t begin = 0, end = head_.chunks;
-  if (head_.collective == Collective::kAllgather) begin = owned(r), end = owned(r + 1);
-  if (head_.collective == Collective::kBcast && r != head_.root) end = 0;
-  for (std::uint32_t chunk = begin; chunk < end; ++chunk) {
-    given[chunk] = values_.input(r, chunk);
+  const Span input = input_of(*rank.schedule);
+  for (std::uint32_t i = 0; i < input.chunks; ++i) {
+    given[input.first + i] = values_.input(r, input.first + i);
   }
 }
 
@@ -203,11 +196,8 @@ void Verifier::explain_deadlock() const {
 
 void Verifier::check_final() {
   for (const Rank& rank : ranks_) {
-    std::uint32_t begin = 0, end = head_.chunks;
-    if (head_.collective == Collective::kReduceScatter) {
-      begin = owned(rank.schedule->rank), end = owned(rank.schedule->rank + 1);
-    }
-    for (std::uint32_t chunk = begin; chunk < end; ++chunk) check_chunk(rank, chunk);
+    const Span result = result_of(*rank.schedule);
+    for (std::uint32_t i = 0; i < result.chunks; ++i) check_chunk(rank, result.first + i);
   }
 }
 
@@ -218,27 +208,34 @@ void Verifier::check_chunk(const Rank& rank, std::uint32_t chunk) {
                          "ends with chunk " + std::to_string(chunk) + " wrong: " + reason});
   };
   if (value == kNothing) fail_end("nobody has written it");
-  if (head_.collective == Collective::kAllgather || head_.collective == Collective::kBcast) {
+  const KindInfo& kind = info_of(head_.collective);
+  if (!reduces(head_.collective)) {
     // No other input of this chunk exists, and steps keep values in their chunk.
     if (!values_.is_input(value)) fail_end("inputs were added up");
-  } else if (head_.collective == Collective::kAllreduce && value != ranks_[0].work[chunk]) {
-    check_sum(rank, chunk, value);
-    fail_end("it is added up in another order than on rank 0");
-  } else if (&rank == &ranks_[0] || head_.collective == Collective::kReduceScatter) {
+  } else if (kind.result == Part::kVector && !sums_differ(head_.collective) &&
+             &rank != &ranks_[0]) {
+    if (value != ranks_[0].work[chunk]) {
+      check_sum(rank, chunk, value);
+      fail_end("it is added up in another order than on rank 0");
+    }
+  } else {
     check_sum(rank, chunk, value);
   }
   report_.digest = report_.digest * 0x9e3779b97f4a7c15ULL + values_.hash(value);
 }
 
 void Verifier::check_sum(const Rank& rank, std::uint32_t chunk, Value value) const {
-  if (values_.each_once(value)) return;
+  const RankRange wanted = reduced_ranks(head_.collective, rank.schedule->rank, head_.size);
+  if (values_.each_once(value, wanted)) return;
   const std::string result = "the result for chunk " + std::to_string(chunk);
   const std::vector<std::uint64_t> counts = values_.ranks(value);
   for (std::size_t input = 0; input < counts.size(); ++input) {
-    if (counts[input] == 1) continue;
-    if (counts[input] == 0) {
+    const bool is_wanted = wanted.has(static_cast<int>(input));
+    if (counts[input] == (is_wanted ? 1U : 0U)) continue;
+    if (counts[input] == 0 || !is_wanted) {
       throw ScheduleError({rank.schedule->rank, -1, -1,
-                           result + " lacks the input of rank " + std::to_string(input)});
+                           result + (is_wanted ? " lacks" : " has") + " the input of rank " +
+                               std::to_string(input) + (is_wanted ? "" : ", which it must not")});
     }
     const Place place = values_.sum_of(values_.doubled(value)).formed;
     throw ScheduleError({place.rank, place.round, place.step,

@@ -22,9 +22,9 @@ NodeOperation::NodeOperation(NodePath& path)
 NodeOperation::NodeOperation(std::shared_ptr<NodePath> path, const Call& call)
     : NodeOperation(std::move(path), Purpose::kCall) {
   call_ = call;
-  const bool blocks = call.kind == Kind::kReduceScatterBlock;
-  const std::size_t ranks = blocks ? static_cast<std::size_t>(group_.size()) : 1;
-  bytes_ = ranks * call.count * size_of(call.dtype);
+  const bool own_block = info_of(call.kind).input == Part::kOwnBlock;
+  const std::size_t counts = own_block ? 1 : vector_counts(call.kind, group_.size());
+  bytes_ = counts * call.count * size_of(call.dtype);
   if (call.before() == nullptr) start_call();
 }
 
@@ -75,7 +75,7 @@ NodeOperation::Alone NodeOperation::start_alone(const Call& call) {
   bytes_ = call.count * size_of(call.dtype);
   try {
     if (!look_at_peers()) return Alone::kGoesOn;
-    scale_result(call, call.out.data, call.count, group_.size());
+    scale_result(call, call.out.data, group_.rank(), group_.size());
     return Alone::kEndedWell;
   } catch (...) {
     end(std::current_exception());
@@ -160,7 +160,7 @@ void NodeOperation::take_result() {
   // In the same order on all ranks.
   if (purpose_ == Purpose::kAgreement) number_ = path_->next_number();
   if (purpose_ == Purpose::kCall && !execution_.ran_on_devices()) {
-    scale_result(call_, execution_.recv(), call_.count, group_.size());
+    scale_result(call_, execution_.recv(), group_.rank(), group_.size());
   }
   went_ = group_.how_it_went();
   if (observation_ != nullptr) observation_->look(group_);

@@ -72,8 +72,7 @@ void NodePath::run(const Call& call, WaitHook& hook) {
     throw;
   }
   node_->run(made, &poll);
-  const bool reduces = call.kind == Kind::kAllreduce || call.kind == Kind::kReduceScatterBlock;
-  if (reduces) scale_result(call, call.out.data, call.count, node_->size());
+  scale_result(call, call.out.data, node_->rank(), node_->size());
 }
 
 void NodePath::agree(const Signature& signature, WaitHook& hook) {

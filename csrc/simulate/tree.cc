@@ -79,9 +79,9 @@ Tree tree_of(int size, int local, bool is_second) {
 }
 
 // What a rank does for one tree in a round. Ranks of one depth send the same piece up, then down.
-class Part {
+class OneTree {
  public:
-  Part(const Tree& tree, int rank, int pieces, int offset, std::uint32_t slot)
+  OneTree(const Tree& tree, int rank, int pieces, int offset, std::uint32_t slot)
       : tree_(tree),
         rank_(static_cast<std::size_t>(rank)),
         pieces_(pieces),
@@ -130,8 +130,8 @@ std::vector<Schedule> two_trees(int size, int local, int pieces) {
   const int rounds = size == 1 ? 0 : pieces + 2 * height - 1;
   std::vector<Schedule> schedules;
   for (int rank = 0; rank < size; ++rank) {
-    const Part first(trees->first, rank, pieces, 0, 0);
-    const Part second(trees->second, rank, pieces, pieces, first.slots());
+    const OneTree first(trees->first, rank, pieces, 0, 0);
+    const OneTree second(trees->second, rank, pieces, pieces, first.slots());
     Schedule schedule = blank(Collective::kAllreduce, rank, size, 2 * pieces,
                               static_cast<int>(first.slots() + second.slots()));
     schedule.name = "two_trees";

@@ -65,20 +65,6 @@ Failure current_failure(int rank) {
   throw Error(text);
 }
 
-Kind kind_of(Collective collective) {
-  switch (collective) {
-    case Collective::kAllreduce:
-      return Kind::kAllreduce;
-    case Collective::kReduceScatter:
-      return Kind::kReduceScatterBlock;
-    case Collective::kAllgather:
-      return Kind::kAllgather;
-    case Collective::kBcast:
-      break;
-  }
-  return Kind::kBcast;
-}
-
 bool reduces(const Schedule& schedule) {
   for (const Round& round : schedule.rounds) {
     for (const Step& step : round) {
@@ -108,7 +94,7 @@ class RankRun {
       throw UsageError("there is no " + std::string(name_of(run_.op)) + " of " +
                        std::string(name_of(run_.dtype)) + " elements; choose another op or type");
     }
-    const Signature signature = make_signature(kind_of(schedule_.collective), run_.op, run_.dtype,
+    const Signature signature = make_signature(schedule_.collective, run_.op, run_.dtype,
                                                buffer_.bytes / reduction.element(),
                                                static_cast<std::uint64_t>(schedule_.root));
     const Partition parts{buffer_.bytes / reduction.element(), run_.slices};

@@ -36,7 +36,8 @@ void prove(Collective collective, const Layout& layout, bool leaders, int root) 
   }
   const Report report = verify(all);
   if (report.ok) return;
-  std::string text = std::string(name_of(collective)) + (leaders ? ", leaders" : "") + ", groups";
+  std::string text =
+      std::string(schedules_name(collective)) + (leaders ? ", leaders" : "") + ", groups";
   for (const int group : layout) text += " " + std::to_string(group);
   throw Error(text + ": " + describe(report.problem));
 }
@@ -49,7 +50,7 @@ int prove_all() {
       for (int root = 0; root < static_cast<int>(layout.size()); ++root) {
         prove(Collective::kBcast, layout, leaders, root);
       }
-      prove(Collective::kReduceScatter, layout, leaders, 0);
+      prove(Collective::kReduceScatterBlock, layout, leaders, 0);
       prove(Collective::kAllgather, layout, leaders, 0);
     }
   }

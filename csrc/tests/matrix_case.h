@@ -51,9 +51,10 @@ struct Case {
 };
 
 std::string describe(const Case& c) {
-  return std::string(name_of(c.algorithm->collective)) + " " + std::string(c.algorithm->name) +
-         " p=" + std::to_string(c.size) + " count=" + std::to_string(c.count) +
-         " slices=" + std::to_string(c.slices) + " root=" + std::to_string(c.parameters.root) +
+  return std::string(schedules_name(c.algorithm->collective)) + " " +
+         std::string(c.algorithm->name) + " p=" + std::to_string(c.size) +
+         " count=" + std::to_string(c.count) + " slices=" + std::to_string(c.slices) +
+         " root=" + std::to_string(c.parameters.root) +
          " local=" + std::to_string(c.parameters.local) + " k=" + std::to_string(c.parameters.k) +
          (c.protocol == Protocol::kRendezvous ? " rendezvous " : " eager ") +
          std::string(name_of(c.types.dtype)) + " " + std::string(name_of(c.types.op)) +
@@ -104,9 +105,9 @@ double combine(Op op, double a, double b) {
   return op == Op::kMin ? std::min(a, b) : std::max(a, b);
 }
 
-double reduction(const Case& c, std::size_t index) {
-  double result = input_of(c, 0, index);
-  for (int rank = 1; rank < c.size; ++rank) {
+double reduction(const Case& c, const RankRange& ranks, std::size_t index) {
+  double result = input_of(c, ranks.first, index);
+  for (int rank = ranks.first + 1; rank < ranks.end; ++rank) {
     result = combine(c.types.op, result, input_of(c, rank, index));
   }
   return result;
@@ -132,8 +133,8 @@ std::vector<int> owners(const Case& c, std::uint32_t chunks) {
 // A vector with `value(index)` at each index.
 template <class Value>
 Bytes filled(const Case& c, Value value) {
-  // In an allgather the values also depend on the owner, so they do not repeat.
-  const bool owned = c.algorithm->collective == Collective::kAllgather;
+  // If the ranks give blocks, the values also depend on the owner, so they do not repeat.
+  const bool owned = info_of(c.algorithm->collective).input == Part::kOwnBlock;
   const std::size_t own = owned ? c.count : std::min(c.count, kPeriod);
   const Access elements = access(c.types.dtype);
   Bytes data(c.count * size_of(c.types.dtype));
@@ -151,42 +152,47 @@ struct Setting {
       Schedule made = make_schedule(collective, c.algorithm->name, rank, c.size, c.parameters);
       schedules.push_back(c.in_place ? std::move(made) : from_input(std::move(made)));
     }
-    const bool owned =
-        collective == Collective::kReduceScatter || collective == Collective::kAllgather;
-    if (owned) owner = owners(c, schedules[0].chunks);
+    if (has_blocks(collective)) owner = owners(c, schedules[0].chunks);
     for (int rank = 0; rank < c.size; ++rank) {
       inputs.push_back(filled(c, [&](std::size_t i) {
-        const bool given = (collective != Collective::kBcast || rank == c.parameters.root) &&
-                           (collective != Collective::kAllgather || rank == owner[i]);
-        return given ? input_of(c, rank, i) : 99;
+        return has(c, info_of(collective).input, rank, i) ? input_of(c, rank, i) : 99;
       }));
       work.push_back(c.in_place ? inputs.back() : filled(c, [](std::size_t) { return 99; }));
     }
   }
 
+  // Whether an element belongs to the part that a rank gives or gets.
+  bool has(const Case& c, Part part, int rank, std::size_t i) const {
+    if (part == Part::kOwnBlock) return owner[i] == rank;
+    return counts_of(part, c.algorithm->collective, {rank, c.size, c.parameters.root}) > 0;
+  }
+
   std::vector<Schedule> schedules;
   std::vector<Bytes> inputs, work;
-  std::vector<int> owner;  // owner of each element; for reduce-scatter and allgather
+  std::vector<int> owner;  // owner of each element; if there are blocks
 };
 
-double expected(const Case& c, const Setting& setting, std::size_t index) {
-  if (c.algorithm->collective == Collective::kBcast) return input_of(c, c.parameters.root, index);
-  if (c.algorithm->collective == Collective::kAllgather) {
-    return input_of(c, setting.owner[index], index);
-  }
-  return reduction(c, index);
+// The value of an element of a rank's result.
+double expected(const Case& c, const Setting& setting, int rank, std::size_t index) {
+  const Kind kind = c.algorithm->collective;
+  if (reduces(kind)) return reduction(c, reduced_ranks(kind, rank, c.size), index);
+  const bool owned = info_of(kind).input == Part::kOwnBlock;
+  return input_of(c, owned ? setting.owner[index] : c.parameters.root, index);
 }
 
 // Returns an empty string, or the first difference.
 std::string compare(const Case& c, const Setting& setting) {
-  const Bytes all = filled(c, [&](std::size_t i) { return expected(c, setting, i); });
+  const KindInfo& kind = info_of(c.algorithm->collective);
+  const bool same_on_all = kind.reduced == Reduced::kNone || kind.reduced == Reduced::kAll;
+  Bytes all;
   for (int rank = 0; rank < c.size; ++rank) {
     const Bytes& data = setting.work[static_cast<std::size_t>(rank)];
+    if (rank == 0 || !same_on_all) {
+      all = filled(c, [&](std::size_t i) { return expected(c, setting, rank, i); });
+    }
     if (data == all) continue;  // the fast case
     for (std::size_t i = 0; i < c.count; ++i) {
-      const bool anything =
-          c.algorithm->collective == Collective::kReduceScatter && setting.owner[i] != rank;
-      if (anything) continue;
+      if (!setting.has(c, kind.result, rank, i)) continue;
       const double wanted = access(c.types.dtype).get(all.data(), i);
       const double found = access(c.types.dtype).get(data.data(), i);
       if (found != wanted) {

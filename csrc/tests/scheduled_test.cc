@@ -41,19 +41,7 @@ constexpr Case kCases[] = {
     {"bcast", Kind::kBcast, Op::kSum, true},
 };
 
-struct Kinds {
-  Collective collective;
-  const char* algorithm;
-};
-
-Kinds kinds_of(Kind kind) {
-  if (kind == Kind::kAllreduce) return {Collective::kAllreduce, "ring"};
-  if (kind == Kind::kReduceScatterBlock) return {Collective::kReduceScatter, "ring"};
-  if (kind == Kind::kAllgather) return {Collective::kAllgather, "ring"};
-  return {Collective::kBcast, "binomial"};
-}
-
-bool has_blocks(Kind kind) { return kind == Kind::kReduceScatterBlock || kind == Kind::kAllgather; }
+const char* algorithm_of(Kind kind) { return has_algorithm(kind, "ring") ? "ring" : "binomial"; }
 
 float input_of(std::size_t rank, std::size_t index) {
   return static_cast<float>(4 * ((index * 7 + rank * 5) % 8));
@@ -105,12 +93,12 @@ class Rank {
               .dtype = DType::kFloat32,
               .op = case_.op};
     call.factor = 0.5;
-    const auto [collective, algorithm] = kinds_of(case_.kind);
-    BoundPlanKey key{collective, algorithm,       nullptr,  work_count,
+    const char* const algorithm = algorithm_of(case_.kind);
+    BoundPlanKey key{case_.kind, algorithm,       nullptr,  work_count,
                      1,          DType::kFloat32, case_.op, !reads_callers_input(call),
                      memory_};
     auto schedule = std::make_shared<const Schedule>(make_schedule(
-        collective, algorithm, static_cast<int>(rank_), static_cast<int>(kSize), Parameters()));
+        case_.kind, algorithm, static_cast<int>(rank_), static_cast<int>(kSize), Parameters()));
     ScheduledCall scheduled(call, static_cast<int>(rank_), static_cast<int>(kSize));
     scheduled.use(bind_plan(key, schedule, transport_));
     while (!scheduled.step()) std::this_thread::yield();
@@ -244,7 +232,7 @@ class StuckTransport final : public Transport {
 // In its second round, the ring sends from the work buffer and receives into scratch.
 void memory_of_an_abandoned_call_is_given_to_nobody_else() {
   constexpr std::size_t kCount = 50, kRanks = 3;  // elements of a block
-  constexpr Collective kCollective = Collective::kReduceScatter;
+  constexpr Collective kCollective = Collective::kReduceScatterBlock;
   std::vector<float> input(kRanks * kCount), output(kCount);
   std::vector<Given> stuck;
   StuckTransport transport(stuck);

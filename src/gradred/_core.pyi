@@ -297,7 +297,14 @@ def is_readable(address: int, nbytes: int) -> bool: ...
 
 # ---- calls ----------------------------------------------------------------------------------
 
-_Kind: TypeAlias = Literal["allreduce", "reduce_scatter_block", "allgather", "bcast"]
+class _CallKind(TypedDict):
+    name: str
+    schedules: str
+    reduces: bool
+    has_root: bool
+    has_blocks: bool
+    gives: Literal["vector", "own_block", "roots"]
+    gets: Literal["vector", "own_block", "roots"]
 
 class _Specification(TypedDict):
     algorithm: str
@@ -355,7 +362,7 @@ class _CommInfo(TypedDict):
 class Call(metaclass=_Pybind11Type):
     def __init__(
         self,
-        kind: _Kind,
+        kind: str,
         send: int | None,
         recv: int,
         count: int,
@@ -550,6 +557,7 @@ def run(comm: MPI.Comm, call: Call, passed: object = None) -> None: ...
 def start(comm: MPI.Comm, call: Call, *, mpi_request: bool = True) -> Operation: ...
 def starts(comm: MPI.Comm, call: Call) -> bool: ...
 def plan_for(comm: MPI.Comm, call: Call, blocking: bool = True) -> _Plan: ...
+def call_kinds() -> list[_CallKind]: ...
 def plan_families() -> list[_PlanFamily]: ...
 def choose_plan(
     collective: str,

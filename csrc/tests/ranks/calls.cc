@@ -35,7 +35,7 @@ void start_and_wait(const Library& mpi, Communicator& comm, const Call& call) {
 
 void carry_out(const Library& mpi, Communicator& comm, Call call, Way way) {
   PlainWait hook;
-  validate(call, comm.size());
+  validate(call, comm.rank(), comm.size());
   if (way == Way::kBlocking) return comm.run(call, hook);
   call.mpi_request = way != Way::kStarted;
   if (way != Way::kPersistent) return start_and_wait(mpi, comm, call);

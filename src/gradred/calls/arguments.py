@@ -138,7 +138,7 @@ def require_apart(pieces: _core.Pieces, asked: str) -> None:
 
 
 def call(
-    kind: _core._Kind,
+    kind: str,
     given: Array,
     result: Array,
     chosen: plans.Plan,
