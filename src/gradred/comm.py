@@ -33,10 +33,11 @@ class Comm(MPI.Intracomm):
     """An mpi4py communicator whose allreduce gradred carries out.
 
     `Comm(comm)` is local and shares the handle of `comm`, as mpi4py's constructors do. A `Comm` can
-    be passed wherever an `MPI.Intracomm` is accepted. `Allreduce`, `Iallreduce`, `Allreduce_init`,
-    `Reduce_scatter_block`, `Ireduce_scatter_block`, `Allgather` and `Bcast` keep mpi4py's meaning.
-    gradred carries them out if it knows the element type and the operation. The MPI carries out
-    all other calls. Methods that make a communicator return a `Comm` too.
+    be passed wherever an `MPI.Intracomm` is accepted. `Allreduce`, `Allreduce_init`, `Allgather`,
+    `Bcast`, and all methods that reduce into one vector or block on each rank (such as
+    `Reduce_scatter_block`) or start that (such as `Iallreduce`), keep mpi4py's meaning. gradred
+    carries them out if it knows the element type and the operation. The MPI carries out all
+    other calls. Methods that make a communicator return a `Comm` too.
 
     A communicator reads its settings (`gradred.config`) when it is made.
 
@@ -94,6 +95,9 @@ class Comm(MPI.Intracomm):
             self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB
         ) -> None: ...
         def Bcast(self, buf: BufSpec, root: int = 0) -> None: ...  # noqa: D102
+        def Ireduce_scatter_block(  # noqa: D102
+            self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: OpLike = MPI.SUM
+        ) -> MPI.Request: ...
 
     @property
     def device_path(self) -> str:
@@ -141,16 +145,6 @@ class Comm(MPI.Intracomm):
         _core.agree_on_init(self, found.call)
         return PersistentAllreduce.prepare(self, found.call, found.owners)
 
-    def Ireduce_scatter_block(
-        self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: OpLike = MPI.SUM
-    ) -> MPI.Request:
-        """Start a `Reduce_scatter_block`; see `Iallreduce`."""
-        with refusing(self, blocking=False):
-            found = messages.reduction("Ireduce_scatter_block", self, sendbuf, recvbuf, op)
-        if isinstance(found, Message):
-            return super().Ireduce_scatter_block(sendbuf, recvbuf, mpi_fallback.mpi_op(op))
-        return Request.start(self, found.call, found.owners)
-
     def allreduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
         """Reduce Python objects by pickling, with mpi4py's own method.
 
@@ -159,6 +153,9 @@ class Comm(MPI.Intracomm):
         """
         _warn_of_pickling(sendobj)
         return super().allreduce(sendobj, op)
+
+    def _require_mpi(self) -> None:
+        """Raise UsageError if the MPI does not know this communicator."""
 
     # ---- after a failure ----------------------------------------------------------------------
 
@@ -170,10 +167,9 @@ class Comm(MPI.Intracomm):
         blocks until all other ranks have called it or ended.
 
         No MPI call is made, since the MPI may wait for failed ranks. So the new communicator has no
-        MPI handle (it is `MPI.COMM_NULL`), and only gradred's own calls work on it: `Allreduce`,
-        `Iallreduce`, `Allreduce_init`, `Reduce_scatter_block`, `Ireduce_scatter_block`,
-        `Allgather`, `Bcast`, `Dup`, and the functions of gradred with `comm=`, on the types and
-        operations that gradred knows. All other calls raise `UsageError`. The new communicator can
+        MPI handle (it is `MPI.COMM_NULL`), and only gradred's own calls work on it: those that the
+        class names, `Dup`, and the functions of gradred with `comm=`, on the types and operations
+        that gradred knows. All other calls raise `UsageError`. The new communicator can
         be shrunk again.
 
         Under `gradred run` the job continues without the failed ranks. On a communicator without a
@@ -416,14 +412,39 @@ def _iallreduce(
     return Request.start(comm, found.call, found.owners)
 
 
-def _reduce_scatter_block(comm: Comm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM) -> None:
-    with refusing(comm):
-        found = mpi_fallback.reduction("Reduce_scatter_block", comm, sendbuf, recvbuf, op)
-    if isinstance(found, MpiCall):
-        found.agree(comm)
-        MPI.Intracomm.Reduce_scatter_block(comm, found.send, found.recv, found.op)
-    else:
-        _core.run(comm, found.call, found.owners)
+def _blocking(method: str) -> Callable[..., None]:
+    """Return the blocking method of a reduction, for arguments of any form."""
+
+    def run(comm: Comm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM) -> None:
+        with refusing(comm):
+            found = mpi_fallback.reduction(method, comm, sendbuf, recvbuf, op)
+        if isinstance(found, MpiCall):
+            found.agree(comm)
+            getattr(MPI.Intracomm, method)(comm, found.send, found.recv, found.op)
+        else:
+            _core.run(comm, found.call, found.owners)
+
+    run.__doc__ = f"Call mpi4py's `{method}` by gradred; blocks until the result is there."
+    return run
+
+
+def _starting(method: str) -> Callable[..., MPI.Request]:
+    """Return the non-blocking method of a reduction."""
+
+    def start(comm: Comm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM) -> MPI.Request:
+        with refusing(comm, blocking=False):
+            found = messages.reduction(method, comm, sendbuf, recvbuf, op)
+            if isinstance(found, Message):
+                comm._require_mpi()
+        if isinstance(found, Message):
+            request: MPI.Request = getattr(MPI.Intracomm, method)(
+                comm, sendbuf, recvbuf, mpi_fallback.mpi_op(op)
+            )
+            return request
+        return Request.start(comm, found.call, found.owners)
+
+    start.__doc__ = f"Start a `{method[1:].capitalize()}`; see `Iallreduce`."
+    return start
 
 
 def _allgather(comm: Comm, sendbuf: Any, recvbuf: Any) -> None:
@@ -453,11 +474,15 @@ def _warn_of_pickling(x: Any) -> None:
 _CLOSER_LOOKS: dict[str, Callable[..., object]] = {
     "Allreduce": _allreduce,
     "Iallreduce": _iallreduce,
-    "Reduce_scatter_block": _reduce_scatter_block,
+    "Reduce_scatter_block": _blocking("Reduce_scatter_block"),
     "Allgather": _allgather,
     "Bcast": _bcast,
 }
 for _name, _look in _CLOSER_LOOKS.items():
     _look.__qualname__ = f"Comm.{_name}"  # Python's errors on missing arguments show this name
+for _name in messages.KINDS.keys() - vars(Comm).keys() - _CLOSER_LOOKS.keys():
+    _method: Callable[..., object] = _starting(_name) if _name.startswith("I") else _blocking(_name)
+    _method.__name__, _method.__qualname__ = _name, f"Comm.{_name}"
+    setattr(Comm, _name, _method)
 
 _rank.begin(Comm, _CLOSER_LOOKS, with_passed)

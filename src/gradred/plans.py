@@ -39,7 +39,7 @@ def resolve(plan: Any, collective: str, rank: int, size: int) -> Plan:
     Args:
         plan: None; a name; a Schedule of this rank; or a function of rank and size that makes one.
             With a function, the schedules of all ranks are verified (up to 64 ranks).
-        collective: `"allreduce"`, `"reduce_scatter"`, `"allgather"` or `"bcast"`.
+        collective: the collective of `gradred.schedules.algorithms()`, such as `"allreduce"`.
         rank: the number of this rank.
         size: the number of ranks of the communicator.
 

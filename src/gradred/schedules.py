@@ -103,7 +103,7 @@ def names(collective: str = "allreduce") -> list[str]:
     """Return the names of the algorithms for a collective.
 
     Args:
-        collective: "allreduce", "reduce_scatter", "allgather" or "bcast".
+        collective: the collective of a row of `algorithms()`, such as "reduce_scatter".
 
     Raises:
         UsageError: no collective has that name.

@@ -16,8 +16,9 @@ from gradred import _core, config, ops, plans, schedules
 from gradred.element_types import numpy_dtype
 from gradred.schedules import Cost, Schedule, Step, recv, send, work
 
-COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "bcast")
-REDUCING = ("allreduce", "reduce_scatter")
+KINDS = {row["schedules"]: row for row in _core.call_kinds()}
+COLLECTIVES = tuple(KINDS)
+REDUCING = tuple(name for name, row in KINDS.items() if row["reduces"])
 
 _DRAWN_RANKS, _DRAWN_ROUNDS = 8, 16
 
@@ -30,7 +31,7 @@ class Question:
     op: str
     dtype: str
     nbytes: int
-    """The bytes of the vector; for reduce_scatter and allgather of one rank's block."""
+    """The bytes of the vector; of one rank's block if the collective has blocks."""
     host_of: tuple[int, ...]
     """The host of each rank; hosts are numbered in the order of their first rank."""
 
@@ -57,8 +58,7 @@ class Question:
     @property
     def vector_bytes(self) -> int:
         """The bytes of the whole vector that a schedule cuts into chunks."""
-        blocks = self.collective in ("reduce_scatter", "allgather")
-        return self.nbytes * (self.ranks if blocks else 1)
+        return self.nbytes * (self.ranks if KINDS[self.collective]["has_blocks"] else 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +168,7 @@ def _plan_asked(collective: str) -> str:
 
 
 def _slices_asked(collective: str) -> int:
-    return (config.get("slices") or 0) if collective in ("allreduce", "bcast") else 1
+    return 1 if KINDS[collective]["has_blocks"] else (config.get("slices") or 0)
 
 
 def _explained(question: Question, choice: _core._ChosenPlan) -> Answer:

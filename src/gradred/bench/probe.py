@@ -22,6 +22,7 @@ from gradred import _core
 from gradred.bench import machine
 from gradred.bench.contenders import MPI_OPS
 from gradred.bench.explanation import (
+    KINDS,
     Question,
     copy_cost,
     median_seconds,
@@ -93,19 +94,22 @@ def bind(
     count = question.nbytes // kind.itemsize
     block, whole = put(np.ones(count, kind)), put(np.ones(count * comm.size, kind))
     op: Any = MPI_OPS.get(question.op, question.op)
+    row = KINDS[question.collective]
+    if row["reduces"]:
+        method = getattr(comm, row["name"].capitalize())
+        given = whole if row["has_blocks"] else block
+        return partial(method, given, put(np.zeros(count, kind)), op)
     calls: dict[str, Callable[[], Any]] = {
-        "allreduce": partial(comm.Allreduce, block, put(np.zeros(count, kind)), op),
-        "reduce_scatter": partial(comm.Reduce_scatter_block, whole, block, op),
         "allgather": partial(comm.Allgather, block, whole),
         "bcast": partial(comm.Bcast, block),
     }
-    return calls[question.collective]
+    given = block if row["gives"] == "own_block" else whole
+    return calls.get(row["name"]) or partial(getattr(gradred, row["name"]), given, comm=comm)
 
 
 def described(question: Question) -> _core.Call:
     """Describe the call for the selector, which reads no memory."""
-    names = {"reduce_scatter": "reduce_scatter_block"}
-    kind: Any = names.get(question.collective, question.collective)
+    kind = KINDS[question.collective]["name"]
     count = question.nbytes // numpy_dtype(question.dtype).itemsize
     return _core.Call(kind, None, 0, count, question.dtype, question.op or "sum")
 

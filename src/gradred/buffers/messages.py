@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 import sys
-from typing import Any, Literal, NamedTuple, NoReturn, TypeAlias
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from mpi4py import MPI
@@ -24,20 +24,15 @@ from gradred.buffers.dlpack import Exported
 from gradred.element_types import ITEMSIZES
 from gradred.errors import UsageError, UsageTypeError, explain
 
-Kind: TypeAlias = Literal["allreduce", "reduce_scatter_block"]
+_ROWS = {row["name"]: row for row in _core.call_kinds()}
 
-Method: TypeAlias = Literal[
-    "Allreduce", "Iallreduce", "Allreduce_init", "Reduce_scatter_block", "Ireduce_scatter_block"
-]
-"""The method that the program has called; messages name it."""
-
-KINDS: dict[Method, Kind] = {
-    "Allreduce": "allreduce",
-    "Iallreduce": "allreduce",
-    "Allreduce_init": "allreduce",
-    "Reduce_scatter_block": "reduce_scatter_block",
-    "Ireduce_scatter_block": "reduce_scatter_block",
-}
+KINDS: dict[str, str] = {
+    method: kind
+    for kind, row in _ROWS.items()
+    if row["reduces"]
+    for method in (kind.capitalize(), f"I{kind}")
+} | {"Allreduce_init": "allreduce"}
+"""The methods of a communicator that reduce, and the kinds of their calls."""
 
 # The operations of gradred that are MPI's too, by gradred's names.
 MPI_OPS = frozenset(ops.OPS) - {"avg"}
@@ -356,12 +351,12 @@ class Reduction(NamedTuple):
 
 
 def reduction(
-    method: Method, comm: MPI.Comm, sendbuf: Any, recvbuf: Any, op: Any, stream: int | None = None
+    method: str, comm: MPI.Comm, sendbuf: Any, recvbuf: Any, op: Any, stream: int | None = None
 ) -> Reduction | Message:
     """Read the arguments of a reduction; returns its recvbuf if only the MPI can carry it out.
 
     Args:
-        method: the method that the program has called.
+        method: the method that the program has called, one of `KINDS`; messages name it.
         comm: the communicator.
         sendbuf: as in mpi4py; `MPI.IN_PLACE` or None takes the input from `recvbuf`.
         recvbuf: as in mpi4py.
@@ -377,9 +372,9 @@ def reduction(
         if plain is not None:
             return Reduction(plain, (sendbuf, recvbuf))
     found = ops.resolve(op)
-    blocks = comm.Get_size() if kind == "reduce_scatter_block" else 1
+    blocks = blocks_of(method, comm)
     in_place = is_in_place(sendbuf)
-    whole = kind == "allreduce"
+    whole = not _ROWS[kind]["has_blocks"]
     cut = blocks if in_place else 1
     recv = read(recvbuf, f"{method}'s recvbuf", writable=True, blocks=cut, any_order=whole)
     if recv.dtype is None or found is None:
@@ -410,18 +405,23 @@ def reduction(
     return Reduction(call, (send, recv))
 
 
+def blocks_of(method: str, comm: MPI.Comm) -> int:
+    """Return the number of blocks of an input whose result is one block; else 1."""
+    return comm.Get_size() if _ROWS[KINDS[method]]["has_blocks"] else 1
+
+
 def is_in_place(sendbuf: Any) -> bool:
     """Return whether the input is in recvbuf."""
     return sendbuf is None or sendbuf is MPI.IN_PLACE
 
 
-def read_input(method: Method, sendbuf: Any, recv: Message, blocks: int) -> Message:
+def read_input(method: str, sendbuf: Any, recv: Message, blocks: int) -> Message:
     """Read the sendbuf of a reduction.
 
     Raises:
         gradred.UsageError: it is not valid, or does not match `recv`.
     """
-    whole = KINDS[method] == "allreduce"
+    whole = not _ROWS[KINDS[method]]["has_blocks"]
     send = read(sendbuf, f"{method}'s sendbuf", writable=False, blocks=blocks, any_order=whole)
     if send.layout != recv.layout:
         found = "sendbuf and recvbuf have their axes in different orders, or other shapes"

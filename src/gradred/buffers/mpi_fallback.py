@@ -16,7 +16,7 @@ from mpi4py import MPI
 from gradred import _core, ops
 from gradred.buffers import messages, typemaps
 from gradred.buffers.cuda_interface import require_host
-from gradred.buffers.messages import KINDS, Message, Method, Reduction
+from gradred.buffers.messages import KINDS, Message, Reduction
 from gradred.element_types import ELEMENT_TYPES
 from gradred.errors import UsageError, explain
 
@@ -25,7 +25,7 @@ from gradred.errors import UsageError, explain
 class MpiCall:
     """A call for the MPI, whose arguments are consistent."""
 
-    method: Method
+    method: str
     messages: tuple[Message | None, Message]
     """The memory of input and result; their owners must live as long as the call."""
     op: MPI.Op
@@ -56,7 +56,7 @@ class MpiCall:
 
 
 def reduction(
-    method: Method,
+    method: str,
     comm: MPI.Comm,
     sendbuf: Any,
     recvbuf: Any,
@@ -76,17 +76,17 @@ def reduction(
 
 
 def checked(
-    method: Method, comm: MPI.Comm, sendbuf: Any, recv: Message, op: Any, also: object = None
+    method: str, comm: MPI.Comm, sendbuf: Any, recv: Message, op: Any, also: object = None
 ) -> MpiCall:
     """Check a call whose recvbuf has been read; raises as `reduction` does."""
-    blocks = comm.Get_size() if KINDS[method] == "reduce_scatter_block" else 1
+    blocks = messages.blocks_of(method, comm)
     in_place = messages.is_in_place(sendbuf)
     send = None if in_place else messages.read_input(method, sendbuf, recv, blocks)
     return of_messages(method, send, recv, mpi_op(op), also)
 
 
 def of_messages(
-    method: Method, send: Message | None, recv: Message, op: MPI.Op, also: object = None
+    method: str, send: Message | None, recv: Message, op: MPI.Op, also: object = None
 ) -> MpiCall:
     """Make a call of messages that are consistent.
 
@@ -127,7 +127,7 @@ def mpi_op(op: ops.OpLike) -> MPI.Op:
     return known
 
 
-def _mpi_type(method: Method, message: Message) -> MPI.Datatype:
+def _mpi_type(method: str, message: Message) -> MPI.Datatype:
     if message.datatype is not None:
         return message.datatype
     found = None

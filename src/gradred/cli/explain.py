@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--bytes", type=byte_count, required=True, metavar="N",
-        help="bytes of the vector, or of one rank's block (reduce_scatter, allgather); 4k is 4096",
+        help="bytes of the vector, or of one rank's block if there are blocks; 4k is 4096",
     )  # fmt: skip
     parser.add_argument(
         "-T", "--type", default="float32", choices=(*TYPES, *OSU_TYPES), metavar="TYPE",
