@@ -23,6 +23,8 @@ TITLES = {
     "reduce_scatter": "Reduce-scatter",
     "allgather": "Allgather",
     "bcast": "Broadcast",
+    "scan": "Scan",
+    "exscan": "Exclusive scan",
 }
 SIZES = (4, 6, 8, 16)
 

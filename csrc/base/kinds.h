@@ -16,6 +16,8 @@ enum class Kind : std::uint8_t {
   kAllgather,
   kBcast,
   kAlltoall,  // only within a host, for named operations
+  kScan,
+  kExscan,  // an exclusive scan
   // This rank refused its arguments. A signature's `detail` is a reason code; nothing else is
   // meaningful.
   kAborted,
@@ -29,11 +31,12 @@ enum class Part : std::uint8_t {
   kVector,    // all of it
   kOwnBlock,  // rank r block r
   kRoots,     // the root all of it, the other ranks nothing
+  kNotFirst,  // all of it, but rank 0 nothing
   kPieces,    // one piece from or for each rank, of any lengths
 };
 
 // The ranks whose inputs are reduced into a rank's result.
-enum class Reduced : std::uint8_t { kNone, kAll };
+enum class Reduced : std::uint8_t { kNone, kAll, kUpToOwn, kBeforeOwn };
 
 struct KindInfo {
   std::string_view name;
@@ -49,6 +52,8 @@ inline constexpr std::array kKinds = std::to_array<KindInfo>({
     {"allgather", "allgather", Part::kOwnBlock, Part::kVector},
     {"bcast", "bcast", Part::kRoots, Part::kVector},
     {"alltoall", "", Part::kPieces, Part::kPieces},
+    {"scan", "scan", Part::kVector, Part::kVector, Reduced::kUpToOwn},
+    {"exscan", "exscan", Part::kVector, Part::kNotFirst, Reduced::kBeforeOwn},
     {"a call with refused arguments"},
     {"a call left to the MPI"},
 });
@@ -96,6 +101,7 @@ constexpr std::size_t vector_counts(Kind kind, int size) {
 constexpr std::size_t counts_of(Part part, Kind kind, const PlaceInCall& at) {
   if (part == Part::kOwnBlock) return 1;
   if (part == Part::kRoots && at.rank != at.root) return 0;
+  if (part == Part::kNotFirst && at.rank == 0) return 0;
   return vector_counts(kind, at.size);
 }
 constexpr std::size_t given_counts(Kind kind, const PlaceInCall& at) {
@@ -112,8 +118,18 @@ struct RankRange {
   constexpr int count() const { return end - first; }
   constexpr bool has(int rank) const { return first <= rank && rank < end; }
 };
-constexpr RankRange reduced_ranks(Kind kind, int /*rank*/, int size) {
-  return {0, reduces(kind) ? size : 0};
+constexpr RankRange reduced_ranks(Kind kind, int rank, int size) {
+  switch (info_of(kind).reduced) {
+    case Reduced::kNone:
+      return {};
+    case Reduced::kAll:
+      return {0, size};
+    case Reduced::kUpToOwn:
+      return {0, rank + 1};
+    case Reduced::kBeforeOwn:
+      return {0, rank};
+  }
+  return {};
 }
 
 }  // namespace gradred

@@ -16,6 +16,11 @@ Schedule plain(int rank, int size, const Parameters&) {
   return generator(rank, size);
 }
 
+template <Schedule (*generator)(Collective, int, int), Collective collective>
+Schedule either(int rank, int size, const Parameters&) {
+  return generator(collective, rank, size);
+}
+
 void check_root(int size, const Parameters& parameters) {
   if (parameters.root < 0 || parameters.root >= size) {
     throw UsageError("root=" + std::to_string(parameters.root) + ": there are " +
@@ -68,6 +73,8 @@ constexpr auto kAllreduce = Collective::kAllreduce;
 constexpr auto kReduceScatter = Collective::kReduceScatterBlock;
 constexpr auto kAllgather = Collective::kAllgather;
 constexpr auto kBcast = Collective::kBcast;
+constexpr auto kScan = Collective::kScan;
+constexpr auto kExscan = Collective::kExscan;
 
 constexpr std::string_view kAny = "any size";
 constexpr std::string_view kFolded = "any size; others than powers of two are folded";
@@ -83,6 +90,16 @@ constexpr std::string_view kKaronis =
     "operation performance, IPDPS 2000";
 constexpr std::string_view kThakur =
     "Thakur, Rabenseifner and Gropp, Optimization of collective communication, IJHPCA 2005";
+
+constexpr std::string_view kSanders =
+    "Sanders and Träff, Parallel prefix (scan) algorithms for MPI, EuroPVM/MPI 2006";
+constexpr std::string_view kHillis =
+    "Hillis and Steele, Data parallel algorithms, Communications of the ACM, 1986";
+constexpr std::string_view kChain = "the vector travels up the ranks, and each rank adds its input";
+constexpr std::string_view kChainCost = "(p-1) alpha + (p-1) n beta + (p-1) n gamma";
+constexpr std::string_view kPipeline =
+    "the vector travels up the ranks in m = min(2(p-1), 64) chunks, several at a time";
+constexpr std::string_view kPipelineCost = "(p-2+m) (alpha + n/m beta + n/m gamma)";
 
 const std::vector<Algorithm> kTable = {
     {"ring", kAllreduce, plain<ring>, "", kAny, "reduce-scatter and allgather around a ring",
@@ -151,6 +168,18 @@ const std::vector<Algorithm> kTable = {
     {"hierarchical", kBcast, grouped_bcast, "root local groups leaders", kGroups,
      "the vector in the root's group, lanes of it across groups, then shared inside each",
      "the sum of its parts, the middle one with n/local", kKaronis},
+    {"linear", kScan, either<linear_scan, kScan>, "", kAny, kChain, kChainCost, kSanders, true},
+    {"pipelined", kScan, either<pipelined_scan, kScan>, "", kAny, kPipeline, kPipelineCost,
+     kSanders, true},
+    {"recursive_doubling", kScan, either<recursive_doubling_scan, kScan>, "", kAny,
+     "each rank adds the sum of the 1, 2, 4, ... ranks before those that it has",
+     "ceil(lg p) alpha + n ceil(lg p) beta + n ceil(lg p) gamma", kHillis},
+    {"linear", kExscan, either<linear_scan, kExscan>, "", kAny, kChain, kChainCost, kSanders, true},
+    {"pipelined", kExscan, either<pipelined_scan, kExscan>, "", kAny, kPipeline, kPipelineCost,
+     kSanders, true},
+    {"recursive_doubling", kExscan, either<recursive_doubling_scan, kExscan>, "", kAny,
+     "as in a scan, and beside it the sum without the rank's own input",
+     "ceil(lg p) alpha + n ceil(lg p) beta + 2 n ceil(lg p) gamma", kHillis},
 };
 
 // The Levenshtein distance of two words, used to suggest a name for a misspelt one.

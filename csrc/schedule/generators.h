@@ -31,6 +31,11 @@ Schedule swing(int rank, int size);
 Schedule recursive_doubling(int rank, int size);
 Schedule recursive_multiplying(int rank, int size, int k);
 
+// `collective`: an inclusive or an exclusive scan.
+Schedule linear_scan(Collective collective, int rank, int size);
+Schedule pipelined_scan(Collective collective, int rank, int size);
+Schedule recursive_doubling_scan(Collective collective, int rank, int size);
+
 Schedule binomial_bcast(int rank, int size, int root);
 Schedule scatter_allgather_bcast(int rank, int size, int root);
 

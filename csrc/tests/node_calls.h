@@ -105,6 +105,20 @@ inline Bytes folded(const Call& call, std::size_t elements, int size, unsigned s
   return result;
 }
 
+// The same over some of the ranks, rounded after each step. There is at least one.
+inline Bytes scanned(const Call& call, const RankRange& ranks, unsigned seed) {
+  std::vector<Bytes> inputs;
+  std::vector<const void*> pointers;
+  for (int rank = ranks.first; rank < ranks.end; ++rank) {
+    inputs.push_back(input_of_rank(call, call.count, rank, seed));
+  }
+  for (const Bytes& input : inputs) pointers.push_back(input.data());
+  const std::size_t element = size_of(call.dtype);
+  Bytes result(call.count * element);
+  fold(*find_reduction(call.op, call.dtype), element, result.data(), pointers, call.count);
+  return result;
+}
+
 inline std::string text_of(const Call& call, int size) {
   return describe(make_signature(call.kind, call.op, call.dtype, call.count)) +
          (call.in_place ? ", in place" : "") + ", p=" + std::to_string(size);
@@ -138,6 +152,11 @@ inline Case make_case(const Call& call, int rank, int size, unsigned seed) {
       std::memcpy(c.expected.data() + peer * block, theirs.data(), block);
     }
     if (call.in_place) std::memcpy(c.recv.data() + me * block, c.send.data(), block);
+  } else if (sums_differ(call.kind)) {
+    const RankRange summed = reduced_ranks(call.kind, rank, size);
+    c.send = input_of_rank(call, call.count, rank, seed);
+    c.recv = call.in_place ? c.send : Bytes(block, std::byte{0xA5});
+    c.expected = summed.count() > 0 ? scanned(call, summed, seed) : c.recv;
   } else {
     c.expected = input_of_rank(call, call.count, call.root, seed);
     c.recv = rank == call.root ? c.expected : Bytes(block, std::byte{0xA5});

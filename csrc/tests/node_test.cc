@@ -71,7 +71,8 @@ void slots_are_written_in_both_ways(BoardBootstrap& bootstrap) {
 void the_other_collectives_move_the_right_blocks(BoardBootstrap& bootstrap) {
   const auto group = make_group(bootstrap, small_paths());
   unsigned seed = 0;
-  for (const Kind kind : {Kind::kReduceScatterBlock, Kind::kAllgather, Kind::kBcast}) {
+  for (const Kind kind : {Kind::kReduceScatterBlock, Kind::kAllgather, Kind::kBcast, Kind::kScan,
+                          Kind::kExscan}) {
     for (const std::size_t count : {0U, 1U, 2U, 13U, 257U, 2048U, 12011U}) {
       for (const bool in_place : {false, true}) {
         const int root = static_cast<int>(count) % group->size();

@@ -39,9 +39,17 @@ constexpr Case kCases[] = {
     {"allgather", Kind::kAllgather, Op::kSum, false},
     {"allgather in place", Kind::kAllgather, Op::kSum, true},
     {"bcast", Kind::kBcast, Op::kSum, true},
+    {"scan", Kind::kScan, Op::kSum, false},
+    {"scan in place", Kind::kScan, Op::kAvg, true},
+    {"premul of a scan", Kind::kScan, Op::kPremul, false},
+    {"exscan", Kind::kExscan, Op::kAvg, false},
+    {"exscan in place", Kind::kExscan, Op::kSum, true},
 };
 
-const char* algorithm_of(Kind kind) { return has_algorithm(kind, "ring") ? "ring" : "binomial"; }
+const char* algorithm_of(Kind kind) {
+  if (sums_differ(kind)) return "pipelined";
+  return has_algorithm(kind, "ring") ? "ring" : "binomial";
+}
 
 float input_of(std::size_t rank, std::size_t index) {
   return static_cast<float>(4 * ((index * 7 + rank * 5) % 8));
@@ -52,8 +60,9 @@ float expected(const Case& c, std::size_t rank, std::size_t index) {
   if (c.kind == Kind::kAllgather) return input_of(index / kCount, index % kCount);
   if (c.kind == Kind::kReduceScatterBlock) index += rank * kCount;
   float sum = 0;
-  for (std::size_t r = 0; r < kSize; ++r) sum += input_of(r, index);
-  if (c.op == Op::kAvg) return sum / kSize;
+  const RankRange ranks = reduced_ranks(c.kind, static_cast<int>(rank), static_cast<int>(kSize));
+  for (int r = ranks.first; r < ranks.end; ++r) sum += input_of(static_cast<std::size_t>(r), index);
+  if (c.op == Op::kAvg) return sum / static_cast<float>(ranks.count());
   return c.op == Op::kPremul ? sum * 0.5F : sum;
 }
 
@@ -107,6 +116,8 @@ class Rank {
   std::string compare(const std::vector<float>& out) const {
     const std::size_t right =
         case_.kind == Kind::kAllgather ? kSize * kCount : kCount;  // the rest is undefined
+    const int me = static_cast<int>(rank_), size = static_cast<int>(kSize);
+    if (reduces(case_.kind) && reduced_ranks(case_.kind, me, size).count() == 0) return {};
     for (std::size_t i = 0; i < right; ++i) {
       if (out[i] != expected(case_, rank_, i)) {
         return "element " + std::to_string(i) + " of rank " + std::to_string(rank_) + " is " +

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gradred.calls.blocking import Allreduce, allreduce, allreduce_many
     from gradred.calls.nonblocking import ArrayRequest, iallreduce, iallreduce_many
     from gradred.calls.parts import allgather, bcast, reduce_scatter_block
+    from gradred.calls.scans import iscan, scan
     from gradred.comm import Comm
     from gradred.hashing import result_hash
     from gradred.launch.run_function import run
@@ -56,17 +57,19 @@ _LAZY = {
     "empty_like": "memory",
     "iallreduce": "calls.nonblocking",
     "iallreduce_many": "calls.nonblocking",
+    "iscan": "calls.scans",
     "premul": "ops",
     "reduce_scatter_block": "calls.parts",
     "result_hash": "hashing",
     "run": "launch.run_function",
+    "scan": "calls.scans",
     "user_op": "user_ops",
     "zeros": "memory",
 }
 
 # The modules of this table that import mpi4py.MPI and so initialise MPI if nothing has done so.
 _START_MPI = {
-    *("calls.blocking", "calls.nonblocking", "calls.parts"),
+    *("calls.blocking", "calls.nonblocking", "calls.parts", "calls.scans"),
     *("comm", "persistent", "request"),
 }
 
@@ -96,10 +99,12 @@ __all__ = [
     "empty_like",
     "iallreduce",
     "iallreduce_many",
+    "iscan",
     "premul",
     "reduce_scatter_block",
     "result_hash",
     "run",
+    "scan",
     "user_op",
     "zeros",
 ]

@@ -103,6 +103,20 @@ CALLS = {
             has_root=True,
             has_plan=True,
         ),
+        Call(
+            "scan",
+            lambda a: gradred.scan(a.x, a.op, out=a.y, comm=a.comm, plan=a.plan),
+            has_plan=True,
+        ),
+        Call(
+            "iscan",
+            lambda a: gradred.iscan(
+                a.x, a.op, exclusive=True, out=a.y, comm=a.comm, plan=a.plan
+            ).wait(),
+            has_plan=True,
+        ),
+        Call("comm.Exscan", lambda a: a.comm.Exscan(a.x, a.y, a.op), is_method=True),
+        Call("comm.Iscan", lambda a: a.comm.Iscan(a.x, a.y, a.op).Wait(), is_method=True),
         Call("Allreduce", lambda a: gradred.Allreduce(a.x, a.y, a.op, a.comm)),
         Call("comm.Allreduce", lambda a: a.comm.Allreduce(a.x, a.y, a.op), is_method=True),
         Call("comm.Iallreduce", lambda a: a.comm.Iallreduce(a.x, a.y, a.op).Wait(), is_method=True),

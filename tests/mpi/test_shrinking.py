@@ -144,7 +144,8 @@ def test_a_rank_that_waits_lets_the_mpi_get_on_while_all_live(where: str) -> Non
 
 SERVED = {
     *("Allreduce", "Iallreduce", "Allreduce_init", "Reduce_scatter_block"),
-    *("Ireduce_scatter_block", "Allgather", "Bcast", "Free", "free", "handle"),
+    *("Ireduce_scatter_block", "Scan", "Iscan", "Exscan", "Iexscan"),
+    *("Allgather", "Bcast", "Free", "free", "handle"),
     *("Get_rank", "Get_size", "Get_name", "rank", "size", "name"),
     *("Is_inter", "Is_intra", "is_inter", "is_intra"),
     "Dup",

@@ -69,20 +69,26 @@ def run(
 
 def expected(
     plan: schedules.Schedule, inputs: list[Any], op: str, slices: int
-) -> tuple[Any, list[Any]]:
-    """The right result, and by rank the elements that must be right: all, or those it owns."""
-    count = len(inputs[0])
-    everything = [slice(None)] * plan.size
+) -> tuple[list[Any], list[Any]]:
+    """By rank the right result, and the elements that must be right: all, or those it owns."""
+    count, ranks = len(inputs[0]), range(plan.size)
+    everything, nothing = slice(None), slice(0)
     if plan.collective == "bcast":
-        return inputs[plan.root], everything
-    if plan.collective == "allgather":
-        owner = owners(plan, count, slices)
-        return np.stack(inputs)[owner, np.arange(count)], everything
-    whole = reduction(inputs, op)
+        return [inputs[plan.root]] * plan.size, [everything] * plan.size
+    if plan.collective == "scan":
+        return [reduction(inputs[: r + 1], op) for r in ranks], [everything] * plan.size
+    if plan.collective == "exscan":
+        before = [reduction(inputs[: max(r, 1)], op) for r in ranks]
+        return before, [everything if r > 0 else nothing for r in ranks]
     if plan.collective == "allreduce":
-        return whole, everything
+        return [reduction(inputs, op)] * plan.size, [everything] * plan.size
     owner = owners(plan, count, slices)
-    return whole, [owner == rank for rank in range(plan.size)]
+    if plan.collective in ("allgather", "gather"):
+        gathered = np.stack(inputs)[owner, np.arange(count)]
+        has_it = [plan.collective == "allgather" or r == plan.root for r in ranks]
+        return [gathered] * plan.size, [everything if has else nothing for has in has_it]
+    whole = inputs[plan.root] if plan.collective == "scatter" else reduction(inputs, op)
+    return [whole] * plan.size, [owner == rank for rank in ranks]
 
 
 def check(collective: str, name: str, inputs: list[Any], dtype: str, op: str, slices: int) -> None:
@@ -91,8 +97,8 @@ def check(collective: str, name: str, inputs: list[Any], dtype: str, op: str, sl
         options = {"slices": slices, "rendezvous": rendezvous, "timeout": 20.0}
         options["in_place"] = in_place
         plans, work = run(collective, name, inputs, dtype, op, **options)
-        right, where = wanted = wanted or expected(plans[0], inputs, op, slices)
-        for rank, (found, its) in enumerate(zip(work, where, strict=True)):
+        wanted = wanted or expected(plans[0], inputs, op, slices)
+        for rank, (found, right, its) in enumerate(zip(work, *wanted, strict=True)):
             assert np.array_equal(found[its], right[its]), f"rank {rank} of {plans[0]}, {options}"
 
 

@@ -186,6 +186,32 @@ def test_types_and_operations_stand_in_three_files_and_two_of_gpus(
     assert naming == {"csrc/base/types.h", *files}
 
 
+KINDS = {
+    "scan": r"\bk?(i|I)?(ex|Ex)?(scan|Scan)\b|_scans?\b|calls\.scans",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_of_call_stands_in_the_files_that_the_page_lists(kind: str) -> None:
+    """In the product, at most eight files name it."""
+    page = (ROOT / "docs" / "design" / "house.md").read_text()
+    table = page.partition(f"`gradred.{kind}`")[2].partition("\n\n|")[2].partition("\n\n")[0]
+    listed = re.findall(r"^\| `([\w./]+)` \|", table, re.MULTILINE)
+    sources = [path for path in csrc_sources() if not {"tests", "testing"} & {*path.parts}]
+    sources += [*(ROOT / "src").rglob("*.py"), *(ROOT / "src").rglob("*.pyi")]
+    naming = [path for path in sources if re.search(KINDS[kind], without_text(path))]
+    assert sorted(str(path.relative_to(ROOT)) for path in naming) == sorted(listed)
+    assert len(listed) <= 8
+
+
+def without_text(path: Path) -> str:
+    """A file without its comments and docstrings, in which a word may mean something else."""
+    text = path.read_text()
+    if path.suffix in (".py", ".pyi"):
+        return re.sub(r'"""(?:.|\n)*?"""|#.*', "", text)
+    return re.sub(r"//.*", "", text)
+
+
 PACKAGE = ROOT / "src" / "gradred"
 
 

@@ -86,7 +86,8 @@ def test_every_mutant_for_up_to_9_ranks_is_rejected_or_equivalent(
     collective: str, name: str, in_place: bool
 ) -> None:
     results = [judge(collective, name, size, in_place) for size in range(1, 10)]
-    assert (results[0].mutants == 0) == in_place  # one rank has to copy its input
+    # One rank has to copy its input, unless it gets nothing.
+    assert (results[0].mutants == 0) == (in_place or collective == "exscan")
     assert all(result.mutants > 10 for result in results[2:])
     survivors = sum(map(check_survivors, results))
     assert survivors == EQUIVALENT.get((collective, name), NONE)[not in_place][0]

@@ -181,6 +181,13 @@ COSTS: dict[tuple[str, str], Callable[[int], tuple[float, float, float]]] = {
     ("allgather", "direct"): lambda p: (min(p - 1, 1), p - 1, 0),
     ("bcast", "binomial"): lambda p: (ceil(log2(p)), p * ceil(log2(p)), 0),
     ("bcast", "scatter_allgather"): lambda p: (2 * ceil(log2(p)), 2 * (p - 1), 0),
+    ("scan", "linear"): lambda p: (p - 1, p * (p - 1), p * (p - 1)),
+    ("scan", "recursive_doubling"): lambda p: (
+        ceil(log2(p)),
+        p * ceil(log2(p)),
+        p * ceil(log2(p)),
+    ),
+    ("exscan", "linear"): lambda p: (p - 1, p * (p - 1), p * max(p - 2, 0)),
 }
 
 
