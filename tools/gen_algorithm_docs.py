@@ -25,6 +25,8 @@ TITLES = {
     "bcast": "Broadcast",
     "scan": "Scan",
     "exscan": "Exclusive scan",
+    "gather": "Gather",
+    "scatter": "Scatter",
 }
 SIZES = (4, 6, 8, 16)
 

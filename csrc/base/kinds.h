@@ -1,6 +1,6 @@
 // The kinds of collective calls. One row says what each rank gives and gets, and whose inputs are
-// reduced. Whatever holds for several kinds of calls is derived from these rows: the names, what the
-// ranks compare, the lengths of buffers, the MPI's functions, and what a schedule has to do.
+// reduced. Whatever holds for several kinds of calls is derived from these rows: the names, what
+// the ranks compare, the lengths of buffers, the MPI's functions, and what a schedule has to do.
 #pragma once
 
 #include <array>
@@ -18,6 +18,8 @@ enum class Kind : std::uint8_t {
   kAlltoall,  // only within a host, for named operations
   kScan,
   kExscan,  // an exclusive scan
+  kGather,
+  kScatter,
   // This rank refused its arguments. A signature's `detail` is a reason code; nothing else is
   // meaningful.
   kAborted,
@@ -26,7 +28,8 @@ enum class Kind : std::uint8_t {
 };
 
 // The part of a vector that a rank gives or gets. If any rank gives or gets a block, the vector
-// consists of one block for each rank, in the order of ranks, and a call's count is that of a block.
+// consists of one block for each rank, in the order of ranks, and a call's count is that of a
+// block.
 enum class Part : std::uint8_t {
   kVector,    // all of it
   kOwnBlock,  // rank r block r
@@ -54,6 +57,8 @@ inline constexpr std::array kKinds = std::to_array<KindInfo>({
     {"alltoall", "", Part::kPieces, Part::kPieces},
     {"scan", "scan", Part::kVector, Part::kVector, Reduced::kUpToOwn},
     {"exscan", "exscan", Part::kVector, Part::kNotFirst, Reduced::kBeforeOwn},
+    {"gather", "gather", Part::kOwnBlock, Part::kRoots},
+    {"scatter", "scatter", Part::kRoots, Part::kOwnBlock},
     {"a call with refused arguments"},
     {"a call left to the MPI"},
 });

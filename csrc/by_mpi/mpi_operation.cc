@@ -239,7 +239,9 @@ class MpiOperation final : public StartedOperation {
     gathers() ? gather(send) : post(send);
   }
 
-  PlaceInCall place_in_call() const { return {parts_->member.rank, parts_->member.size, call_.root}; }
+  PlaceInCall place_in_call() const {
+    return {parts_->member.rank, parts_->member.size, call_.root};
+  }
   std::size_t ranks() const { return static_cast<std::size_t>(parts_->member.size); }
   std::size_t input_count() const {
     return call_.count * given_counts(call_.kind, place_in_call());
@@ -283,14 +285,15 @@ class MpiOperation final : public StartedOperation {
     const auto kind = static_cast<std::size_t>(call_.kind);
     check_length(call_.count * size_of(call_.dtype), "bytes");
     const auto bytes = static_cast<int>(call_.count * size_of(call_.dtype));
-    const void* from = send != kInPlace ? send : mpi.is.in_place;
+    const bool gives = given_counts(call_.kind, place_in_call()) > 0;
+    const void* from = send != kInPlace ? send : gives ? mpi.is.in_place : nullptr;
     mpi::Handle& request = requests_.emplace_back(0);
     const mpi::Handle type = mpi.is.byte_type, comm = parts_->member.comm;
-    const int code = has_root(call_.kind)
-                         ? mpi.call.Irooted_moves[kind](from, bytes, type, call_.out.data, bytes,
-                                                        type, call_.root, comm, &request)
-                         : mpi.call.Imoves[kind](from, bytes, type, call_.out.data, bytes, type,
-                                                 comm, &request);
+    const int code =
+        has_root(call_.kind)
+            ? mpi.call.Irooted_moves[kind](from, bytes, type, call_.out.data, bytes, type,
+                                           call_.root, comm, &request)
+            : mpi.call.Imoves[kind](from, bytes, type, call_.out.data, bytes, type, comm, &request);
     mpi.check(code, called_name().c_str());
   }
 

@@ -128,11 +128,11 @@ std::shared_ptr<PyOperation> start(const py::object& comm, const PyCall& call, b
 std::string repr_of(const PyCall& made) {
   const auto& [call, plan, placement] = made;
   std::ostringstream text;
-  text << "Call(" << name_of(call.kind) << ", " << call.in.data << ", "
-       << call.out.data << ", " << call.count << ", " << name_of(call.dtype) << ", "
-       << name_of(call.op) << ", factor=" << call.factor << ", root=" << call.root
-       << ", layout=" << call.layout << ", plan='" << plan << "', on=(" << placement.send << ", "
-       << placement.recv << "), after=";
+  text << "Call(" << name_of(call.kind) << ", " << call.in.data << ", " << call.out.data << ", "
+       << call.count << ", " << name_of(call.dtype) << ", " << name_of(call.op)
+       << ", factor=" << call.factor << ", root=" << call.root << ", layout=" << call.layout
+       << ", plan='" << plan << "', on=(" << placement.send << ", " << placement.recv
+       << "), after=";
   for (const auto& [memory, stream] : placement.after) text << stream << ", ";
   text << "stream=" << placement.stream.value_or(0) << ")";
   return text.str();

@@ -75,6 +75,8 @@ constexpr auto kAllgather = Collective::kAllgather;
 constexpr auto kBcast = Collective::kBcast;
 constexpr auto kScan = Collective::kScan;
 constexpr auto kExscan = Collective::kExscan;
+constexpr auto kGather = Collective::kGather;
+constexpr auto kScatter = Collective::kScatter;
 
 constexpr std::string_view kAny = "any size";
 constexpr std::string_view kFolded = "any size; others than powers of two are folded";
@@ -180,6 +182,16 @@ const std::vector<Algorithm> kTable = {
     {"recursive_doubling", kExscan, either<recursive_doubling_scan, kExscan>, "", kAny,
      "as in a scan, and beside it the sum without the rank's own input",
      "ceil(lg p) alpha + n ceil(lg p) beta + 2 n ceil(lg p) gamma", kHillis},
+    {"binomial", kGather, rooted<binomial_gather>, "root", kAny,
+     "blocks up a binomial tree, ever more in each message", "ceil(lg p) alpha + (p-1)/p n beta",
+     kThakur},
+    {"linear", kGather, rooted<linear_gather>, "root", kAny,
+     "all ranks send their blocks to the root at once", "alpha + (p-1)/p n beta", kThakur},
+    {"binomial", kScatter, rooted<binomial_scatter>, "root", kAny,
+     "blocks down a binomial tree, ever fewer in each message", "ceil(lg p) alpha + (p-1)/p n beta",
+     kThakur},
+    {"linear", kScatter, rooted<linear_scatter>, "root", kAny,
+     "the root sends all ranks their blocks at once", "alpha + (p-1)/p n beta", kThakur},
 };
 
 // The Levenshtein distance of two words, used to suggest a name for a misspelt one.

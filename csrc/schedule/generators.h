@@ -31,6 +31,11 @@ Schedule swing(int rank, int size);
 Schedule recursive_doubling(int rank, int size);
 Schedule recursive_multiplying(int rank, int size, int k);
 
+Schedule binomial_gather(int rank, int size, int root);
+Schedule binomial_scatter(int rank, int size, int root);
+Schedule linear_gather(int rank, int size, int root);
+Schedule linear_scatter(int rank, int size, int root);
+
 // `collective`: an inclusive or an exclusive scan.
 Schedule linear_scan(Collective collective, int rank, int size);
 Schedule pipelined_scan(Collective collective, int rank, int size);

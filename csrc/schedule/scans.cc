@@ -10,7 +10,7 @@
 namespace gradred {
 namespace {
 
-constexpr std::uint32_t kInbox = 0, kOwn = 1;  // slots of the scratch buffer
+constexpr std::uint32_t kInbox = 0, kMine = 1;  // slots of the scratch buffer
 
 bool is_exclusive(Collective collective) { return collective == Collective::kExscan; }
 
@@ -26,7 +26,7 @@ Schedule chain(Collective collective, int rank, int size, int chunks) {
     if (!last && given >= 0 && given < chunks) {
       const auto chunk = static_cast<std::uint32_t>(given);
       const bool in_scratch = exclusive && rank > 0;
-      round.push_back(send(rank + 1, in_scratch ? scratch(kOwn, chunk) : work(chunk)));
+      round.push_back(send(rank + 1, in_scratch ? scratch(kMine, chunk) : work(chunk)));
     }
     if (rank == 0 || taken < 0 || taken >= chunks) return round;
     const auto chunk = static_cast<std::uint32_t>(taken);
@@ -35,7 +35,7 @@ Schedule chain(Collective collective, int rank, int size, int chunks) {
       round.push_back(recv(rank - 1, work(chunk)));
     } else if (exclusive) {
       round.push_back(recv(rank - 1, inbox));
-      round.push_back(reduce(work(chunk), inbox, scratch(kOwn, chunk)));
+      round.push_back(reduce(work(chunk), inbox, scratch(kMine, chunk)));
       round.push_back(copy(inbox, work(chunk)));
     } else {
       round.push_back(recv(rank - 1, inbox));
@@ -75,7 +75,7 @@ Schedule recursive_doubling_scan(Collective collective, int rank, int size) {
     const int d = 1 << step, to = rank + d, from = rank - d;
     const Span inbox = scratch(kInbox, 0), result = work(0);
     // The sum of the d ranks up to this one. At first it is the input.
-    const Span own = exclusive && rank > 0 && step > 0 ? scratch(kOwn, 0) : result;
+    const Span own = exclusive && rank > 0 && step > 0 ? scratch(kMine, 0) : result;
     const bool sends_again = rank + 2 * d < size;
     Round round;
     if (to < size) round.push_back(send(to, own));
@@ -84,7 +84,7 @@ Schedule recursive_doubling_scan(Collective collective, int rank, int size) {
     if (!exclusive) {
       round.push_back(reduce(inbox, result));
     } else if (step == 0) {
-      if (sends_again) round.push_back(reduce(own, inbox, scratch(kOwn, 0)));
+      if (sends_again) round.push_back(reduce(own, inbox, scratch(kMine, 0)));
       round.push_back(copy(inbox, result));
     } else {
       round.push_back(reduce(inbox, result));

@@ -157,6 +157,20 @@ inline Case make_case(const Call& call, int rank, int size, unsigned seed) {
     c.send = input_of_rank(call, call.count, rank, seed);
     c.recv = call.in_place ? c.send : Bytes(block, std::byte{0xA5});
     c.expected = summed.count() > 0 ? scanned(call, summed, seed) : c.recv;
+  } else if (call.kind == Kind::kGather) {
+    c.send = input_of_rank(call, call.count, rank, seed);
+    const std::size_t bytes = rank == call.root ? all * element : 0;
+    c.recv = Bytes(bytes, std::byte{0xA5});
+    c.expected = Bytes(bytes);
+    for (std::size_t peer = 0; rank == call.root && peer < ranks; ++peer) {
+      const Bytes theirs = input_of_rank(call, call.count, static_cast<int>(peer), seed);
+      std::memcpy(c.expected.data() + peer * block, theirs.data(), block);
+    }
+  } else if (call.kind == Kind::kScatter) {
+    const Bytes vector = input_of_rank(call, all, call.root, seed);
+    if (rank == call.root) c.send = vector;
+    c.recv = Bytes(block, std::byte{0xA5});
+    c.expected = Bytes(std::span(vector).subspan(me * block, block));
   } else {
     c.expected = input_of_rank(call, call.count, call.root, seed);
     c.recv = rank == call.root ? c.expected : Bytes(block, std::byte{0xA5});

@@ -72,9 +72,10 @@ void the_other_collectives_move_the_right_blocks(BoardBootstrap& bootstrap) {
   const auto group = make_group(bootstrap, small_paths());
   unsigned seed = 0;
   for (const Kind kind : {Kind::kReduceScatterBlock, Kind::kAllgather, Kind::kBcast, Kind::kScan,
-                          Kind::kExscan}) {
+                          Kind::kExscan, Kind::kGather, Kind::kScatter}) {
     for (const std::size_t count : {0U, 1U, 2U, 13U, 257U, 2048U, 12011U}) {
       for (const bool in_place : {false, true}) {
+        if (in_place && has_root(kind) && has_blocks(kind)) continue;
         const int root = static_cast<int>(count) % group->size();
         run_call(*group, {.kind = kind, .count = count, .in_place = in_place, .root = root},
                  ++seed);

@@ -44,6 +44,8 @@ constexpr Case kCases[] = {
     {"premul of a scan", Kind::kScan, Op::kPremul, false},
     {"exscan", Kind::kExscan, Op::kAvg, false},
     {"exscan in place", Kind::kExscan, Op::kSum, true},
+    {"gather", Kind::kGather, Op::kSum, false},
+    {"scatter", Kind::kScatter, Op::kSum, false},
 };
 
 const char* algorithm_of(Kind kind) {
@@ -57,7 +59,8 @@ float input_of(std::size_t rank, std::size_t index) {
 
 float expected(const Case& c, std::size_t rank, std::size_t index) {
   if (c.kind == Kind::kBcast) return input_of(0, index);
-  if (c.kind == Kind::kAllgather) return input_of(index / kCount, index % kCount);
+  if (info_of(c.kind).input == Part::kOwnBlock) return input_of(index / kCount, index % kCount);
+  if (c.kind == Kind::kScatter) return input_of(0, rank * kCount + index);
   if (c.kind == Kind::kReduceScatterBlock) index += rank * kCount;
   float sum = 0;
   const RankRange ranks = reduced_ranks(c.kind, static_cast<int>(rank), static_cast<int>(kSize));
@@ -76,7 +79,7 @@ class Rank {
     const bool blocks = has_blocks(case_.kind);
     const std::size_t all = blocks ? kSize * kCount : kCount;
     std::vector<float> in(all, -1), out(all, -2);
-    const bool gathers = case_.kind == Kind::kAllgather;
+    const bool gathers = info_of(case_.kind).input == Part::kOwnBlock;
     for (std::size_t i = 0; i < (gathers ? kCount : all); ++i) in[i] = input_of(rank_, i);
     const Allocation send(memory_, in.size() * 4), recv(memory_, out.size() * 4);
     if (case_.in_place) {
@@ -114,10 +117,9 @@ class Rank {
   }
 
   std::string compare(const std::vector<float>& out) const {
-    const std::size_t right =
-        case_.kind == Kind::kAllgather ? kSize * kCount : kCount;  // the rest is undefined
     const int me = static_cast<int>(rank_), size = static_cast<int>(kSize);
-    if (reduces(case_.kind) && reduced_ranks(case_.kind, me, size).count() == 0) return {};
+    // The rest is undefined.
+    const std::size_t right = kCount * got_counts(case_.kind, {.rank = me, .size = size});
     for (std::size_t i = 0; i < right; ++i) {
       if (out[i] != expected(case_, rank_, i)) {
         return "element " + std::to_string(i) + " of rank " + std::to_string(rank_) + " is " +

@@ -22,6 +22,7 @@ from gradred.errors import (
 if TYPE_CHECKING:
     from gradred.buffers.device_array import DeviceArray
     from gradred.calls.blocking import Allreduce, allreduce, allreduce_many
+    from gradred.calls.gathers import gather, igather, iscatter, scatter
     from gradred.calls.nonblocking import ArrayRequest, iallreduce, iallreduce_many
     from gradred.calls.parts import allgather, bcast, reduce_scatter_block
     from gradred.calls.scans import iscan, scan
@@ -55,21 +56,25 @@ _LAZY = {
     "connect": "without_mpi",
     "empty": "memory",
     "empty_like": "memory",
+    "gather": "calls.gathers",
     "iallreduce": "calls.nonblocking",
     "iallreduce_many": "calls.nonblocking",
+    "igather": "calls.gathers",
     "iscan": "calls.scans",
+    "iscatter": "calls.gathers",
     "premul": "ops",
     "reduce_scatter_block": "calls.parts",
     "result_hash": "hashing",
     "run": "launch.run_function",
     "scan": "calls.scans",
+    "scatter": "calls.gathers",
     "user_op": "user_ops",
     "zeros": "memory",
 }
 
 # The modules of this table that import mpi4py.MPI and so initialise MPI if nothing has done so.
 _START_MPI = {
-    *("calls.blocking", "calls.nonblocking", "calls.parts", "calls.scans"),
+    *("calls.blocking", "calls.gathers", "calls.nonblocking", "calls.parts", "calls.scans"),
     *("comm", "persistent", "request"),
 }
 
@@ -97,14 +102,18 @@ __all__ = [
     "connect",
     "empty",
     "empty_like",
+    "gather",
     "iallreduce",
     "iallreduce_many",
+    "igather",
     "iscan",
+    "iscatter",
     "premul",
     "reduce_scatter_block",
     "result_hash",
     "run",
     "scan",
+    "scatter",
     "user_op",
     "zeros",
 ]

@@ -55,7 +55,7 @@ NONE = ((0, 0, 0), (0, 0, 0))
 
 
 def parameters_of(collective: str, name: str, size: int) -> dict[str, int]:
-    rooted = {"root": size // 3} if collective == "bcast" else {}
+    rooted = {"root": size // 3} if collective in ("bcast", "gather", "scatter") else {}
     if name == "hierarchical":
         local = max(n for n in range(1, size + 1) if size % n == 0 and n * n <= size)
         return {"local": local, **rooted}

@@ -30,7 +30,7 @@ def generated(
     collective, name = draw(st.sampled_from(served))
     size = size or draw(st.integers(1, largest))
     parameters: dict[str, int | str] = {}
-    if collective == "bcast":
+    if collective in ("bcast", "gather", "scatter"):
         parameters["root"] = draw(st.integers(0, size - 1))
     elif name == "recursive_multiplying":
         parameters["k"] = draw(st.integers(2, 9))

@@ -46,9 +46,12 @@ FOLDED = [
 ]
 
 
+ROOTED = ("bcast", "gather", "scatter")
+
+
 def variants(collective: str, name: str, size: int) -> Iterator[Parameters]:
     """The parameters to test for an algorithm on `size` ranks."""
-    roots = sorted({0, size // 3, size - 1}) if collective == "bcast" else []
+    roots = sorted({0, size // 3, size - 1}) if collective in ROOTED else []
     rooted: list[Parameters] = [{"root": root} for root in roots] or [{}]
     if name == "recursive_multiplying":
         yield from ({"k": k} for k in (2, 3, 4, 7))
@@ -181,6 +184,10 @@ COSTS: dict[tuple[str, str], Callable[[int], tuple[float, float, float]]] = {
     ("allgather", "direct"): lambda p: (min(p - 1, 1), p - 1, 0),
     ("bcast", "binomial"): lambda p: (ceil(log2(p)), p * ceil(log2(p)), 0),
     ("bcast", "scatter_allgather"): lambda p: (2 * ceil(log2(p)), 2 * (p - 1), 0),
+    ("gather", "binomial"): lambda p: (ceil(log2(p)), p - 1, 0),
+    ("gather", "linear"): lambda p: (min(p - 1, 1), p - 1, 0),
+    ("scatter", "binomial"): lambda p: (ceil(log2(p)), p - 1, 0),
+    ("scatter", "linear"): lambda p: (min(p - 1, 1), p - 1, 0),
     ("scan", "linear"): lambda p: (p - 1, p * (p - 1), p * (p - 1)),
     ("scan", "recursive_doubling"): lambda p: (
         ceil(log2(p)),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 import numpy as np
 
 from gradred import _core, ops, plans
-from gradred.buffers import arrays, cuda_interface
+from gradred.buffers import arrays
 from gradred.buffers.arrays import Array, Result
 from gradred.calls import arguments
 from gradred.calls.nonblocking import ArrayRequest
@@ -199,7 +199,7 @@ def _described(asked: Asked, x: Any, out: Any, exclusive: bool) -> _Scan:
 def _on_host(given: Array, stream: int | None) -> Array:
     """Copy an array to host memory, because the result replaces it."""
     bytes_of = np.empty(max(given.nbytes, 1), np.uint8)
-    where = cuda_interface.placement(None, given, stream, host_waits=True)
+    where = _core.placement(None, given, stream, host_waits=True)
     _core.copy_bytes(bytes_of.ctypes.data, given.address, given.nbytes, where)
     return Array(
         bytes_of.ctypes.data, given.dtype, given.shape, given.layout, writable=True, owner=bytes_of
@@ -212,7 +212,7 @@ def _write_neutral(op: str, result: Array, stream: int | None) -> None:
     data = np.zeros(max(result.nbytes, 1), np.uint8)
     if value is not None:
         data[: result.nbytes] = np.full(result.count, value).view(np.uint8)
-    where = cuda_interface.placement(None, result, stream, host_waits=True)
+    where = _core.placement(None, result, stream, host_waits=True)
     _core.copy_bytes(result.address, data.ctypes.data, result.nbytes, where)
 
 
@@ -232,5 +232,5 @@ def _neutral(op: str, dtype: str) -> Any:
         return np.bool_(op == "min") if kind == np.bool_ else made
     import ml_dtypes  # a type of eight bits without infinities
 
-    limits = ml_dtypes.finfo(kind)
+    limits: Any = ml_dtypes.finfo(kind)  # type: ignore[no-untyped-call]
     return limits.max if op == "min" else limits.min
