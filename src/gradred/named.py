@@ -76,6 +76,10 @@ class NamedRequest(Protocol):
         """The operation's name and the ranks that have not submitted it yet, for messages."""
 
     @property
+    def way(self) -> str:
+        """After the end: the path of the data, in the profile's words. Empty if there were none."""
+
+    @property
     def outputs(self) -> list[NDArray[np.uint8]]:
         """After the end: the bytes of each result that gradred has allocated memory for."""
 

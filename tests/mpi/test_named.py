@@ -469,6 +469,19 @@ def test_what_no_rank_can_carry_out_is_refused_at_once(engine: named.NamedOperat
         engine.submit("scan", name(), [of(x)])
 
 
+def test_a_request_says_by_which_way_its_data_went(engine: named.NamedOperations) -> None:
+    ways = {"in line", "slots", "chunks", "peers' memory", "messages", "the MPI", "alone"}
+    for count in (1, 5_000, 1_000_000):
+        x = np.ones(count, "float32")
+        request = engine.submit("allreduce", name(), [of(x)])
+        request.wait(30)
+        assert request.way in ways
+    x = np.ones(0, "float32")
+    nothing = engine.submit("allreduce", name(), [of(x)])
+    nothing.wait(30)
+    assert nothing.way == ""
+
+
 def test_ranks_that_have_joined_take_part_with_zeros(engine: named.NamedOperations) -> None:
     for _ in range(3):
         for turn in range(RANK + 1):
