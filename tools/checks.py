@@ -126,9 +126,9 @@ def lint() -> bool:
 
 def doctests() -> bool:
     options = ["--doctest-modules", "--import-mode=importlib", "-q", "src/gradred"]
-    # These modules need PyTorch, JAX or TensorFlow, and have no examples that can run.
-    names = ["bench/gloo.py", "horovod_path", "jax", "keras", "tensorflow", "torch"]
-    names += ["torch_distributed", "torch_tensors.py", "torchft.py", "train/pytorch"]
+    # These modules need PyTorch, JAX or another framework, and have no examples that can run.
+    names = ["bench/gloo.py", "horovod_path", "jax", "keras", "mxnet.py", "paddle", "tensorflow"]
+    names += ["torch", "torch_distributed", "torch_tensors.py", "torchft.py", "train/pytorch"]
     options += [f"--ignore=src/gradred/{name}" for name in names]
     return run(python_of(MPICH), "-m", "pytest", *options)
 

@@ -78,6 +78,8 @@ PYTHON_LAYERS: dict[str, list[str]] = {
     "torch": ["compression", "horovod", "torch_backend", "torch_tensors"],
     "tensorflow": ["horovod"],
     "keras": ["tensorflow"],
+    "mxnet": ["horovod"],
+    "paddle": ["horovod"],
     "torch_distributed": ["memory", "torch_tensors", "without_mpi"],
     "torchft": ["torch_distributed"],
     "horovod_path": ["cli", "keras"],

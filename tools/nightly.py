@@ -37,12 +37,16 @@ IN_THE_SWEEP = ("test_run_command.py", "test_ends.py", "test_endurance.py")
 ELASTIC = ("tests/jobs/test_elastic.py", "tests/jobs/test_elastic_last_commit.py")
 WITH_TORCH = tuple(
     f"tests/jobs/test_torch{name}.py"
-    for name in ("_examples", "run", "_failures", "_trained_by", "_streams", "_stand_in", "_train")
+    for name in (
+        *("_examples", "run", "_failures", "_trained_by", "_streams", "_stand_in", "_train"),
+        "_run_function",
+    )
 )
 WITH_DEVICES = "tests/jobs/test_device.py"
 OF_TORCHFT = "tests/jobs/test_torchft.py"
 WITH_JAX = "tests/jobs/test_jax.py"
-OF_PACKAGES = (OF_TORCHFT, WITH_JAX, checks.WITH_TENSORFLOW)
+OF_OTHER_FRAMEWORKS = "tests/jobs/test_other_frameworks.py"
+OF_PACKAGES = (OF_TORCHFT, WITH_JAX, checks.WITH_TENSORFLOW, OF_OTHER_FRAMEWORKS)
 LEFT_OUT = (*(f"tests/jobs/{name}" for name in IN_THE_SWEEP), *ELASTIC, *WITH_TORCH, *OF_PACKAGES)
 STARTING = tuple(f"tests/unit/test_{name}.py" for name in ("cli", "jobs", "run_function"))
 DEVICES_ON_OPENMPI = " or ".join(
@@ -61,6 +65,11 @@ OTHER_TORCH = {"2.1.2": "numpy<2", "2.5.1": "numpy", "2.14.1": "numpy"}
 JAX = {
     "jax 0.4.35": ["jax==0.4.35", "jaxlib==0.4.35"],
     "jax": ["jax", "flax", "optax", "scikit-learn"],
+}
+OF_NUMPY_1 = ("numpy==1.23.5", "scipy<1.12", "scikit-learn<1.5")  # the newest that MXNet runs with
+OTHER_FRAMEWORKS = {
+    "paddle": ["paddlepaddle", "scikit-learn"],
+    "mxnet": ["mxnet==1.9.1", *OF_NUMPY_1],
 }
 
 
@@ -145,6 +154,17 @@ def jax(version: str) -> bool:
         return jobs(environment, WITH_JAX) and well
 
     return checks.with_packages(version.replace(" ", "-"), "openmpi,test", JAX[version], both)
+
+
+def other_framework(name: str) -> bool:
+    """Run the tests of the front end for PaddlePaddle or MXNet: those with ranks, and the job."""
+
+    def both(environment: Path) -> bool:
+        words = ["--no-unit", "--paths", f"tests/{name}_programs", "--ranks", "2,3"]
+        well = checks.ranks(environment, *words)
+        return jobs(environment, OF_OTHER_FRAMEWORKS) and well
+
+    return checks.with_packages(name, "mpich,test", OTHER_FRAMEWORKS[name], both)
 
 
 def full_ranks() -> bool:
@@ -256,6 +276,7 @@ NIGHTLY = (
         Stage(f"tensorflow {version}", partial(checks.tensorflow, version), all_cores=True)
         for version in checks.TENSORFLOWS
     ),
+    *(Stage(name, partial(other_framework, name), all_cores=True) for name in OTHER_FRAMEWORKS),
     Stage("random jobs, mpich", lambda: random_jobs(MPICH, 0), all_cores=True),
     Stage("random jobs, openmpi", lambda: random_jobs(OPENMPI, 250), all_cores=True),
     Stage("soak", soak, all_cores=True),

@@ -31,6 +31,8 @@ STARTED = {
     "tests/jobs/test_carried_by_mpi.py": ["calls"],
     "tests/jobs/test_device.py": ["calls"],
     "tests/jax_programs": ["jax"],
+    "tests/mxnet_programs": ["mxnet"],
+    "tests/paddle_programs": ["paddle"],
     "tests/jobs/test_elastic": ["horovod", "torch"],
     "tests/jobs/test_ends.py": ["calls"],
     "tests/jobs/test_endurance.py": ["calls"],

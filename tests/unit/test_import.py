@@ -133,6 +133,17 @@ def test_without_jax_the_import_says_what_to_install() -> None:
     assert "pip install jax" in last
 
 
+@pytest.mark.parametrize(("name", "package"), [("paddle", "paddlepaddle"), ("mxnet", "mxnet==")])
+def test_without_another_framework_the_import_says_what_to_install(name: str, package: str) -> None:
+    program = f"import sys; sys.modules['{name}'] = None\nimport gradred.{name}"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"ModuleNotFoundError: import gradred.{name}: this Python")
+    assert f"pip install {package}" in last
+
+
 @pytest.mark.parametrize("name", ["gradred.torch", "horovod.torch"])
 def test_without_pytorch_the_front_end_says_what_to_install(name: str) -> None:
     program = "import sys, gradred.horovod as h; sys.modules['torch'] = None; h.install()\n"

@@ -1,0 +1,201 @@
+"""Operations on PaddlePaddle's tensors; broadcast of parameters and of optimizers' states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import paddle
+
+from gradred.errors import UsageError, explain
+from gradred.horovod.basics import Average, rank
+from gradred.horovod.objects import broadcast_object
+from gradred.horovod.operations import synchronize
+from gradred.horovod.process_sets import ProcessSet, global_process_set
+from gradred.paddle.front_end import COLLECTIVES, FRONT_END, require_tensor
+
+_world = global_process_set
+
+
+def _plain(tensor: paddle.Tensor, asked: str) -> paddle.Tensor:
+    """Return the tensor. Raises UsageError if it requires a gradient: none would flow."""
+    if not require_tensor(tensor, asked).stop_gradient and paddle.is_grad_enabled():
+        found = "the tensor requires a gradient, and gradients do not flow through this call"
+        raise UsageError(explain(asked, found, "Pass tensor.detach()"))
+    return tensor
+
+
+def allreduce_async_(
+    tensor: paddle.Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = _world,
+    *,
+    priority: int = 0,
+) -> int:
+    """Start a reduction in place. Returns a handle for `synchronize` immediately.
+
+    Args:
+        tensor: the tensor, which receives the result.
+        name: matches the call with the calls of the other ranks. None counts the calls.
+        op: Average, Sum, Min, Max, Product or Adasum.
+        process_set: the ranks that take part.
+        priority: operations that all ranks have submitted run by it, the highest first.
+    """
+    plain = _plain(tensor, "allreduce_async_")
+    return COLLECTIVES.allreduce(plain, tensor, name, op, 1.0, 1.0, process_set, priority)
+
+
+def allreduce_(
+    tensor: paddle.Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = _world,
+) -> paddle.Tensor:
+    """Reduce in place. Blocks. The arguments are those of `allreduce_async_`."""
+    return synchronize(allreduce_async_(tensor, name, op, process_set))
+
+
+def allreduce(
+    tensor: paddle.Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = _world,
+) -> paddle.Tensor:
+    """Return the reduction as a new tensor. Blocks. The arguments are as above."""
+    plain = _plain(tensor, "allreduce").contiguous()
+    out = FRONT_END.empty_like(plain, "allreduce")
+    return synchronize(COLLECTIVES.allreduce(plain, out, name, op, 1.0, 1.0, process_set))
+
+
+def grouped_allreduce(
+    tensors: Sequence[paddle.Tensor],
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = _world,
+) -> tuple[paddle.Tensor, ...]:
+    """Reduce several tensors as one operation; returns new tensors. Blocks."""
+    plain = [_plain(one, "grouped_allreduce").contiguous() for one in tensors]
+    found: tuple[paddle.Tensor, ...] = synchronize(
+        COLLECTIVES.grouped_allreduce(plain, None, name, op, 1.0, 1.0, process_set)
+    )
+    return found
+
+
+def allgather(
+    tensor: paddle.Tensor, name: str | None = None, process_set: ProcessSet = _world
+) -> paddle.Tensor:
+    """Return all ranks' tensors, joined along the first axis. Blocks. Lengths may differ."""
+    plain = _plain(tensor, "allgather")
+    return synchronize(COLLECTIVES.allgather(plain, name, process_set))
+
+
+def reducescatter(
+    tensor: paddle.Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = _world,
+) -> paddle.Tensor:
+    """Return this rank's rows of the average or sum. Blocks."""
+    plain = _plain(tensor, "reducescatter")
+    return synchronize(COLLECTIVES.reducescatter(plain, name, op, process_set, 1.0, 1.0))
+
+
+def alltoall(
+    tensor: paddle.Tensor,
+    splits: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = _world,
+) -> tuple[paddle.Tensor, paddle.Tensor]:
+    """Send rows to each rank; returns the rows received, and their numbers by rank. Blocks.
+
+    Args:
+        tensor: the rows for rank 0 first, then those for rank 1, and so on.
+        splits: number of rows for each rank. None: the same number for all ranks.
+        name: matches the call with the calls of the other ranks. None counts the calls.
+        process_set: the ranks that take part.
+    """
+    plain = _plain(tensor, "alltoall")
+    found: tuple[paddle.Tensor, paddle.Tensor] = synchronize(
+        COLLECTIVES.alltoall(plain, splits, name, process_set)
+    )
+    return found
+
+
+def broadcast_(
+    tensor: paddle.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = _world,
+) -> paddle.Tensor:
+    """Write the tensor of `root_rank` into this one. Blocks."""
+    plain = _plain(tensor, "broadcast_")
+    return synchronize(COLLECTIVES.broadcast(plain, tensor, root_rank, name, process_set))
+
+
+def broadcast(
+    tensor: paddle.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = _world,
+) -> paddle.Tensor:
+    """Return the tensor of `root_rank` as a new one. Blocks."""
+    plain = _plain(tensor, "broadcast").contiguous()
+    return synchronize(COLLECTIVES.broadcast(plain, None, root_rank, name, process_set))
+
+
+def broadcast_parameters(
+    params: Mapping[str, Any], root_rank: int = 0, process_set: ProcessSet = _world
+) -> None:
+    """Broadcast the parameters and buffers of `root_rank` to all ranks, in place. Blocks.
+
+    Args:
+        params: `model.state_dict()`, or `dict(model.named_parameters())`.
+        root_rank: the rank whose values are sent.
+        process_set: the ranks that take part.
+    """
+    handles = [
+        COLLECTIVES.broadcast(one, one, root_rank, f"parameter.{name}", process_set)
+        for name, one in sorted(params.items())
+        if isinstance(one, paddle.Tensor)
+    ]
+    for handle in handles:
+        synchronize(handle)
+
+
+def broadcast_optimizer_state(optimizer: Any, root_rank: int = 0) -> None:
+    """Broadcast the state of `root_rank`'s optimizer, its learning rate included. Blocks.
+
+    Needed where only one rank has loaded a checkpoint. The models must have been made in the same
+    way on all ranks: PaddlePaddle finds the state of a parameter by the parameter's name.
+
+    Args:
+        optimizer: receives the state.
+        root_rank: the rank whose optimizer is sent.
+    """
+    state = _of_arrays(optimizer.state_dict()) if rank() == root_rank else None
+    found = broadcast_object(state, root_rank, "optimizer.state")
+    if rank() != root_rank:
+        optimizer.set_state_dict(_of_tensors(found))
+
+
+def _of_arrays(state: Any) -> Any:
+    """Nested dictionaries, with arrays and the names of their types in place of tensors."""
+    if isinstance(state, dict):
+        return {key: _of_arrays(value) for key, value in state.items()}
+    if isinstance(state, paddle.Tensor):
+        return (state.numpy(), str(state.dtype).removeprefix("paddle."), state.name)
+    return state
+
+
+def _of_tensors(state: Any) -> Any:
+    """Turn what `_of_arrays` has returned into tensors again."""
+    if isinstance(state, dict):
+        return {key: _of_tensors(value) for key, value in state.items()}
+    if isinstance(state, tuple) and len(state) == 3:
+        array, dtype, name = state
+        tensor = paddle.to_tensor(array)  # of uint16 it makes bfloat16
+        made = tensor if dtype == "bfloat16" else tensor.astype(dtype)
+        made.name = name
+        return made
+    return state
