@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from bounds import within
+from typed import typed
 
 from gradred import launch
 
@@ -84,6 +85,33 @@ def test_examples_learn(example: str) -> None:
     found = [float(right) for right in re.findall(r"([\d.]+) % of the test", done.stdout)]
     assert found[-1] > 85, done.stdout
     assert found[-1] > found[0]
+
+
+TYPED = """
+import jax
+import jax.numpy as jnp
+import gradred
+
+@jax.jit
+def step(weight, x):
+    import gradred.jax
+    gradient = gradred.jax.pmean_tree(jax.grad(lambda w: (w * x).sum())(weight))
+    return weight - gradient
+
+def train(steps):
+    import gradred.jax
+    weight = jnp.zeros(3)
+    for _ in range(steps):
+        weight = step(weight, gradred.jax.rank() + 1.0)
+    return weight.tolist()
+
+print(gradred.run(train, (2,), np=4))
+"""
+
+
+def test_function_typed_into_a_python_trains_on_ranks() -> None:
+    pytest.importorskip("cloudpickle")
+    assert typed(TYPED).strip() == str([[-5.0] * 3] * 4)
 
 
 def run(how: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("tensorflow")
 
 from bounds import within
+from typed import typed
 
 from gradred import launch
 
@@ -164,3 +165,28 @@ def test_keras_training_goes_on_without_a_rank_that_died(tmp_path: pathlib.Path)
     done = job(tmp_path, ELASTIC, "--horovod", ranks=3)
     for rank in (0, 1):
         assert f"rank {rank} of 2: epoch 6" in done.stdout, done.stdout + done.stderr
+
+
+TYPED = """
+import keras
+import numpy as np
+import gradred
+
+def train(epochs):
+    import gradred.keras as hvd
+    hvd.init()
+    x, y = np.full((8, 3), hvd.rank() + 1.0, "f4"), np.zeros((8, 1), "f4")
+    layer = keras.layers.Dense(1, kernel_initializer="ones")
+    model = keras.Sequential([keras.layers.Input((3,)), layer])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+    model.fit(x, y, batch_size=4, epochs=epochs, verbose=0)
+    return model.get_weights()[0].ravel().tolist()
+
+found = gradred.run(train, (2,), np=4)
+print(len(found), all(one == found[0] for one in found), found[0][0] < 1)
+"""
+
+
+def test_function_typed_into_a_python_trains_on_ranks() -> None:
+    pytest.importorskip("cloudpickle")
+    assert typed(TYPED).split() == ["4", "True", "True"]

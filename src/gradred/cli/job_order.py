@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -74,13 +73,14 @@ class JobOrder:
         for_mpiexec, hidden = (
             (environment, {}) if remote else launch.without_allocation(environment)
         )
+        meeting = launch.meeting_place(*(one.name for one in placed[:1]))
         return Order(
             launcher=self._launcher(placed, ranks),
             program=self._program,
             ranks=ranks,
             environment=for_mpiexec,
             carried=environment if self._carry else {},
-            set={**_meeting_place(placed), **hidden, **self._variables, **(variables or {})},
+            set={**meeting, **hidden, **self._variables, **(variables or {})},
             cores=cpu.cores(),
             remote=remote,
             stdin=foreground.has_input(),
@@ -100,16 +100,6 @@ class JobOrder:
             verbose=arguments.verbose,
             goes_on=since > 0,
         )
-
-
-def _meeting_place(placed: Sequence[hosts.Host]) -> dict[str, str]:
-    """Return torch.distributed's rendezvous variables, unless the environment has set them."""
-    with socket.socket() as free:
-        free.bind(("", 0))
-        port = free.getsockname()[1]
-    address = placed[0].name if placed else "127.0.0.1"
-    chosen = {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
-    return {name: os.environ.get(name, value) for name, value in chosen.items()}
 
 
 def place(arguments: argparse.Namespace, options: list[str]) -> tuple[list[hosts.Host], int, str]:

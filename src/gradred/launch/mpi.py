@@ -14,6 +14,7 @@ import pathlib
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -123,6 +124,19 @@ def job_environment(mpi: Mpi, binding: Binding = "none") -> dict[str, str]:
         if binding != "none":
             environment.setdefault("I_MPI_PIN_DOMAIN", binding)
     return environment
+
+
+def meeting_place(address: str = "127.0.0.1") -> dict[str, str]:
+    """Return torch.distributed's rendezvous variables, unless the environment has set them.
+
+    Args:
+        address: the host of rank 0.
+    """
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    chosen = {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
+    return {name: os.environ.get(name, value) for name, value in chosen.items()}
 
 
 def without_allocation(environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -24,6 +24,7 @@ from gradred.launch.mpi import (
     find_mpi,
     job_environment,
     launcher_command,
+    meeting_place,
     proxy_command,
     refuse_inside_job,
     without_allocation,
@@ -163,6 +164,7 @@ class _Job:
             ranks=self._ranks,
             environment=without_allocation(environment)[0],
             carried=environment,
+            set=meeting_place(),
             cores=cpu.cores(),
         )
         self._job = Job(order, self._pass_on, self._selector)
