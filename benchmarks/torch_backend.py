@@ -5,7 +5,9 @@
 Both backends are groups of one job, on the same tensors. They alternate round by round, in an order
 that changes. A round's time is that of its slowest rank. Results are checked first. `blocking` is
 `comm.Allreduce` of the same array, without torch. The step of DistributedDataParallel is a backward
-pass with as many parameters as ResNet-50, with very little computation, in torch's default buckets.
+pass with as many parameters as ResNet-50 or GPT-2 small, with very little computation, in torch's
+default buckets. A token of tensor-parallel decoding is 96 calls one after the other, as in a model
+with 48 layers; `--only` selects sets.
 The JSON record (`schema` = "gradred-torch-backend/1"):
 
     date, arguments, ranks, hosts, machine{...}, versions{...}
@@ -17,7 +19,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,12 +37,30 @@ from gradred.bench.machine import describe, mpi_name, one_way_latency
 from gradred.bench.rank_zero import say, write_json
 
 SCHEMA = "gradred-torch-backend/1"
-SIZES = {"4 KB": 1 << 10, "1 MiB": 1 << 18, "24 MiB": 6 << 20}
+SIZES = {
+    **{f"{kib} KiB": 256 * kib for kib in (4, 16, 64, 256)},
+    **{f"{mib} MiB": mib << 18 for mib in (1, 4, 16, 64, 256)},
+}
+OF_A_TOKEN = 96  # all_reduces: two of each layer
+DECODED = {f"{kib} KiB": 256 * kib for kib in (8, 16, 32, 64)}
 Ways = dict[str, Callable[[], None]]
 
 
 def arguments() -> argparse.Namespace:
-    return read(options("torch.distributed on gradred and on gloo", rounds=40))
+    parser = options("torch.distributed on gradred and on gloo", rounds=40)
+    parser.add_argument("--only", default="", metavar="WORD", help="sets whose names have it")
+    return read(parser)
+
+
+def gpt2() -> list[int]:
+    """Return the numbers of elements of the parameters of GPT-2 small."""
+    width = 768
+    block = [width, width, 3 * width * width, 3 * width, width * width, width]
+    block += [width, width, 4 * width * width, 4 * width, 4 * width * width, width]
+    return [50257 * width, 1024 * width, *(block * 12), width, width]
+
+
+MODELS = {"ResNet-50": resnet50()[::-1], "GPT-2 small": gpt2()}
 
 
 class Weights(torch.nn.Module):
@@ -47,7 +68,7 @@ class Weights(torch.nn.Module):
 
     def __init__(self, counts: list[int]) -> None:
         super().__init__()
-        self.all = torch.nn.ParameterList(torch.zeros(count) for count in counts[::-1])
+        self.all = torch.nn.ParameterList(torch.zeros(count) for count in counts)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return a number that depends on all parameters."""
@@ -71,10 +92,23 @@ def reductions(count: int, groups: dict[str, Any], comm: gradred.Comm) -> Ways:
     return ways
 
 
-def steps(groups: dict[str, Any], comm: gradred.Comm) -> Ways:
+def tokens(count: int, groups: dict[str, Any], comm: gradred.Comm) -> Ways:
+    """The all_reduces of one token."""
+
+    def repeated(call: Callable[[], None]) -> Callable[[], None]:
+        def carry_out() -> None:
+            for _ in range(OF_A_TOKEN):
+                call()
+
+        return carry_out
+
+    return {way: repeated(call) for way, call in reductions(count, groups, comm).items()}
+
+
+def steps(counts: list[int], groups: dict[str, Any], comm: gradred.Comm) -> Ways:
     ways: Ways = {}
     for name, group in groups.items():
-        model = DistributedDataParallel(Weights(resnet50()[::-1]), process_group=group)
+        model = DistributedDataParallel(Weights(counts), process_group=group)
         x = torch.full((1,), float(comm.rank + 1))
         model(x).backward()
         for weight in model.parameters():
@@ -89,10 +123,20 @@ def steps(groups: dict[str, Any], comm: gradred.Comm) -> Ways:
     return ways
 
 
-def row_of(label: str, ways: Ways, size: int, given: Any, comm: gradred.Comm) -> dict[str, Any]:
-    calls = max(3, min(100, 2_000_000 // size))
-    row = measure(label, ways, size, calls, given.rounds, comm)
-    return row | {"gloo_over_gradred": row["us"]["gloo"] / row["us"]["gradred"]}
+def sets() -> Iterator[tuple[str, int, int, Callable[..., Ways]]]:
+    """Label, bytes, calls of a block, and a function that makes the ways, of each set."""
+    for label, count in SIZES.items():
+        calls = max(3, min(100, 500_000 // count))
+        yield f"all_reduce of {label}", 4 * count, calls, partial(reductions, count)
+    for label, count in DECODED.items():
+        yield (
+            f"token of {OF_A_TOKEN} times {label}",
+            4 * count * OF_A_TOKEN,
+            3,
+            partial(tokens, count),
+        )
+    for label, counts in MODELS.items():
+        yield f"DDP, {label}", 4 * sum(counts), 3, partial(steps, counts)
 
 
 def main() -> int:
@@ -107,13 +151,12 @@ def main() -> int:
     record["versions"]["torch"] = torch.__version__
     record["flag"] = one_way_latency(world)
     say(world, f"# {world.size} ranks, {mpi_name()}; us, medians; flag {record['flag']}")
-    sets = [(f"all_reduce of {label}", 4 * count, count) for label, count in SIZES.items()]
-    record["sets"] = [
-        row_of(label, reductions(count, groups, comm), size, given, comm)
-        for label, size, count in sets
-    ]
-    size = 4 * sum(resnet50())
-    record["sets"].append(row_of("DDP, ResNet-50", steps(groups, comm), size, given, comm))
+    record["sets"] = []
+    for label, size, calls, make in sets():
+        if given.only not in label:
+            continue
+        row = measure(label, make(groups, comm), size, calls, given.rounds, comm)
+        record["sets"].append(row | {"gloo_over_gradred": row["us"]["gloo"] / row["us"]["gradred"]})
     for row in record["sets"]:
         found = "  ".join(f"{way} {us:.1f}" for way, us in row["us"].items())
         say(world, f"{row['set']:24} {found}  gloo takes x{row['gloo_over_gradred']:.2f}")

@@ -1,10 +1,11 @@
-"""Write the tables of measured.md and train.md in docs/ from benchmarks/results/.
+"""Write the tables of measured.md, torch.md and train.md in docs/ from benchmarks/results/.
 
 `--check` only compares. docs/measured.md shows, for each MPI and number of ranks and hosts, the
 newest record that benchmarks/allreduce.py wrote, with a link to it. A table has a few sizes. Below
 it stands each size at which gradred took longer by more than 2 %, with the ratio. Where the ranks'
 cores were near each other in some rounds and far in others, each placement has its row. Where one
 record of a day has near cores and another one far cores, the page shows the newest of each.
+docs/torch.md shows the newest records of benchmarks/torch_backend.py, of one host and of several.
 """
 
 from __future__ import annotations
@@ -225,10 +226,43 @@ def below_docs(text: str) -> str:
     return text.replace("](benchmarks/", "](../benchmarks/")
 
 
+def torch_backend(folder: Path) -> str:
+    """The newest records of torch.distributed on gradred and gloo: of one host, and of several."""
+    found: dict[bool, tuple[str, Record]] = {}
+    for path in sorted(folder.glob("torch-backend-*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        several = record["hosts"] > 1
+        if several not in found or record["date"] >= found[several][1]["date"]:
+            found[several] = (path.name, record)
+    tables = [below_docs(torch_table(*found[one])) for one in sorted(found)]
+    return "\n" + "\n".join(tables) + "\n"
+
+
+def torch_table(name: str, record: Record) -> str:
+    """One record: where and when, and a row for each set of tensors."""
+    ranks, hosts = record["ranks"], record["hosts"]
+    where = f"{ranks} ranks on {'one host' if hosts == 1 else f'{hosts} hosts'}"
+    about = f"{mpi_name(record)}, PyTorch {record['versions']['torch']}, {record['date'][:10]}"
+    lines = [
+        f"{where}, {about}, medians ([record]({link(name)})):",
+        "",
+        "| | gradred | gloo | gloo / gradred | `comm.Allreduce`, without torch |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for row in record["sets"]:
+        us = row["us"]
+        ours, gloo = shown_time(us["gradred"]), shown_time(us["gloo"])
+        plain = shown_time(us["blocking"]) if "blocking" in us else "-"
+        cells = [row["set"], ours, gloo, f"{row['gloo_over_gradred']:.2f}", plain]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
 # For each page, what stands behind the begin mark of each name.
 PAGES: dict[str, dict[str, Callable[[Path], str]]] = {
     "docs/measured.md": {"one host": one_host, "several hosts": several_hosts},
     "docs/train.md": {"train": train_tables.printed, "train, all": train_tables.page},
+    "docs/torch.md": {"torch": torch_backend},
 }
 
 
