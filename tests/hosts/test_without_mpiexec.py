@@ -53,12 +53,12 @@ dist.destroy_process_group()
 FAILS = """
 import mpi4py
 mpi4py.rc.initialize = False
-import os, signal, sys, time
+import datetime, os, signal, sys, threading, time
 import torch
 import torch.distributed as dist
 import gradred.torch
 from gradred import _rank
-from gradred.launch import authentication
+from gradred.launch import authentication, mpi_segments
 
 how, rank, size = sys.argv[1], int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 fails = rank == size - 1
@@ -68,13 +68,20 @@ def end():
 
 if fails and how == "ends during the start":
     _rank.begin_mpi = end
+if fails and how == "is killed in MPI_Init":
+    def watch():
+        while not mpi_segments.mapped_by([os.getpid()]):
+            time.sleep(0.001)
+        end()
+    threading.Thread(target=watch, daemon=True).start()
 if fails and how == "does not come":
     _rank.begin_mpi = lambda: time.sleep(100)
 if fails and how == "has another secret":
     authentication._proof = lambda *_: os.urandom(32)
 begin = time.monotonic()
 try:
-    dist.init_process_group("gradred")
+    given = datetime.timedelta(seconds=8 if how == "is not started" else 600)
+    dist.init_process_group("gradred", timeout=given)
     for step in range(1000):
         begin = time.monotonic()
         dist.all_reduce(torch.ones(1000))
@@ -93,6 +100,9 @@ except Exception as error:
     os.write(1, f"{rank} after {seconds:.3f}: {type(error).__name__}: {error}\\n".encode())
     raise
 """
+
+
+ENDS = ((0, "h1"), (1, "h2"))  # two ranks of three; nobody starts the third one
 
 
 @pytest.fixture
@@ -127,10 +137,19 @@ def agents(
 ) -> list[tuple[str, str, int]]:
     """Two agents of torchrun, each with two ranks."""
     where = ["--master-addr", "10.91.7.1", "--master-port", str(port)]
+    module = "launch" if rendezvous == "torch.distributed.launch" else "run"
     if rendezvous == "c10d":
         where = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"10.91.7.1:{port}"]
         where += ["--rdzv-id", "job"]
-    torchrun = ["-m", "torch.distributed.run", *where, "--nnodes", "2", "--nproc-per-node", "2"]
+    torchrun = [
+        "-m",
+        f"torch.distributed.{module}",
+        *where,
+        "--nnodes",
+        "2",
+        "--nproc-per-node",
+        "2",
+    ]
     started = []
     for number in range(2):
         place = [] if rendezvous == "c10d" else ["--node-rank", str(number)]
@@ -153,13 +172,19 @@ def loop(
     )
 
 
+def segments(hosts: Machines, host: str) -> list[str]:
+    """The names of shared memory of a host."""
+    listed = hosts.start(host, ["ls", "/dev/shm"], os.environ, Path("/"))
+    return listed.communicate(timeout=20)[0].split()
+
+
 def program(folder: Path, text: str) -> str:
     (folder / "program.py").write_text(text)
     return str(folder / "program.py")
 
 
 @needs_pmi
-@pytest.mark.parametrize("rendezvous", ["static", "c10d"])
+@pytest.mark.parametrize("rendezvous", ["static", "c10d", "torch.distributed.launch"])
 def test_ranks_of_torchrun_on_two_hosts(two: Machines, tmp_path: Path, rendezvous: str) -> None:
     done = agents(two, tmp_path, [program(tmp_path, MEETS)], rendezvous)
     assert [status for *_, status in done] == [0, 0], done
@@ -281,6 +306,7 @@ def test_ranks_that_torchrun_starts_anew_connect_again(
     [
         ("is killed", "PeerLost: .*rank 2 .*has ended", 2.0),
         ("raises", "PeerLost: .*ValueError: on purpose", 2.0),
+        ("is killed in MPI_Init", "PeerLost: .*rank 2 has ended before all ranks had begun", 20.0),
         ("ends during the start", "PeerLost: .*rank 2 has ended before all ranks had begun", 20.0),
         ("does not come", "TimeoutError: .*not come within 8 s: rank 2", 20.0),
         ("has another secret", "TimeoutError: .*not come within 8 s: rank 2", 20.0),
@@ -295,11 +321,32 @@ def test_the_others_get_an_error_in_time(
         found = re.search(rf"{rank} after (\S+): {error}", out)
         assert found, (rank, out, err)
         assert float(found[1]) < within(seconds), out
-        assert status == 1, (rank, status, err)
+        # MPICH may itself end the process, if it connects to the rank that was killed.
+        assert status == 1 or (status and how == "is killed in MPI_Init"), (rank, status, err)
     out, _, status = done[2]
     assert status != 0
+    if late:  # the start has failed
+        assert [segments(two, host) for host in ("h1", "h2")] == [[], []]
     if how == "has another secret":
         assert "TransportError: connecting 3 ranks: h2 cannot reach rank 0's host" in out
+
+
+@needs_pmi
+def test_rank_that_nobody_starts_is_an_error_of_torch_in_time(
+    two: Machines, tmp_path: Path
+) -> None:
+    """torch waits for all ranks itself, so the limit is that of init_process_group."""
+    words, job = [program(tmp_path, FAILS), "is not started"], {"MASTER_ADDR": "10.91.7.1"}
+    job |= {"MASTER_PORT": "29505", "WORLD_SIZE": "3"}
+    begin = time.monotonic()
+    done = finished(
+        [start(two, host, tmp_path, words, RANK=str(rank), **job) for rank, host in ENDS]
+    )
+    for out, err, status in done:
+        assert status == 1, (out, err)
+        assert re.search(r"after \S+: Dist(Store|Network)Error", out), (out, err)
+    assert "2/3 clients joined" in done[0][0]
+    assert time.monotonic() - begin < within(40)
 
 
 @needs_pmi

@@ -7,6 +7,7 @@ through that connection. MPICH and its family can do so; Open MPI needs its own 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import hashlib
@@ -27,7 +28,14 @@ from typing import Any
 from gradred import _core, config
 from gradred._util import clock
 from gradred.errors import PeerLost, TimeoutError, TransportError, UsageError, explain  # noqa: A004
-from gradred.launch import authentication, failure_board, protocol, rank_pipe, rendezvous
+from gradred.launch import (
+    authentication,
+    failure_board,
+    mpi_segments,
+    protocol,
+    rank_pipe,
+    rendezvous,
+)
 
 Allgather = Callable[[bytes], Sequence[bytes]]
 
@@ -65,6 +73,7 @@ def begin_mpi(
     """
     global job
     asked = f"connecting {size} ranks"
+    since = time.time()  # no rank can start MPI before all ranks have come here
     offers = [json.loads(offer) for offer in allgather(json.dumps(_offer()).encode())]
     _require_alike(offers, asked, why)
     limit = config.get("timeout") or _LIMIT
@@ -91,6 +100,8 @@ def begin_mpi(
         _initialise(control, initialise, limit, asked)
     except BaseException:
         control.close()
+        _remove_segments(since)
+        atexit.register(_remove_segments, since)  # the MPI's thread may make them later
         raise
     job = hashlib.sha256(secret.encode()).hexdigest()[:16]
     _watch(control, descriptor)
@@ -263,6 +274,16 @@ def _initialise(
     finally:
         for name in _VARIABLES:  # what this process starts is not a rank
             os.environ.pop(name, None)
+
+
+def _remove_segments(since: float) -> None:
+    """Remove the MPI's segments on this host after a failed start: no rank will attach to them.
+
+    Args:
+        since: the time of the start, in seconds since the epoch.
+    """
+    mine = mpi_segments.mapped_by([os.getpid()])
+    mpi_segments.remove(mine | mpi_segments.abandoned(since))
 
 
 class _Watch:
