@@ -8,7 +8,9 @@ an order that changes:
 - alone: the step without communication, which makes each gradient;
 - gradred: `hvd.grouped_allreduce`, which `DistributedOptimizer` calls;
 - named: `hvd.allreduce` of each gradient, one asynchronous operation each;
-- grpc: `tf.distribute.MultiWorkerMirroredStrategy` (CollectiveOps over gRPC, its default on CPUs).
+- grpc: `tf.distribute.MultiWorkerMirroredStrategy` (CollectiveOps over gRPC, its default on CPUs);
+- ps: `tf.distribute.ParameterServerStrategy` with one server and as many workers as ranks, in
+  processes of their own (`benchmarks/tensorflow_servers.py`), while the ranks sleep.
 
 The set "MLP" is a whole training step of a network instead, and so has no `named`. A round's time
 is that of its slowest rank. Results are checked first. The JSON record (`schema` =
@@ -26,7 +28,8 @@ import os
 import socket
 import sys
 from collections.abc import Callable
-from itertools import pairwise
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -34,8 +37,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 from arguments import options, parse_once, read
 from in_turn import measure
-from models import resnet50
 from mpi4py import MPI
+from tensorflow_network import MLP, SETS, data_of, loss_of, start_values
+from tensorflow_servers import RATE, ParameterServers
 
 import gradred
 from gradred.bench.machine import describe, mpi_name
@@ -57,14 +61,6 @@ def tell_tensorflow_of_the_ranks(world: MPI.Intracomm) -> None:
     workers = [f"127.0.0.1:{port}" for port in world.allgather(port)]
     task = {"type": "worker", "index": world.rank}
     os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
-
-
-SETS = {
-    "1 of 4 KB": [1024],
-    "100 of 4 KB": [1024] * 100,
-    "1 of 4 MB": [1 << 20],
-    "ResNet-50's gradients": resnet50(),
-}
 
 
 def gradients_of(counts: list[int], strategy: Any, hvd: Any, tf: Any) -> Ways:
@@ -98,26 +94,17 @@ def check(ways: Ways, total: float) -> None:
 
 def training_steps(strategy: Any, hvd: Any, tf: Any) -> tuple[Ways, int, int]:
     """Steps of a multilayer perceptron with 64 samples a rank. Returns its tensors and bytes."""
-    widths = (784, 1024, 1024, 10)
-    shapes = [shape for n, m in pairwise(widths) for shape in ((n, m), (m,))]
-    made = np.random.default_rng(0)
-    start = [made.standard_normal(shape).astype("f4") * 0.02 for shape in shapes]
-    own = np.random.default_rng(hvd.rank() + 1)
-    x = tf.constant(own.standard_normal((64, 784)), tf.float32)
-    y = tf.constant(own.integers(0, 10, 64))
+    start = start_values()
+    x, y = data_of(hvd.rank(), tf)
 
     def step(reduced: Callable[[Any], Any], weights: list[Any]) -> Callable[[], Any]:
         def compute() -> Any:
             with tf.GradientTape() as tape:
-                value = x
-                for number in range(0, len(weights), 2):
-                    value = tf.matmul(value, weights[number]) + weights[number + 1]
-                    value = tf.nn.relu(value) if number + 2 < len(weights) else value
-                loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, value))
+                loss = loss_of(weights, x, y, tf)
             for weight, gradient in zip(
                 weights, reduced(tape.gradient(loss, weights)), strict=True
             ):
-                weight.assign_sub(0.01 * gradient)
+                weight.assign_sub(RATE * gradient)
             return loss
 
         return compute
@@ -135,12 +122,42 @@ def training_steps(strategy: Any, hvd: Any, tf: Any) -> tuple[Ways, int, int]:
         "gradred": tf.function(step(hvd.grouped_allreduce, weights())),
         "grpc": tf.function(lambda: strategy.run(inside)),
     }
-    return ways, len(shapes), sum(one.nbytes for one in start)
+    return ways, len(start), sum(one.nbytes for one in start)
+
+
+def step_by_servers(label: str, servers: ParameterServers | None, hvd: Any) -> None:
+    """A step of all workers. Rank 0 asks for it, and the other ranks sleep meanwhile."""
+    if servers is not None:
+        servers.step(label)
+    hvd.barrier()
 
 
 def row_of(label: str, ways: Ways, size: int, given: Any, comm: gradred.Comm) -> dict[str, Any]:
     calls = max(3, min(50, 20_000_000 // size))
     return measure(label, ways, size, calls, given.rounds, comm)
+
+
+def measure_sets(record: dict[str, Any], given: Any, strategy: Any, hvd: Any, tf: Any) -> None:
+    """Measure all sets; adds a row of each to the record."""
+    world = MPI.COMM_WORLD
+    comm = gradred.Comm(world)
+
+    def add(label: str, ways: Ways, tensors: int, size: int) -> None:
+        ways["ps"] = partial(step_by_servers, label, servers, hvd)
+        row = {"tensors": tensors} | row_of(label, ways, size, given, comm)
+        record["sets"].append(row)
+        found = "  ".join(f"{way} {us:.1f}" for way, us in row["us"].items())
+        say(world, f"{label:24} {found}")
+
+    with ExitStack() as stack:
+        first = world.rank == 0
+        servers = stack.enter_context(ParameterServers(world.size)) if first else None
+        for label, counts in SETS.items():
+            ways = gradients_of(counts, strategy, hvd, tf)
+            check(ways, world.size * (world.size + 1) / 2)
+            add(label, ways, len(counts), 4 * sum(counts))
+        ways, tensors, size = training_steps(strategy, hvd, tf)
+        add(MLP, ways, tensors, size)
 
 
 def main() -> int:
@@ -153,24 +170,11 @@ def main() -> int:
     import gradred.tensorflow as hvd
 
     hvd.init()
-    comm = gradred.Comm(world)
     record: dict[str, Any] = {"schema": SCHEMA} | describe(world, vars(given))
     record["versions"]["tensorflow"] = tf.__version__
     say(world, f"# {world.size} ranks, {mpi_name()}, TensorFlow {tf.__version__}; us, medians")
     record["sets"] = []
-
-    def add(label: str, ways: Ways, tensors: int, size: int) -> None:
-        row = {"tensors": tensors} | row_of(label, ways, size, given, comm)
-        record["sets"].append(row)
-        found = "  ".join(f"{way} {us:.1f}" for way, us in row["us"].items())
-        say(world, f"{label:24} {found}")
-
-    for label, counts in SETS.items():
-        ways = gradients_of(counts, strategy, hvd, tf)
-        check(ways, world.size * (world.size + 1) / 2)
-        add(label, ways, len(counts), 4 * sum(counts))
-    ways, tensors, size = training_steps(strategy, hvd, tf)
-    add("MLP", ways, tensors, size)
+    measure_sets(record, given, strategy, hvd, tf)
     if world.rank == 0 and given.json:
         write_json(given.json, record)
     hvd.barrier()
