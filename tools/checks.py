@@ -364,7 +364,7 @@ def with_packages(
     return well
 
 
-def tensorflow(version: str) -> bool:
+def tensorflow(version: str, mpi: str = "mpich") -> bool:
     """Run the tests of the front end for TensorFlow in an environment of its own."""
 
     def both(environment: Path) -> bool:
@@ -373,7 +373,7 @@ def tensorflow(version: str) -> bool:
         return jobs(environment, WITH_TENSORFLOW, seconds=1200) and well
 
     packages = [f"tensorflow-cpu=={version}", TENSORFLOWS[version], "scikit-learn"]
-    return with_packages(f"tensorflow-{version}", "mpich,test", packages, both)
+    return with_packages(f"tensorflow-{version}-{mpi}", f"{mpi},test", packages, both)
 
 
 def torch_jobs(*paths: str) -> bool:

@@ -276,6 +276,11 @@ NIGHTLY = (
         Stage(f"tensorflow {version}", partial(checks.tensorflow, version), all_cores=True)
         for version in checks.TENSORFLOWS
     ),
+    Stage(
+        "tensorflow on openmpi",
+        lambda: checks.tensorflow([*checks.TENSORFLOWS][-1], "openmpi"),
+        all_cores=True,
+    ),
     *(Stage(name, partial(other_framework, name), all_cores=True) for name in OTHER_FRAMEWORKS),
     Stage("random jobs, mpich", lambda: random_jobs(MPICH, 0), all_cores=True),
     Stage("random jobs, openmpi", lambda: random_jobs(OPENMPI, 250), all_cores=True),
