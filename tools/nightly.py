@@ -45,6 +45,7 @@ WITH_TORCH = tuple(
 WITH_DEVICES = "tests/jobs/test_device.py"
 OF_TORCHFT = "tests/jobs/test_torchft.py"
 WITH_JAX = "tests/jobs/test_jax.py"
+OF_CLIENTS = "tests/hosts/test_clients.py"
 OF_OTHER_FRAMEWORKS = "tests/jobs/test_other_frameworks.py"
 OF_PACKAGES = (OF_TORCHFT, WITH_JAX, checks.WITH_TENSORFLOW, OF_OTHER_FRAMEWORKS)
 LEFT_OUT = (*(f"tests/jobs/{name}" for name in IN_THE_SWEEP), *ELASTIC, *WITH_TORCH, *OF_PACKAGES)
@@ -167,6 +168,14 @@ def other_framework(name: str) -> bool:
     return checks.with_packages(name, "mpich,test", OTHER_FRAMEWORKS[name], both)
 
 
+def clients() -> bool:
+    """Run clients of torch.distributed on several hosts."""
+    packages = [checks.TORCH, "accelerate"]
+    return checks.with_packages(
+        "clients", "mpich,test", packages, lambda one: jobs(one, OF_CLIENTS)
+    )
+
+
 def full_ranks() -> bool:
     """Run what tests/mpi leaves out in the gate; only Open MPI's environment has Numba."""
     words = ["--no-unit", "--ranks", "2", "--full", "--timeout", "2000"]
@@ -282,6 +291,7 @@ NIGHTLY = (
         all_cores=True,
     ),
     *(Stage(name, partial(other_framework, name), all_cores=True) for name in OTHER_FRAMEWORKS),
+    Stage("clients", clients, all_cores=True),
     Stage("random jobs, mpich", lambda: random_jobs(MPICH, 0), all_cores=True),
     Stage("random jobs, openmpi", lambda: random_jobs(OPENMPI, 250), all_cores=True),
     Stage("soak", soak, all_cores=True),
