@@ -114,6 +114,13 @@ def test_an_input_that_is_slower_than_the_device_is_the_limit() -> None:
     assert phases("bsp", 0.0, 0.0, dataclasses.replace(EVEN, load=0.29)).load == pytest.approx(0)
 
 
+def test_a_loader_goes_on_while_others_are_waited_for() -> None:
+    alone = dataclasses.replace(EVEN, load=0.31, late=0.02)
+    found = phases("bsp", 0.0, 0.0, alone)
+    assert found.iteration == pytest.approx(0.32)
+    assert found.load == pytest.approx(0)
+
+
 def test_merged_gradients_are_copied_twice_and_single_ones_not() -> None:
     alone = dataclasses.replace(EVEN, packing=1e-9)
     assert phases("bsp", 0.0, 0.0, alone).packing == pytest.approx(0.08)
