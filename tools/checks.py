@@ -370,6 +370,10 @@ def tensorflow(version: str, mpi: str = "mpich") -> bool:
     def both(environment: Path) -> bool:
         words = ["--no-unit", "--tensorflow", "--ranks", "2,3"]
         well = ranks(environment, *words, seconds=2400)
+        # Keras 2 asks for the package tensorflow, which would replace tensorflow-cpu.
+        keras_2 = ["--no-deps", f"tf_keras=={version.rpartition('.')[0]}.*"]
+        if not run(python_of(environment), "-m", "pip", "install", "--quiet", *keras_2):
+            return False
         return jobs(environment, WITH_TENSORFLOW, seconds=1200) and well
 
     packages = [f"tensorflow-cpu=={version}", TENSORFLOWS[version], "scikit-learn"]

@@ -190,3 +190,64 @@ print(len(found), all(one == found[0] for one in found), found[0][0] < 1)
 def test_function_typed_into_a_python_trains_on_ranks() -> None:
     pytest.importorskip("cloudpickle")
     assert typed(TYPED).split() == ["4", "True", "True"]
+
+
+KERAS_2 = """
+import sys
+import numpy as np
+import tensorflow as tf
+import tf_keras
+import horovod.tensorflow.keras as hvd
+hvd.init()
+kinds = {"new": tf_keras.optimizers, "legacy": tf_keras.optimizers.legacy}
+passes = int(sys.argv[2])
+
+def new():  # Adam would also depend on `iterations`, which counts passes
+    kind = kinds[sys.argv[1]]
+    return kind.Adam(0.1) if passes == 1 else kind.SGD(0.05, momentum=0.9)
+
+random = np.random.default_rng(3)
+x, y = random.standard_normal((8, 2, 4, 3)).astype("f4"), random.standard_normal((8, 2, 4, 1))
+start = random.standard_normal((3, 1)).astype("f4")
+
+def trained(optimizer, x, y):
+    model = tf_keras.Sequential([tf_keras.layers.Dense(1, input_shape=(3,))])
+    model.set_weights([start, np.zeros(1, "f4")])
+    model.compile(optimizer, "mse")
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+    data = tf.data.Dataset.from_tensor_slices((x.reshape(-1, 3), y.reshape(-1, 1)))
+    model.fit(data.batch(x.shape[1]), verbose=0, callbacks=callbacks)
+    return np.concatenate([one.ravel() for one in model.get_weights()])
+
+mine = trained(
+    hvd.DistributedOptimizer(
+        new(), backward_passes_per_step=passes, average_aggregated_gradients=True
+    ),
+    x[:, hvd.rank()], y[:, hvd.rank()],
+)
+steps = 8 // passes
+alone = trained(new(), x.reshape(steps, -1, 3), y.reshape(steps, -1, 1))
+np.testing.assert_allclose(mine, alone, rtol=1e-4, atol=1e-5)
+print("alike")
+"""
+
+
+@pytest.mark.parametrize("kind", ["new", "legacy"])
+@pytest.mark.parametrize("passes", [1, 2])
+def test_optimizers_of_keras_2(tmp_path: pathlib.Path, kind: str, passes: int) -> None:
+    """On the joint batch of both ranks, Keras 2 alone ends with the same weights."""
+    pytest.importorskip("tf_keras")
+    program = tmp_path / "program.py"
+    program.write_text(KERAS_2)
+    command = [sys.executable, "-m", "gradred", "run", "--horovod", "-np", "2", sys.executable]
+    environment = os.environ | {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    done = subprocess.run(
+        [*command, str(program), kind, str(passes)],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.split() == ["alike"] * 2

@@ -1,4 +1,4 @@
-"""Horovod's functions for Keras 3 on TensorFlow: `import gradred.keras as hvd`.
+"""Horovod's functions for Keras on TensorFlow: `import gradred.keras as hvd`.
 
 docs/tensorflow.md shows how a script uses them.
 """
@@ -26,7 +26,10 @@ except ModuleNotFoundError as _error:
     )
     raise ModuleNotFoundError(_text, name="keras") from None
 
-if _keras.backend.backend() != "tensorflow":
+from gradred.tensorflow.keras_in_use import IS_KERAS_2 as _IS_KERAS_2
+from gradred.tensorflow.keras_in_use import keras as _keras_in_use
+
+if not _IS_KERAS_2 and _keras.backend.backend() != "tensorflow":
     _found = f"Keras's backend is {_keras.backend.backend()}"
     _remedy = "Set KERAS_BACKEND=tensorflow, or use gradred.torch or gradred.allreduce"
     raise _UsageError(_explain("import gradred.keras", _found, _remedy))
@@ -78,10 +81,6 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'gradred.keras' has no attribute {name!r}")
 
 
-def _numpy(tensor: Any) -> Any:
-    return tensor.numpy() if hasattr(tensor, "numpy") else tensor
-
-
 def allreduce(
     value: Any,
     name: str | None = None,
@@ -91,33 +90,31 @@ def allreduce(
     op: int | None = None,
     compression: Any = Compression.none,
 ) -> Any:
-    """Reduce an array or a tensor over all ranks, and return a NumPy array. Blocks."""
-    return _numpy(
-        _tensorflow.allreduce(
-            value,
-            average,
-            compression=compression,
-            op=op,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
-            name=name,
-        )
+    """Reduce an array or a tensor over all ranks, and return a tensor. Eager calls block."""
+    return _tensorflow.allreduce(
+        value,
+        average,
+        compression=compression,
+        op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        name=name,
     )
 
 
 def allgather(value: Any, name: str | None = None) -> Any:
-    """Concatenate all ranks' arrays along the first axis into a NumPy array. Blocks."""
-    return _numpy(_tensorflow.allgather(value, name))
+    """Concatenate all ranks' arrays along the first axis into a tensor. Eager calls block."""
+    return _tensorflow.allgather(value, name)
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
-    """Return the array of `root_rank` as a NumPy array. Blocks."""
-    return _numpy(_tensorflow.broadcast(value, root_rank, name))
+    """Return the array of `root_rank` as a tensor. Eager calls block."""
+    return _tensorflow.broadcast(value, root_rank, name)
 
 
 def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any:
-    """Reduce over all ranks, and return this rank's rows as a NumPy array. Blocks."""
-    return _numpy(_tensorflow.reducescatter(value, op=op, name=name))
+    """Reduce over all ranks, and return this rank's rows as a tensor. Eager calls block."""
+    return _tensorflow.reducescatter(value, op=op, name=name)
 
 
 def load_model(
@@ -138,7 +135,8 @@ def load_model(
     """
     del legacy_opts
     objects = {one.__name__: one for one in custom_optimizers or ()}
-    model = _keras.models.load_model(filepath, custom_objects={**objects, **(custom_objects or {})})
+    found = {**objects, **(custom_objects or {})}
+    model = _keras_in_use.models.load_model(filepath, custom_objects=found)
     if getattr(model, "optimizer", None) is not None:
         DistributedOptimizer(model.optimizer, compression=compression)
         adapt(model)

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -14,6 +13,7 @@ from gradred.errors import explain
 from gradred.horovod.basics import rank, size
 from gradred.tensorflow.collectives import allreduce
 from gradred.tensorflow.functions import broadcast_variables
+from gradred.tensorflow.keras_in_use import keras, variables_of
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
@@ -37,7 +37,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         del batch, logs
         if self._done:
             return
-        variables = [*self.model.weights, *self.model.optimizer.variables]
+        variables = [*self.model.weights, *variables_of(self.model.optimizer)]
         shared = [one for one in variables if id(one) not in self._local]
         broadcast_variables(shared, self.root_rank)
         self._done = True

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
-
 from gradred.tensorflow.elastic import TensorFlowKerasState, run
+from gradred.tensorflow.keras_in_use import keras
 
 __all__ = [
     "CommitStateCallback",

@@ -19,7 +19,8 @@ from gradred.horovod.elastic import state as any_state
 from gradred.horovod.elastic.state import ObjectState, State
 from gradred.horovod.errors import HorovodInternalError
 from gradred.tensorflow.functions import broadcast_variables
-from gradred.tensorflow.optimizer import Distributed
+from gradred.tensorflow.keras_in_use import build, variables_of
+from gradred.tensorflow.local_passes import passes_of
 
 __all__ = ["ObjectState", "State", "TensorFlowKerasState", "TensorFlowState", "run"]
 
@@ -138,16 +139,16 @@ class TensorFlowKerasState(_VariablesState):
         if not model.built:
             remedy = "Call model.build(...), or give it an Input"
             raise ValueError(explain("TensorFlowKerasState", "the model is not built", remedy))
-        if self.optimizer is not None and not self.optimizer.built:
-            self.optimizer.build(model.trainable_variables)
+        if self.optimizer is not None:
+            build(self.optimizer, model.trainable_variables)
         super().__init__(**kwargs)
 
     def _variables(self) -> Sequence[Any]:
-        of_optimizer = [] if self.optimizer is None else self.optimizer.variables
+        of_optimizer = [] if self.optimizer is None else variables_of(self.optimizer)
         return [*self.model.weights, *of_optimizer]
 
     def _begin_anew(self) -> None:
-        passes = self.optimizer.local_passes() if isinstance(self.optimizer, Distributed) else None
+        passes = passes_of(self.optimizer)
         if passes is not None:
             passes.begin_anew()
 

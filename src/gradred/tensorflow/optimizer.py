@@ -1,4 +1,4 @@
-"""An optimizer of Keras 3 whose gradients are reduced over all ranks before each step."""
+"""An optimizer of Keras whose gradients are reduced over all ranks before each step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import keras
 import tensorflow as tf
 
 from gradred.errors import explain
@@ -16,6 +15,9 @@ from gradred.horovod.basics import Average, Sum
 from gradred.horovod.process_sets import ProcessSet, global_process_set
 from gradred.tensorflow.compression import Compression
 from gradred.tensorflow.gradients import GradientReduction, How, checked_groups
+from gradred.tensorflow.keras_in_use import IS_KERAS_2, keras
+from gradred.tensorflow.local_passes import passes_of
+from gradred.tensorflow.optimizer_of_keras_2 import DistributedOfKeras2
 from gradred.tensorflow.tape import layers_of
 
 if TYPE_CHECKING:
@@ -24,63 +26,12 @@ else:
     _Wrapped = object
 
 
-class LocalPasses:
-    """Sums the gradients of several passes on this rank.
-
-    Args:
-        passes: number of passes.
-        averages: divide the sums by the number of passes.
-    """
-
-    def __init__(self, passes: int, averages: bool) -> None:
-        self.passes, self.averages = passes, averages
-        self._sums: list[Any] = []
-        self._count: Any = None
-
-    def add(self, gradients: Sequence[Any]) -> Any:
-        """Add the gradients of one pass. Returns whether it was the last one, as a tensor."""
-        if self._count is None:
-            with tf.init_scope():
-                self._sums = [tf.Variable(tf.zeros(x.shape, x.dtype)) for x in gradients]
-                self._count = tf.Variable(0, dtype=tf.int64)
-        for total, gradient in zip(self._sums, gradients, strict=True):
-            total.assign_add(gradient)
-        return tf.equal(self._count.assign_add(1), self.passes)
-
-    def take(self) -> list[Any]:
-        """The sums, which begin anew."""
-        factor = 1.0 / self.passes if self.averages else 1.0
-        taken = [tf.identity(total) * tf.cast(factor, total.dtype) for total in self._sums]
-        with tf.control_dependencies(taken):
-            for total in self._sums:
-                total.assign(tf.zeros_like(total))
-            self._count.assign(0)
-        return taken
-
-    def begin_anew(self) -> None:
-        """Forget what has been summed, as after an elastic job has changed."""
-        for total in self._sums:
-            total.assign(tf.zeros_like(total))
-        if self._count is not None:
-            self._count.assign(0)
-
-
 class Distributed(_Wrapped):
     """Methods that take precedence over those of the wrapped optimizer's own class."""
 
     _gradred: GradientReduction
     _gradred_passes: tuple[int, bool] | None
-    """The arguments of each object's `LocalPasses`. None: each pass is a step."""
-
-    def local_passes(self) -> LocalPasses | None:
-        """The sums of this object's passes; None: each pass is a step."""
-        if self._gradred_passes is None:
-            return None
-        if "_gradred_sums" not in self.__dict__:
-            # Past Keras's own method, which would look for its variables.
-            object.__setattr__(self, "_gradred_sums", LocalPasses(*self._gradred_passes))
-        made: LocalPasses = self.__dict__["_gradred_sums"]
-        return made
+    """See `passes_of`."""
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> Any:
         """Reduce the gradients over all ranks, then make the optimizer's own step.
@@ -93,7 +44,7 @@ class Distributed(_Wrapped):
         variables = (
             self._trainable_variables if trainable_variables is None else list(trainable_variables)
         )
-        passes = self.local_passes()
+        passes = passes_of(self)
         if passes is None:
             return super().apply(self._gradred.reduce(gradients, variables), trainable_variables)
         if not self.built:
@@ -121,6 +72,9 @@ class Distributed(_Wrapped):
         self._gradred.keep_local([variable])
 
 
+_KIND: Any = DistributedOfKeras2 if IS_KERAS_2 else Distributed
+
+
 def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     optimizer: Any,
     name: str | None = None,
@@ -144,7 +98,8 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     without XLA, which cannot wait for other ranks.
 
     Args:
-        optimizer: an optimizer of Keras 3, also a `LossScaleOptimizer`.
+        optimizer: an optimizer of Keras 3, also a `LossScaleOptimizer`; with
+            TF_USE_LEGACY_KERAS=1 one of Keras 2 (tf_keras).
         name: no effect.
         device_dense: no effect.
         device_sparse: no effect.
@@ -163,15 +118,18 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
 
     Raises:
         ValueError: the arguments are invalid.
-        TypeError: it is not an optimizer of Keras 3.
+        TypeError: it is not an optimizer of the Keras in use.
     """
     del name, device_dense, device_sparse
     asked = "DistributedOptimizer"
-    if not isinstance(optimizer, keras.optimizers.Optimizer):
-        found = (
-            f"a {type(optimizer).__module__}.{type(optimizer).__name__} is not a Keras 3 optimizer"
-        )
-        remedy = "Pass one of keras.optimizers; for others use DistributedGradientTape"
+    kinds = [keras.optimizers.Optimizer]
+    if IS_KERAS_2:
+        kinds.append(keras.optimizers.legacy.Optimizer)
+    if not isinstance(optimizer, tuple(kinds)):
+        version = "2" if IS_KERAS_2 else "3"
+        kind = f"{type(optimizer).__module__}.{type(optimizer).__name__}"
+        found = f"a {kind} is not a Keras {version} optimizer"
+        remedy = f"Pass one of {keras.__name__}.optimizers; for others use DistributedGradientTape"
         raise TypeError(explain(asked, found, remedy))
     if op not in (Average, Sum):
         raise ValueError(explain(asked, f"op={op}", "Use Average or Sum"))
@@ -247,14 +205,14 @@ def _wrap(optimizer: Any, reduction: GradientReduction, passes: tuple[int, bool]
         "_gradred_passes": passes,
     }
     optimizer.__dict__.pop("_gradred_sums", None)
-    object.__setattr__(optimizer, "__class__", type(own.__name__, (Distributed, own), body))
+    object.__setattr__(optimizer, "__class__", type(own.__name__, (_KIND, own), body))
     _adapt_compile()
 
 
 def _own_class(optimizer: Any) -> type:
     """Keras's or the program's class of an optimizer."""
     kind = type(optimizer)
-    return kind.__mro__[2] if issubclass(kind, Distributed) else kind
+    return kind.__mro__[2] if issubclass(kind, _KIND) else kind
 
 
 # ---- models -------------------------------------------------------------------------------------
@@ -284,11 +242,11 @@ def adapt(model: Any) -> None:
     """
     outer = getattr(model, "optimizer", None)
     inner = getattr(outer, "inner_optimizer", None)
-    if isinstance(inner, Distributed) and not isinstance(outer, Distributed):
+    if isinstance(inner, _KIND) and not isinstance(outer, _KIND):
         reduction, passes = inner._gradred, inner._gradred_passes
         object.__setattr__(inner, "__class__", _own_class(inner))
         _wrap(outer, reduction, passes)
-    if isinstance(outer, Distributed) and model.jit_compile:
+    if isinstance(outer, _KIND) and model.jit_compile:
         model.jit_compile = False
         if basics.is_initialized() and basics.rank() == 0:
             print(

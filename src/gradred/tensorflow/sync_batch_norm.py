@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
 import tensorflow as tf
 
+from gradred.errors import UsageError, explain
 from gradred.horovod.basics import Sum
 from gradred.tensorflow.collectives import allreduce
+from gradred.tensorflow.keras_in_use import IS_KERAS_2, keras
 
 
 class SyncBatchNormalization(keras.layers.BatchNormalization):
@@ -17,10 +18,16 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
     Args:
         fused: no effect.
         kwargs: arguments of `keras.layers.BatchNormalization`.
+
+    Raises:
+        gradred.UsageError: the Keras in use is Keras 2.
     """
 
     def __init__(self, fused: bool = False, **kwargs: Any) -> None:
         del fused
+        if IS_KERAS_2:
+            found = "TF_USE_LEGACY_KERAS selects Keras 2, whose layer computes in another way"
+            raise UsageError(explain("SyncBatchNormalization", found, "Use Keras 3"))
         super().__init__(**kwargs)
 
     def _moments(self, inputs: Any, mask: Any) -> Any:
