@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import pickle
 from typing import Any
 
 import numpy as np
@@ -166,14 +165,6 @@ def test_a_rank_with_another_algorithm_is_refused(size: int) -> None:
     ring, doubling = make_all("ring", size), make_all("recursive_doubling", size)
     with pytest.raises(UsageError, match="is wrong"):
         verify([*ring[:1], *doubling[1:]])
-
-
-@given(generated())
-def test_pickled_schedules_are_equal(plans: list[Schedule]) -> None:
-    for schedule in plans[:3]:
-        copy = pickle.loads(pickle.dumps(schedule))
-        assert copy == schedule
-        assert hash(copy) == hash(schedule)
 
 
 @given(generated(), st.integers(0, 1 << 20))

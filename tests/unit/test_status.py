@@ -15,7 +15,7 @@ from gradred.element_types import ELEMENT_TYPES
 from gradred.observe import status
 from gradred.observe.status import Rank
 
-ALLREDUCE, BCAST, REFUSED, LEFT = 0, 3, 5, 6  # values of Kind, in csrc/base/signature.h
+ALLREDUCE, BCAST, REFUSED, LEFT = 0, 3, 9, 10  # values of Kind, in csrc/base/kinds.h
 FLOAT64, INT8 = map(list(ELEMENT_TYPES).index, ("float64", "int8"))
 MESSAGES = 1 << 63
 TEXT = "allreduce of 1024 float64 with sum, 8192 bytes"
