@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.timeout(300)  # imports PyTorch in several processes
 
 PROGRAM = """
 import sys
