@@ -19,6 +19,7 @@ from jobs.numpy_training import FRAMEWORK
 
 from gradred import cli
 from gradred.errors import UsageError
+from gradred.simulate.presets import NETWORKS
 from gradred.train import framework, page, plots, report, simulated, system, use
 from gradred.train.checks import Checker
 from gradred.train.framework import Cell, Peer, Size
@@ -343,7 +344,7 @@ def test_simulated_rows_grow_with_hosts_and_lose_efficiency(tmp_path: Path) -> N
     assert many["efficiency"] < few["efficiency"] < 1
     assert found["error_here"]["steps"] == 2
     assert 0 <= found["error_here"]["median_percent"] <= found["error_here"]["largest_percent"]
-    assert "not known" in found["error_between_hosts"]
+    assert found["error_between_hosts"] == NETWORKS["10GbE"].error
     slower = simulated.simulate(
         measured(tmp_path / "r.json", asked).values, dataclasses.replace(asked, net="Fugaku")
     )
@@ -397,7 +398,7 @@ def test_report_marks_what_is_simulated_reduced_or_measured_on_a_busy_machine(
     simulated_part = text[text.index("## Beyond") : text.index("## Use")]
     assert "**simulated, not measured**" in simulated_part
     assert "Error on this host: median" in simulated_part
-    assert "Error between hosts: not known" in simulated_part
+    assert f"Error between hosts: {NETWORKS['10GbE'].error}" in simulated_part
     assert "peer (simulated)" in simulated_part
     busy = copy.deepcopy(complete)
     busy["rows"][0]["summary"]["gradred"]["use"]["other_cores"] = 1.25
