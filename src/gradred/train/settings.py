@@ -29,7 +29,7 @@ class Quick(NamedTuple):
     """What `--quick` takes in place of the defaults."""
 
     size: Size = Size(scale=0.25, image=64, sequence=32, layers=4)
-    protocol: Protocol = Protocol(skip=2, steps=6, repeats=3)
+    protocol: Protocol = Protocol(skip=2, steps=5, repeats=3)
 
 
 QUICK = Quick()
