@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import schemes_tables
 import train_tables
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -263,6 +264,7 @@ PAGES: dict[str, dict[str, Callable[[Path], str]]] = {
     "docs/measured.md": {"one host": one_host, "several hosts": several_hosts},
     "docs/train.md": {"train": train_tables.printed, "train, all": train_tables.page},
     "docs/torch.md": {"torch": torch_backend},
+    "docs/schemes.md": schemes_tables.TABLES,
 }
 
 

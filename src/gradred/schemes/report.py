@@ -70,8 +70,12 @@ def heading(record: dict[str, Any], settings: Settings, width: int) -> str:
     if late or settings.jitter:
         jitter = f"each worker {1e3 * settings.jitter:g} ms at random" if settings.jitter else ""
         lines.append(f"# late in each iteration: {', '.join(filter(None, (late, jitter)))}")
-    titles = "".join(f"{column.title:>{column.width}}" for column in _COLUMNS)
-    return "\n".join([*lines, f"{'scheme':{width}}{titles}"])
+    return "\n".join([*lines, titles(width)])
+
+
+def titles(width: int) -> str:
+    """The titles of the columns; `width` is that of the names."""
+    return f"{'scheme':{width}}" + "".join(f"{one.title:>{one.width}}" for one in _COLUMNS)
 
 
 def line(row: Row, width: int) -> str:
