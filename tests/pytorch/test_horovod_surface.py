@@ -355,7 +355,7 @@ def test_functions_run_in_a_thread_of_their_own(monkeypatch: pytest.MonkeyPatch)
     for silent in (False, True):
         in_thread(int, ("no number",), silent=silent).join(10)
     assert (seen, failures) == ([3], [ValueError])
-    with pytest.raises(ValueError, match="no tuple"):
+    with pytest.raises(ValueError, match="not a tuple"):
         in_thread(seen.append, 3)
 
 
