@@ -64,7 +64,7 @@ class NamedWork {
   // place.
   bool finish(Communicator& comm);
   // After that: how the data of its last call went, and whether through copies in host memory.
-  // kUnknown: there were no data.
+  // It returns kUnknown if there were no data.
   Went went() const { return calls_.empty() ? Went::kUnknown : calls_.back()->went(); }
   bool is_copied_to_host() const {
     return on_host_ != nullptr || (!calls_.empty() && calls_.back()->is_copied_to_host());

@@ -13,7 +13,8 @@ from gradred.train.pytorch.models.network import CLASSES, ImageClassifier, Tenso
 
 _AUXILIARY = 0.3  # weight of each auxiliary loss in the paper
 
-# Of each inception module: channels of 1x1; of 1x1 and then 3x3; likewise; of the pooled branch.
+# The channels of each inception module: those of the 1x1 branch, of the 1x1 and 3x3 layers of the
+# second branch, of the 1x1 and 3x3 layers of the third one, and of the branch that pools.
 _MODULES = {
     "3a": (64, 96, 128, 16, 32, 32),
     "3b": (128, 128, 192, 32, 96, 64),
