@@ -272,17 +272,17 @@ def stages(choice: Choice, gate: Iterable[Stage]) -> list[Stage]:
     # JAX is installed for the nightly run alone.
     elsewhere = ("tests/pytorch/", "tests/jax_programs/")
     if on_hosts := [test for test in with_ranks if not test.startswith(elsewhere)]:
-        words = ["--no-unit", "--ranks", "2", "--paths", ",".join(on_hosts)]
-        found.append(Stage("tests, 2 ranks", lambda: checks.ranks(MPICH, *words)))
+        two_ranks = ["--no-unit", "--ranks", "2", "--paths", ",".join(on_hosts)]
+        found.append(Stage("tests, 2 ranks", lambda: checks.ranks(MPICH, *two_ranks)))
     front_ends = any(test.startswith("tests/pytorch/") for test in with_ranks)
     if needs_torch or front_ends or of_tensorflow:  # an existing environment has an older wheel
         found.append(Stage("sdist and wheel", checks.wheel))
     if jobs := [test for test in needs_torch if test not in with_ranks]:
         found.append(Stage("jobs with torch", lambda: checks.torch_jobs(*jobs)))
     if front_ends:
-        words = ["--no-unit", "--torch", "--ranks", "2"]
+        torch_words = ["--no-unit", "--torch", "--ranks", "2"]
         found.append(
-            Stage("torch", lambda: not checks.has_torch() or checks.ranks(OPENMPI, *words))
+            Stage("torch", lambda: not checks.has_torch() or checks.ranks(OPENMPI, *torch_words))
         )
     if of_tensorflow:
         newest = list(checks.TENSORFLOWS)[-1]

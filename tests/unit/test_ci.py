@@ -307,6 +307,21 @@ def test_wheel_is_built_before_the_stages_with_torch(file: str) -> None:
     assert names.index("sdist and wheel") < names.index("torch")
 
 
+def test_each_stage_with_ranks_runs_its_own_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    since, checks = importlib.import_module("since"), importlib.import_module("checks")
+    runs: list[tuple[Path, tuple[str, ...]]] = []
+    monkeypatch.setattr(checks, "ranks", lambda where, *words: runs.append((where, words)))
+    monkeypatch.setattr(checks, "has_torch", lambda: True)
+    choice = since.choose(["tests/mpi/test_scans.py", "tests/pytorch/test_closures.py"])
+    for stage in since.stages(choice, []):
+        if stage.name in ("tests, 2 ranks", "torch"):
+            stage.check()
+    assert runs == [
+        (checks.MPICH, ("--no-unit", "--ranks", "2", "--paths", "tests/mpi/test_scans.py")),
+        (checks.OPENMPI, ("--no-unit", "--torch", "--ranks", "2")),
+    ]
+
+
 def test_file_that_was_moved_has_changed_where_it_was_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
