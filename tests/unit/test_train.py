@@ -357,12 +357,34 @@ def test_overlap_that_explains_the_steps_is_found(tmp_path: Path) -> None:
     points = simulated._points(record, settings(ranks=(2,)))
     link = simulated._link_here(points[0], record)
     assert link.beta == pytest.approx(21000e-6 / (28 << 20), rel=1e-6)
-    exact = points[0].modelled(link, 0.4)
+    exact = points[0].modelled(link, simulated.Fit(0.4, {}))
     for row in record["rows"]:
         row["summary"]["gradred"]["step_ms"]["median"] = 1e3 * exact
     found = simulated.simulate(record, dataclasses.replace(asked, ranks=(2,)))
     assert found["overlap"] == pytest.approx(0.4)
     assert found["error_here"]["largest_percent"] < 1e-6
+
+
+def test_work_of_a_peer_itself_is_found_from_three_models(tmp_path: Path) -> None:
+    asked = settings(ranks=(2,))
+    record = measured(tmp_path / "r.json", asked).values
+    assert simulated.simulate(record, asked)["own"] == {}  # two models are too few
+    record["rows"] = [copy.deepcopy(row) for row in record["rows"] for _ in range(2)]
+    own = simulated.Own(by_byte=3e-10, by_tensor=50e-6)
+    for number, row in enumerate(record["rows"]):
+        row["cell"]["model"] = f"model {number}"
+        sizes = [500_000 * (1 + number)] * (1 + number**2)
+        ready = [(i + 1) / len(sizes) for i in range(len(sizes))]
+        row["layers"] = {"elements": sizes, "ready": ready, "backward_share": 0.6}
+    points = simulated._points(record, asked)
+    for point in points:
+        link = simulated._link_here(point, record)
+        seconds = point.modelled(link, simulated.Fit(0.0, {point.name: own}))
+        point.row["summary"][point.name]["step_ms"]["median"] = 1e3 * seconds
+    found = simulated.simulate(record, asked)
+    assert found["overlap"] == 0
+    assert found["own"]["gradred"] == pytest.approx(own._asdict(), rel=1e-6)
+    assert found["error_here"]["largest_percent"] < 1e-3
 
 
 def test_without_ranks_that_exchange_nothing_is_simulated(tmp_path: Path) -> None:

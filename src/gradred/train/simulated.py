@@ -3,8 +3,9 @@
 A step takes what the rank's own work takes (the peer `compute`), and what the exchange adds. The
 gradients are those that were watched: their order, their sizes and when each was ready. On this
 host an allreduce costs what was measured; between hosts what the schedules of gradred take in
-simulated time on a named network. One number is fitted to the measured steps: the share of the
-backward pass during which messages move at all (`overlap`).
+simulated time on a named network. Fitted to the measured steps are the share of the backward pass
+during which messages move at all (`overlap`), and what each peer does itself: a time for each byte
+of the gradients (copies into buckets and back) and for each tensor (hooks, starts of operations).
 """
 
 from __future__ import annotations
@@ -27,9 +28,25 @@ from gradred.train.settings import Settings
 _OVERLAPS = tuple(round(0.05 * i, 2) for i in range(21))
 _OVERLAP = 0.5  # where no other model was measured
 _GUESSED = f"an overlap of {_OVERLAP}, since no other model was measured"
+_ENOUGH = 3  # models from which a peer's own work is fitted
 _LENGTHS = (1 << 20, 32 << 20)  # bytes at which a network's cost is simulated
 _ACROSS = ("hierarchical", "ring", "rabenseifner", "recursive_doubling")
 _ITEM = 4  # bytes of a gradient's element
+
+
+class Own(NamedTuple):
+    """What a peer does itself, beside messages, in seconds."""
+
+    by_byte: float = 0.0
+    by_tensor: float = 0.0
+
+
+class Fit(NamedTuple):
+    """What is fitted to measured steps."""
+
+    overlap: float
+    own: dict[str, Own]
+    """By peer; none where too few models were measured."""
 
 
 class Point(NamedTuple):
@@ -49,17 +66,26 @@ class Point(NamedTuple):
         """Seconds of the step."""
         return float(self.row["summary"][self.name]["step_ms"]["median"]) / 1e3
 
-    def modelled(self, link: Link, overlap: float) -> float:
-        """Seconds of the step by the model."""
+    @property
+    def size(self) -> tuple[float, float]:
+        """Bytes and number of the gradients."""
+        elements = self.row["layers"]["elements"]
+        return float(_ITEM * sum(elements)), float(len(elements))
+
+    def exchange(self, link: Link, overlap: float) -> float:
+        """Seconds that messages add to the step by the model."""
         layers = self.row["layers"]
         elements = np.asarray(layers["elements"], float)
         network = Network("", True, elements, np.asarray(layers["ready"], float))
         buckets = self.peer.bucket_bytes
         scheme = Scheme("bucket", buckets) if buckets else Scheme("whole")
         part = overlap * layers["backward_share"] / iteration.BACKWARD
-        return self.compute + iteration.added(
-            network, self.compute, scheme, link, itemsize=_ITEM, overlap=part
-        )
+        return iteration.added(network, self.compute, scheme, link, itemsize=_ITEM, overlap=part)
+
+    def modelled(self, link: Link, fit: Fit) -> float:
+        """Seconds of the step by the model."""
+        own = fit.own.get(self.name, Own())
+        return self.compute + self.exchange(link, fit.overlap) + float(np.dot(own, self.size))
 
 
 def simulate(record: dict[str, Any], settings: Settings) -> dict[str, Any]:
@@ -74,16 +100,17 @@ def simulate(record: dict[str, Any], settings: Settings) -> dict[str, Any]:
         found = "it needs two ranks or more on one host, with `compute` and a peer of gradred's"
         return {"why_not": "not asked for" if points else found}
     network = presets.find(settings.net)
-    overlap = _fitted(points, record)
+    fit = _fitted(points, record)
     return {
         "net": settings.net,
         "about": network.about,
         "source": network.source,
-        "overlap": overlap,
+        "overlap": fit.overlap,
+        "own": {name: one._asdict() for name, one in fit.own.items()},
         "error_here": _error(points, record),
         "error_between_hosts": network.error,
         "rows": [
-            _row(point, hosts, record, settings.net, overlap)
+            _row(point, hosts, record, settings.net, fit)
             for point in points
             for hosts in settings.simulated_hosts
             if hosts > 1
@@ -116,24 +143,51 @@ def _line(few: int, short: float, many: int, long: float) -> Link:
     return Link(max(0.0, short - beta * few), beta)
 
 
-def _fitted(points: Sequence[Point], record: dict[str, Any]) -> float:
-    """The overlap with the least sum of errors."""
+def _fitted(points: Sequence[Point], record: dict[str, Any]) -> Fit:
+    """The overlap, and the own work that goes with it, with the least sum of errors."""
     if not points:
-        return _OVERLAP
+        return Fit(_OVERLAP, {})
 
-    def off(overlap: float) -> float:
+    def off(fit: Fit) -> float:
         return sum(
-            abs(one.modelled(_link_here(one, record), overlap) / one.measured - 1) for one in points
+            abs(one.modelled(_link_here(one, record), fit) / one.measured - 1) for one in points
         )
 
-    return min(_OVERLAPS, key=off)
+    return min((Fit(overlap, _own(points, record, overlap)) for overlap in _OVERLAPS), key=off)
+
+
+def _own(points: Sequence[Point], record: dict[str, Any], overlap: float) -> dict[str, Own]:
+    """By peer the work that explains best what steps take beyond computing and messages."""
+    found = {}
+    for name in {one.name for one in points}:
+        its = [one for one in points if one.name == name]
+        if len({one.row["cell"]["model"] for one in its}) < _ENOUGH:
+            continue
+        sizes = np.array([one.size for one in its])
+        measured = np.array([one.measured for one in its])
+        rest = measured - [
+            one.compute + one.exchange(_link_here(one, record), overlap) for one in its
+        ]
+        found[name] = _least_squares(sizes / measured[:, None], rest / measured)
+    return found
+
+
+def _least_squares(sizes: Any, rest: Any) -> Own:
+    """The two numbers, neither negative, by which `sizes` come closest to `rest`."""
+    candidates = [Own()]
+    for columns in ([0, 1], [0], [1]):
+        values = np.zeros(2)
+        values[columns] = np.linalg.lstsq(sizes[:, columns], rest, rcond=None)[0]
+        if values.min() >= 0:
+            candidates.append(Own(*values.tolist()))
+    return min(candidates, key=lambda own: float(np.sum((sizes @ np.array(own) - rest) ** 2)))
 
 
 def _error(points: Sequence[Point], record: dict[str, Any]) -> dict[str, Any]:
     """How far steps on this host are off, each by an overlap fitted to the other models."""
     errors = []
     several = len({one.row["cell"]["model"] for one in points}) > 1
-    how = "an overlap fitted to the other models"
+    how = "numbers fitted to the other models"
     for one in points:
         others = [two for two in points if two.row["cell"]["model"] != one.row["cell"]["model"]]
         seconds = one.modelled(_link_here(one, record), _fitted(others, record))
@@ -146,11 +200,9 @@ def _error(points: Sequence[Point], record: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _row(
-    point: Point, hosts: int, record: dict[str, Any], net: str, overlap: float
-) -> dict[str, Any]:
+def _row(point: Point, hosts: int, record: dict[str, Any], net: str, fit: Fit) -> dict[str, Any]:
     local = point.row["ranks"]
-    seconds = point.modelled(_link_across(net, hosts, local, _seconds_here(point, record)), overlap)
+    seconds = point.modelled(_link_across(net, hosts, local, _seconds_here(point, record)), fit)
     ranks, cell = hosts * local, point.row["cell"]
     speed = ranks * cell["batch"] / seconds
     found = {"cell": cell, "peer": point.name, "hosts": hosts, "ranks": ranks}
