@@ -50,5 +50,6 @@ PEERS = {
         "gradred.torch, Horovod's DistributedOptimizer", by_gradred=True, bucket_bytes=_FUSED
     ),
     "mpi4py": Peer("by hand: flatten, MPI's Allreduce by mpi4py, unflatten"),
+    "mpi4py-gradred": Peer("by hand, with gradred's Allreduce", by_gradred=True),
 }
 """By name, in the order of the report."""

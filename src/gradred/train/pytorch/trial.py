@@ -175,6 +175,17 @@ class _ByHand(_Local):
         utils.vector_to_parameters(torch.from_numpy(array).to(self._place.device), gradients)
 
 
+class _ByHandWithGradred(_Local):
+    """The same with gradred's communicator, which takes the tensor, on the device too."""
+
+    def _exchange(self) -> None:
+        gradients = [one.grad for one in self._network.parameters()]
+        vector = utils.parameters_to_vector(gradients)
+        self._place.world.Allreduce(MPI.IN_PLACE, vector)
+        vector /= self._place.world.size
+        utils.vector_to_parameters(vector, gradients)
+
+
 _Start = Callable[[Network, Batch, Cell, Place], Trial]
 
 STARTS: dict[str, _Start] = {
@@ -184,5 +195,6 @@ STARTS: dict[str, _Start] = {
     "ddp-gradred": _Gradred,
     "horovod": _Horovod,
     "mpi4py": _ByHand,
+    "mpi4py-gradred": _ByHandWithGradred,
 }
 """What trains, by peer."""
