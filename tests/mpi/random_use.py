@@ -615,6 +615,7 @@ def make(rank: Rank, step: Step, comm: gradred.Comm) -> None:
     rank.comms[mine[1][0]] = gradred.Comm(made)
     _core.comm_info(rank.comms[mine[1][0]])
     config.reset("shm")
+    _core.begin_communicator()  # for those that other tests use first
 
 
 def free(rank: Rank, step: Step, comm: gradred.Comm) -> None:
