@@ -538,6 +538,23 @@ def test_stage_that_the_record_does_not_have_makes_it_incomplete(
     assert "commit c1: incomplete\n  stage new: not run\n" in said
 
 
+@pytest.mark.parametrize(("passed", "well"), [(5, True), (4, False)])
+def test_round_that_failed_under_load_fails_the_gate(
+    passed: int,
+    well: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ci = importlib.import_module("ci")
+    record = {"date": "2026-01-02T", "commit": "c1", "passed": passed, "rounds": [{}] * 5}
+    (tmp_path / "load.json").write_text(json.dumps(record))
+    monkeypatch.setattr(ci.nightly_record, "UNDER_LOAD", tmp_path / "load.json")
+    monkeypatch.setattr(ci.nightly_record, "is_not_red", lambda _: True)
+    assert ci.records() is well
+    assert f"{passed} of 5 rounds passed" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("only", "fresh", "names"),
     [
