@@ -8,8 +8,8 @@ void scale_input(const Call& call, void* data, std::size_t count) {
   if (call.op == Op::kPremul) scale(data, count, call.dtype, call.factor, false);
 }
 
-void scale_result(const Call& call, void* data, int rank, int size) {
-  if (call.op != Op::kAvg || !reduces(call.kind)) return;
+void divide_result(const Call& call, void* data, int rank, int size) {
+  if (!reduces(call.kind)) return;
   const int inputs = reduced_ranks(call.kind, rank, size).count();
   if (inputs > 0) scale(data, call.count, call.dtype, inputs, true);
 }

@@ -4,11 +4,6 @@
 
 namespace gradred {
 
-KnownHandles& KnownHandles::get() {
-  static auto* const known = new KnownHandles;
-  return *known;
-}
-
 // A forked child finds no handle, and so calls Communicator::of(), which refuses.
 KnownHandles::KnownHandles() {
   pthread_atfork(nullptr, nullptr, [] {

@@ -13,7 +13,10 @@ namespace gradred {
 
 class KnownHandles {
  public:
-  static KnownHandles& get();
+  static KnownHandles& get() {
+    static auto* const known = new KnownHandles;
+    return *known;
+  }
 
   // Returns nullptr if the handle is not known, or if its communicator has been freed.
   Communicator* find(mpi::Handle handle) const {
