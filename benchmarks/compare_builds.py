@@ -3,9 +3,12 @@
     python benchmarks/compare_builds.py OLD/src NEW/src -np 2 --json out.json
     python benchmarks/compare_builds.py OLD/src NEW/src --paths messages --sizes 1048576 67108864
     python benchmarks/compare_builds.py OLD/src NEW/src -np 1 --paths reduction --types float16
+    python benchmarks/compare_builds.py OLD/src NEW/src --paths named ddp          (need PyTorch)
 
 The path "reduction" is no Allreduce, but the computation of one rank in it: target = a + b. Its
-unit is processor seconds, which other programs affect least.
+unit is processor seconds, which other programs affect least. "named" is an operation by name of
+gradred.torch, from start to end. "ddp" is a step of DistributedDataParallel over gradred whose
+gradients have so many bytes: layers of 256 x 256, at least one. Both have float32 only.
 
 Each argument is a folder with the package `gradred` and its extension. In each round, in
 alternating order, each build gets a job of its own on the same MPI. The job times Allreduce of
@@ -30,6 +33,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -40,7 +44,8 @@ from arguments import options, read
 
 SCHEMA = "gradred-compare-builds/1"
 SIZES = (8, 64, 1024, 16384, 1 << 20)
-PATHS = {"shared memory": "1", "messages": "0", "reduction": ""}  # values of GRADRED_SHM
+# Values of GRADRED_SHM.
+PATHS = {"shared memory": "1", "messages": "0", "reduction": "1", "named": "1", "ddp": "1"}
 BLOCKS = 7
 RECORDED = ("ranks", "rounds", "seconds", "paths", "sizes", "types")  # arguments in the record
 
@@ -55,6 +60,59 @@ def arguments() -> argparse.Namespace:
     return read(parser, least_rounds=1)
 
 
+def blocking(comm: Any, kind: Any, nbytes: int) -> Callable[[], object]:
+    """Return an Allreduce."""
+    import numpy as np
+
+    x = np.full(nbytes // kind.itemsize, comm.rank + 1, kind)
+    y = np.empty_like(x)
+    comm.Allreduce(x, y)
+    assert (y == kind.type(comm.size * (comm.size + 1) // 2)).all()
+    return partial(comm.Allreduce, x, y)
+
+
+def reduction(comm: Any, kind: Any, nbytes: int) -> Callable[[], object]:
+    """Return the computation of one rank."""
+    import numpy as np
+
+    from gradred import _core
+
+    arrays = [np.full(nbytes // kind.itemsize, 1, kind) for _ in range(3)]
+    return partial(_core.reduce_pair, "sum", kind.name, *(one.view(np.uint8) for one in arrays))
+
+
+def named(comm: Any, kind: Any, nbytes: int) -> Callable[[], object]:
+    """Return an operation by name."""
+    import torch
+
+    import gradred.torch as hvd
+
+    hvd.init()
+    tensor = torch.ones(nbytes // kind.itemsize)
+    assert (hvd.allreduce(tensor, name=f"first.{nbytes}", op=hvd.Sum) == comm.size).all()
+    name = f"timed.{nbytes}"
+    return lambda: hvd.synchronize(hvd.allreduce_async_(tensor, name=name, op=hvd.Max))
+
+
+def ddp(comm: Any, kind: Any, nbytes: int) -> Callable[[], object]:
+    """Return a step of DistributedDataParallel."""
+    import torch
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        dist.init_process_group("gradred")
+    torch.set_num_threads(1)
+    width = 256
+    layers = max(1, nbytes // (width * width * kind.itemsize))
+    model = torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(layers)))
+    trained = torch.nn.parallel.DistributedDataParallel(model)
+    x = torch.ones(4, width)
+    return lambda: trained(x).sum().backward()
+
+
+CALLS = {"reduction": reduction, "named": named, "ddp": ddp}
+
+
 def measure(seconds: float, paths: list[str], sizes: list[int], types: list[str]) -> None:
     """Run one job: rank 0 prints a line of JSON."""
     import ml_dtypes
@@ -62,7 +120,6 @@ def measure(seconds: float, paths: list[str], sizes: list[int], types: list[str]
     from mpi4py import MPI
 
     import gradred
-    from gradred import _core
     from gradred.bench import machine
     from gradred.bench.timing import block_length, interleave, microseconds
 
@@ -73,19 +130,13 @@ def measure(seconds: float, paths: list[str], sizes: list[int], types: list[str]
     latency = getattr(machine, "one_way_latency", None) or machine.flag_time  # in older builds
     record["flag_us"] = (latency(world) or {"us": None})["us"]
     for path in paths:
-        os.environ["GRADRED_SHM"] = PATHS[path] or "1"
+        os.environ["GRADRED_SHM"] = PATHS[path]
         comm = gradred.Comm(world.Dup())
         for name, nbytes in product(types, sizes):
             kind = np.dtype(getattr(np, name, None) or getattr(ml_dtypes, name))
-            x = np.full(nbytes // kind.itemsize, world.rank + 1, kind)
-            y = np.empty_like(x)
-            comm.Allreduce(x, y)
-            assert (y == kind.type(world.size * (world.size + 1) // 2)).all()
-            timer = Timer("comm.Allreduce(x, y)", globals={"comm": comm, "x": x, "y": y})
-            if path == "reduction":
-                views = [array.view(np.uint8) for array in (y, x, x.copy())]
-                reduce = partial(_core.reduce_pair, "sum", name, *views)
-                timer = Timer("reduce()", timer=time.thread_time, globals={"reduce": reduce})
+            call = CALLS.get(path, blocking)(comm, kind, nbytes)
+            clock = time.thread_time if path == "reduction" else time.perf_counter
+            timer = Timer("call()", timer=clock, globals={"call": call})
             block = block_length(timer, each, world)
             means = interleave([timer], BLOCKS, block, world)
             times.append([path, name, nbytes, microseconds(means[:, 0])])
