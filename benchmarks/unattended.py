@@ -62,11 +62,12 @@ if SIMULATED.exists():
     use_the_simulated_gpu()
 
 import torch  # noqa: E402
+from arguments import parse_once  # noqa: E402
 from mpi4py import MPI  # noqa: E402
 
 import gradred.torch as hvd  # noqa: E402
 from gradred.bench.machine import describe, mpi_name, one_way_latency  # noqa: E402
-from gradred.bench.rank_zero import parse_once, say, write_json  # noqa: E402
+from gradred.bench.rank_zero import say, write_json  # noqa: E402
 
 HALF_OF_THE_TIME = """
 import time
