@@ -76,9 +76,8 @@ def test_items_agree_with_each_other(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert [items[name]["ranks"] for name in ("inside", "across")] == [2, 4]
 
 
-def test_what_was_measured_stands_beside_what_is_simulated(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def measured_messages(folder: Path) -> Path:
+    """A record of 4 ranks on 2 hosts, where long messages take seconds."""
     rows = [
         {"bytes": nbytes, "results": {"gradred": {"p50_us": us}}}
         for nbytes, us in ((64, 7.0), (1 << 26, 7e6))
@@ -89,8 +88,14 @@ def test_what_was_measured_stands_beside_what_is_simulated(
         "ranks_on_hosts": [2, 2],
         "rows": rows,
     }
-    (tmp_path / "bench.json").write_text(json.dumps(bench))
-    words = f"--model resnet50 --messages {tmp_path}/bench.json"
+    (folder / "bench.json").write_text(json.dumps(bench))
+    return folder / "bench.json"
+
+
+def test_what_was_measured_stands_beside_what_is_simulated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = f"--model resnet50 --messages {measured_messages(tmp_path)}"
     report, record = study(words, tmp_path / "out", capsys)
     assert "| measured |" in section(report, 9)
     assert "measured |" not in section(report, 8)
@@ -98,6 +103,16 @@ def test_what_was_measured_stands_beside_what_is_simulated(
     assert across[-1]["measured_us"] == pytest.approx(7e6)
     waits = [row for row in record["items"]["speed"] if row["scheme"] == "bsp"]
     assert [row["exposed_ms"] > 7000 for row in waits] == [False, True]
+
+
+def test_measured_allreduces_do_not_stand_for_a_parameter_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    simulated = study("--model resnet50 --scheme ps-once", tmp_path / "simulated", capsys)[1]
+    words = f"--model resnet50 --scheme ps-once,bsp --messages {measured_messages(tmp_path)}"
+    record = study(words, tmp_path / "out", capsys)[1]
+    rows = [row for row in record["items"]["speed"] if row["scheme"] == "ps-once"]
+    assert rows == simulated["items"]["speed"]
 
 
 @pytest.mark.full
@@ -119,12 +134,18 @@ def test_a_whole_study_of_several_networks(
         ("--model resnet50 --net 10GbE --hosts 0", "0 is too few: give 1 or more"),
         ("--net 10GbE", "one of the arguments --model --trace is required"),
         ("--trace nothing.json --net 10GbE", "it cannot be read"),
+        ("--model resnet50 --messages BENCH", "no network is named"),
+        (
+            "--model resnet50 --net 10GbE --local 3 --messages BENCH",
+            "4 ranks on 2 hosts were measured. Choose --hosts and --local",
+        ),
     ],
 )
 def test_what_cannot_be_studied_is_refused(
     words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
+        words = words.replace("BENCH", str(measured_messages(tmp_path)))
         status = cli.main([*f"simulate study {words}".split(), "--out", str(tmp_path / "out")])
     except SystemExit as stop:
         status = int(stop.code or 0)

@@ -148,6 +148,43 @@ def test_the_command_predicts_from_a_trace_and_measured_messages(
     assert "both say what is trained" in capsys.readouterr().err
 
 
+def test_measured_allreduces_say_nothing_of_parameter_servers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example().write(tmp_path / "trace.json")
+    (tmp_path / "bench.json").write_text(json.dumps(bench([1, 1])))
+    words = f"simulate training --trace {tmp_path}/trace.json --messages {tmp_path}/bench.json"
+    assert cli.main(f"{words} --json -".split()) == 0
+    captured = capsys.readouterr()
+    found = [row["scheme"] for row in json.loads(captured.out)["rows"]]
+    assert found == [name for name in messages.SCHEMES if not name.startswith("ps")]
+    assert "# the ranks of a measurement of messages; source:" in captured.err
+    assert "Ethernet" not in captured.err, "a network that nobody named"
+    assert cli.main(f"{words} --scheme bsp,ps".split()) == 2
+    assert "--scheme ps and --messages: the record has allreduces alone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--trace TRACE --net 10GbE --batch 64", "--batch and --trace: the trace says what trains"),
+        ("--trace TRACE --net 10GbE --device P40", "--device and --trace: the trace says what"),
+        ("--trace TRACE --net 10GbE --samples-per-s 9", "--samples-per-s and --trace: the trace"),
+        ("--trace TRACE --messages BENCH --algorithm ring", "--algorithm and --messages: the record"),
+        ("--model resnet50 --messages BENCH", "--model resnet50: no network is named, whose device"),
+    ],
+)
+def test_options_that_would_change_nothing_are_refused(
+    words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example().write(tmp_path / "TRACE")
+    (tmp_path / "BENCH").write_text(json.dumps(bench([1, 1])))
+    for name in ("TRACE", "BENCH"):
+        words = words.replace(name, str(tmp_path / name))
+    assert cli.main(f"simulate training {words}".split()) == 2
+    assert message in capsys.readouterr().err
+
+
 # ---- recording ----------------------------------------------------------------------------------
 
 

@@ -96,13 +96,18 @@ def _study(arguments: argparse.Namespace) -> Study:
     arguments.gpus, measured = None, None
     if arguments.messages is not None:
         measured = simulated_training.measured_messages(arguments.messages)
-    if arguments.net is None and measured is None:
+    if arguments.net is None:
         known = ", ".join(presets.NETWORKS)
         raise UsageError(
             explain("simulate study", "no network is named", f"Add --net with one of {known}")
         )
-    network = presets.find(arguments.net or "10GbE")
+    network = presets.find(arguments.net)
     local = arguments.local or (measured[0].local if measured else 0) or network.local
+    hosts = arguments.hosts or _hosts(measured[0].hosts if measured else network.hosts)
+    if measured and measured[0] not in [plans.Layout.even(one * local, one) for one in hosts]:
+        found = f"{measured[0].ranks} ranks on {measured[0].hosts} hosts were measured"
+        remedy = "Choose --hosts and --local so that a case has these ranks"
+        raise UsageError(explain(f"--messages {arguments.messages}", found, remedy))
     for name in arguments.scheme:
         messages.find(name)
     for name in arguments.algorithm:
@@ -111,7 +116,7 @@ def _study(arguments: argparse.Namespace) -> Study:
         net=next(name for name, one in presets.NETWORKS.items() if one is network),
         network=network,
         local=local,
-        hosts=arguments.hosts or _hosts(measured[0].hosts if measured else network.hosts),
+        hosts=hosts,
         models=_models(arguments, network),
         schemes=tuple(dict.fromkeys(arguments.scheme)),
         plans=arguments.algorithm,

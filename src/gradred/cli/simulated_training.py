@@ -26,6 +26,8 @@ from gradred.simulate import (
 )
 from gradred.simulate.exchange import ALL, Exchange, Place
 
+_BATCH = 32  # samples of a device, where nothing else is asked for
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options of both uses."""
@@ -78,7 +80,7 @@ def add_device(group: argparse._ActionsContainer) -> None:
         "--device", choices=work.DEVICES, help="what trains (default: that of the cluster)"
     )
     group.add_argument(
-        "--batch", type=positive, default=32, metavar="N", help="samples of a device (default: 32)"
+        "--batch", type=positive, metavar="N", help=f"samples of a device (default: {_BATCH})"
     )
     group.add_argument(
         "--samples-per-s", type=_rate, metavar="R",
@@ -118,10 +120,9 @@ def question(arguments: argparse.Namespace) -> what_if.Question:
     if arguments.messages is not None:
         host_of, measured = measured_messages(arguments.messages)
     net, place = place_of(arguments, host_of)
-    for name in arguments.scheme:
-        messages.find(name)
     for name in arguments.algorithm:
         plans.find(name)
+    schemes = _schemes(arguments)
     device, batch, alone = trained(arguments, place.network)
     return what_if.Question(
         net=net,
@@ -129,12 +130,28 @@ def question(arguments: argparse.Namespace) -> what_if.Question:
         work=alone,
         batch=batch,
         device=device,
-        schemes=tuple(dict.fromkeys(arguments.scheme)) or tuple(messages.SCHEMES),
+        schemes=schemes,
         plans=arguments.algorithm,
         error=what_if.ERROR if arguments.trace is None else what_if.TRACE_ERROR,
         measured=measured,
         messages_from="simulated" if measured is None else f"measured, {arguments.messages}",
     )
+
+
+def _schemes(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Those that are named; or all, but of measured messages those that use an allreduce alone."""
+    asked = tuple(dict.fromkeys(arguments.scheme))
+    servers = {name for name in asked or messages.SCHEMES if messages.find(name).way.servers}
+    if arguments.messages is None:
+        return asked or tuple(messages.SCHEMES)
+    if arguments.algorithm != ALL:
+        found = "the record says what messages cost, whatever the plan"
+        raise UsageError(explain("--algorithm and --messages", found, "Leave out one of both"))
+    if asked and servers:
+        found = "the record has allreduces alone, and nothing of parameter servers"
+        shown = f"--scheme {','.join(sorted(servers))} and --messages"
+        raise UsageError(explain(shown, found, "Leave out one of both"))
+    return asked or tuple(name for name in messages.SCHEMES if name not in servers)
 
 
 def measured_messages(path: str) -> tuple[plans.Layout, Exchange]:
@@ -155,15 +172,28 @@ def _alone(
     arguments: argparse.Namespace, network: presets.Network
 ) -> tuple[dict[str, str], int, work.Work]:
     if arguments.trace is not None:
+        _refuse_of_a_model(arguments)
         found = trace.read(Path(arguments.trace))
         first = found.batch.partition("x")[0]
         batch = int(first) if first.isdecimal() else 1
         about = f"{found.copies} at the same time, {found.about.get('cpu', found.device)}"
         device = {"about": about, "source": f"measured, {arguments.trace}"}
         return device, batch, found.work()
+    if arguments.device is None and arguments.net is None:
+        found_out = "no network is named, whose device would be taken"
+        raise UsageError(explain(f"--model {arguments.model}", found_out, "Add --device"))
     row = work.DEVICES[arguments.device or network.device]
-    alone = work.on_device(arguments.model, row, arguments.batch, arguments.samples_per_s)
-    return {"about": row.about, "source": row.source}, arguments.batch, alone
+    batch = arguments.batch or _BATCH
+    alone = work.on_device(arguments.model, row, batch, arguments.samples_per_s)
+    return {"about": row.about, "source": row.source}, batch, alone
+
+
+def _refuse_of_a_model(arguments: argparse.Namespace) -> None:
+    """Raise UsageError for what a trace says already."""
+    for option in ("--device", "--batch", "--samples-per-s"):
+        if getattr(arguments, option[2:].replace("-", "_")) is not None:
+            found = "the trace says what trains, its batch and its speed"
+            raise UsageError(explain(f"{option} and --trace", found, "Leave out one of both"))
 
 
 def place_of(
@@ -176,7 +206,9 @@ def place_of(
         measured: the ranks of a measurement of messages, which then are the ranks.
     """
     if measured is not None and arguments.net is None:
-        return "measured", Place(presets.NETWORKS["10GbE"], measured)
+        about, source = "the ranks of a measurement of messages", arguments.messages
+        here = dataclasses.replace(presets.NETWORKS["10GbE"], about=about, source=source)
+        return "measured", Place(here, measured)  # of the network nothing but these words is used
     if arguments.net is None:
         known = ", ".join(presets.NETWORKS)
         raise UsageError(

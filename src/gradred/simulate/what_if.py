@@ -83,11 +83,14 @@ def run(question: Question) -> dict[str, Any]:
 
 
 def exchanges(question: Question) -> Callable[[Way], Exchange]:
-    """The exchange of each way; messages that two schemes share are simulated once."""
+    """The exchange of each way; messages that two schemes share are simulated once.
+
+    A measurement is one of allreduces, so it does not serve parameter servers.
+    """
 
     @functools.cache
     def exchange_of(way: Way) -> Exchange:
-        if question.measured is not None:
+        if question.measured is not None and not way.servers:
             return question.measured
         servers = min(way.servers, question.place.layout.ranks)
         asked = dataclasses.replace(way, plans=question.plans, servers=servers)
