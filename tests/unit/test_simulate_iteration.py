@@ -286,7 +286,7 @@ def test_the_record_holds_what_the_table_shows(capsys: pytest.CaptureFixture[str
         ("--model resnet50 --net 10GbE --plot a.png", "bars are drawn as SVG"),
         ("--model resnet50 --net 10GbE --samples-per-s 0", "is not a number above 0"),
         ("--model resnet50 --net 10GbE --rows x.csv", "Leave out one of both"),
-        ("--net 10GbE", "--calibrate FIT.csv is missing"),
+        ("--net 10GbE", "nothing says what is trained. Name --model or --trace"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused(

@@ -95,6 +95,25 @@ def test_command_ends_with_usage_and_names_the_column(
     assert f"gradred simulate: {path}, line 1, column" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        ("allreduce --net 10GbE", "--net"),
+        ("allreduce -np 4", "-np"),
+        ("allreduce --plot out.svg", "--plot"),
+        ("training --scheme bsp", "--scheme"),
+        ("training --samples-per-s 4", "--samples-per-s"),
+        ("training --plot out.svg", "--plot"),
+    ],
+)
+def test_options_that_rows_have_no_use_for_are_refused(
+    words: str, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(f"simulate {words} --calibrate fit.csv --rows rows.csv".split()) == cli.USAGE
+    expected = f"{option} and --rows: rows are predicted from the measurements alone"
+    assert expected in capsys.readouterr().err
+
+
 def test_case_reads_ports_torus_and_day_from_its_columns(tmp_path: Path) -> None:
     heading = HEADING.replace("median_us", "run,note")
     row = ROW.replace("12.5", "2025_03_27___04_01_47,torus 2x4; 3 ports")

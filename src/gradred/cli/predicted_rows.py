@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from gradred._util import files
 from gradred.bench import options
@@ -24,19 +24,28 @@ def add_options(parser: argparse.ArgumentParser, columns: str) -> None:
         help="predict these rows from the measurements of --calibrate FIT.csv; both have the "
         f"columns of {columns}, and in ROWS the measured ones are empty or absent",
     )  # fmt: skip
+    parser.set_defaults(default_of=parser.get_default)
 
 
-def predict(kind: str, arguments: argparse.Namespace) -> int:
+def predict(kind: str, arguments: argparse.Namespace, others: Mapping[str, str]) -> int:
     """Calibrate, predict, print the error.
 
     Args:
         kind: a key of `KINDS`.
         arguments: calibrate, rows, json.
+        others: options of the command that have no use here, by the names of their values.
+
+    Raises:
+        UsageError: a file or an option is not as it should be.
     """
     if arguments.calibrate is None or arguments.rows is None:
         missing = "--calibrate FIT.csv" if arguments.calibrate is None else "--rows ROWS.csv"
         found = f"{missing} is missing"
         raise UsageError(explain(f"simulate {kind}", found, "Name both files"))
+    for name, option in others.items():
+        if getattr(arguments, name) != arguments.default_of(name):
+            found = "rows are predicted from the measurements alone"
+            raise UsageError(explain(f"{option} and --rows", found, "Leave out one of both"))
     options.require_writable(options.Options(json=arguments.json))
     record, text = KINDS[kind](arguments.calibrate, arguments.rows)
     if arguments.json is not None:

@@ -23,6 +23,11 @@ from gradred.simulate import calibration, citations, plans, presets, sweep
 
 _TITLE_WIDTH = 80  # characters
 _FORMATS = (".svg", ".png", ".pdf")
+_OF_SCHEDULES = {
+    name: f"--{name}"
+    for name in ("net", "hosts", "algorithm", "bytes", "noise", "seed", "runs", "plot")
+} | {"ranks": "-np"}
+"""Options that only simulated schedules have, by the names of their values."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -114,7 +119,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.simulated == "networks":
         return _show(arguments.net)
     if arguments.rows is not None:
-        return predicted_rows.predict("allreduce", arguments)
+        return predicted_rows.predict("allreduce", arguments, _OF_SCHEDULES)
     _check_files(arguments)
     with _interruptible():
         record = sweep.run(_question(arguments))

@@ -27,6 +27,14 @@ from gradred.simulate import (
 from gradred.simulate.exchange import ALL, Exchange, Place
 
 _BATCH = 32  # samples of a device, where nothing else is asked for
+_OF_ITERATIONS = {
+    name: f"--{name.replace('_', '-')}"
+    for name in (
+        *("net", "gpus", "hosts", "scheme", "algorithm", "messages", "device", "batch"),
+        *("samples_per_s", "load", "overlap", "plot"),
+    )
+}
+"""Options that only simulated iterations have, by the names of their values."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -100,7 +108,10 @@ def add_device(group: argparse._ActionsContainer) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Predict rows, or simulate an iteration."""
     if arguments.model is None and arguments.trace is None:
-        return predicted_rows.predict("training", arguments)
+        if arguments.rows is None and arguments.calibrate is None:
+            remedy = "Name --model or --trace, or --calibrate FIT.csv and --rows ROWS.csv"
+            raise UsageError(explain("simulate training", "nothing says what is trained", remedy))
+        return predicted_rows.predict("training", arguments, _OF_ITERATIONS)
     if arguments.rows is not None or arguments.calibrate is not None:
         found = "--rows and --calibrate predict the rows of a file"
         raise UsageError(explain("--model or --trace", found, "Leave out one of both"))
@@ -190,8 +201,9 @@ def _alone(
 
 def _refuse_of_a_model(arguments: argparse.Namespace) -> None:
     """Raise UsageError for what a trace says already."""
-    for option in ("--device", "--batch", "--samples-per-s"):
-        if getattr(arguments, option[2:].replace("-", "_")) is not None:
+    for name in ("device", "batch", "samples_per_s"):
+        if getattr(arguments, name) is not None:
+            option = _OF_ITERATIONS[name]
             found = "the trace says what trains, its batch and its speed"
             raise UsageError(explain(f"{option} and --trace", found, "Leave out one of both"))
 
