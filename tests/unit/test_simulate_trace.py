@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from gradred import cli
+from gradred._util import cpu
 from gradred.cli import simulated_record
 from gradred.errors import UsageError
+from gradred.launch.variables import THREAD_VARIABLES
 from gradred.simulate import bench_times, messages, trace, what_if
 from gradred.simulate.exchange import Exchange
 from gradred.simulate.plans import Layout
@@ -186,6 +188,17 @@ def test_options_that_would_change_nothing_are_refused(
 
 
 # ---- recording ----------------------------------------------------------------------------------
+
+
+def test_copies_share_the_cores_as_ranks_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in THREAD_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(cpu, "cores", lambda: 8)
+    assert {simulated_record.variables(4)[name] for name in THREAD_VARIABLES} == {"2"}
+    assert simulated_record.variables(1)["OMP_NUM_THREADS"] == "8"
+    assert simulated_record.variables(16)["OMP_NUM_THREADS"] == "1"
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert simulated_record.variables(4)["OMP_NUM_THREADS"] == "3"
 
 
 def test_the_recorder_stands_between_interpreter_and_program() -> None:

@@ -11,9 +11,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from gradred._util import cpu
 from gradred.bench import options
 from gradred.bench.options import positive
 from gradred.errors import Error, UsageError, explain
+from gradred.launch.variables import THREAD_VARIABLES
 from gradred.simulate import sweep, trace
 from gradred.simulate.trace import Trace
 
@@ -30,7 +32,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--copies", type=positive, default=1, metavar="N",
         help="processes of the program at the same time, which exchange nothing: as many as ranks "
-        "will share the cores of this host (default: 1)",
+        "will share the cores of this host, each with as many threads as `gradred run` gives to a "
+        "rank (default: 1)",
     )  # fmt: skip
     parser.add_argument(
         "--json", default="trace.json", metavar="FILE", help="the trace (default: trace.json)"
@@ -72,6 +75,13 @@ def recording(program: Sequence[str], iterations: int) -> list[str]:
     return [*words[:own], *recorder, *words[own:]]
 
 
+def variables(copies: int) -> dict[str, str]:
+    """The environment of each copy: its share of the cores, as `gradred run` gives it to a rank."""
+    share = str(max(1, cpu.cores() // copies))
+    own = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return {**dict.fromkeys(THREAD_VARIABLES, share), **own}
+
+
 def _run(command: Sequence[str], folder: Path, copies: int) -> list[Trace]:
     """Run copies at the same time; the first one's output is shown."""
     files = [folder / f"{copy}.json" for copy in range(copies)]
@@ -79,7 +89,7 @@ def _run(command: Sequence[str], folder: Path, copies: int) -> list[Trace]:
         subprocess.Popen(
             [str(file) if word == "{}" else word for word in command],
             stdout=None if file == files[0] else subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env=variables(copies),
         )
         for file in files
     ]
