@@ -222,6 +222,28 @@ def test_every_row_gets_an_answer_and_a_reason(strange: Training) -> None:
     assert outcome.step in training_validation.STEPS
 
 
+@pytest.mark.parametrize(
+    ("at", "words"),
+    [
+        (setting(16, 4, scheduler="nobody's"), "scheduler \"nobody's\" is unknown: buckets, a guess"),
+        (setting(16, 4, network="a fast one"), "name has no speed: 10 Gb/s, a guess"),
+        (setting(16, 4, framework="another"), "of PyTorch, another setting"),
+        (setting(16, 4, batch=32), "on one device (a guess: 4 GPUs less 5 %), "),
+    ],
+)
+def test_what_is_guessed_says_so(at: Training, words: str) -> None:
+    fit = [*cluster(((4, 1), (8, 2))), truth(setting(4, 1, batch=32))]
+    model = Trainings(fit)
+    assert words in model.predict(at).reason
+    assert "guess" not in model.predict(setting(16, 4)).reason
+
+
+def test_speeds_of_networks_are_read_in_each_spelling() -> None:
+    spellings = ("100 Gb", "100Gbps", "100 Gbit/s", "100 GbE", "100 Gb/s")
+    found = {links.nominal(setting(8, 2, network=f"{one} InfiniBand")).between for one in spellings}
+    assert max(found) < 1.2e-9
+
+
 # ---- the command ------------------------------------------------------------------------------
 
 

@@ -15,13 +15,21 @@ _INSIDE = (("nvlink", 60e9), ("pcie", 5e9), ("", 8e9))
 _SHARES = (("tcp", "infiniband", 0.25), ("gbe", "", 0.9), ("infiniband", "", 0.58), ("", "", 0.5))
 _LATENCY_INSIDE = 2e-5  # seconds of a message among the GPUs of a node, per doubling
 _LATENCY = {True: 2.5e-4, False: 7e-5}  # among eight GPUs of several nodes: by TCP or not
-_BITS = re.compile(r"(\d+(?:\.\d+)?)\s*G(?:b|bit|bE)\b", re.IGNORECASE)
+_BITS = re.compile(r"(\d+(?:\.\d+)?)\s*G(?:b|bit|bE|bps)\b", re.IGNORECASE)
+_GUESSED_BITS = 10e9  # per second, of a network whose name has no such number
 _SERIAL = 4.0  # the power mean of the node's and the network's time: they work at the same time
 # How a message among more GPUs takes longer: between log2 p (trees) and p (rings). The published
 # fits of 10 GbE and of 56 Gb InfiniBand from 8 to 16 workers have 0.8 and 1.3 (MG-WFBP), but part
 # of a latency is the framework's own, which does not grow.
 _GROWTH = 0.6
 _SERVER_GROWTH = 0.2
+
+_SCHEDULERS = {
+    "bsp": Scheme("whole"),
+    "wfbp": Scheme("tensor"),
+    "mgwfbp": Scheme("merged"),
+    "bytescheduler": Scheme("pieces"),
+}
 
 
 @dataclass(frozen=True)
@@ -54,10 +62,21 @@ def nominal(training: Training) -> Terms:
     words = training.network.lower()
     inside = next(speed for name, speed in _INSIDE if name in words)
     found = _BITS.search(words)
-    bits = float(found[1]) * 1e9 if found else 10e9
+    bits = float(found[1]) * 1e9 if found else _GUESSED_BITS
     share = next(share for one, other, share in _SHARES if one in words and other in words)
     latency = _LATENCY["tcp" in words or "gbe" in words]
     return Terms(1 / inside, 8 / (bits * share), _LATENCY_INSIDE, latency)
+
+
+def guesses(training: Training) -> list[str]:
+    """What of a training nobody knows, and what is taken in its place."""
+    found = []
+    name = training.scheduler.lower().replace("-", "")
+    if training.gpus > 1 and name not in _SCHEDULERS and name not in ("", "none"):
+        found.append(f"scheduler {training.scheduler!r} is unknown: buckets, a guess")
+    if training.nodes > 1 and not _BITS.search(training.network):
+        found.append(f"the network's name has no speed: {_GUESSED_BITS / 1e9:.0f} Gb/s, a guess")
+    return found
 
 
 def is_server(training: Training) -> bool:
@@ -93,14 +112,8 @@ def link(training: Training, terms: Terms) -> Link:
 def scheme(training: Training) -> Scheme:
     """What shares a message: by the scheduler's name, or by what the framework does by itself."""
     name = training.scheduler.lower().replace("-", "")
-    known = {
-        "bsp": Scheme("whole"),
-        "wfbp": Scheme("tensor"),
-        "mgwfbp": Scheme("merged"),
-        "bytescheduler": Scheme("pieces"),
-    }
-    if name in known:
-        return known[name]
+    if name in _SCHEDULERS:
+        return _SCHEDULERS[name]
     framework = f"{training.framework} {training.options}".lower()
     if "megatron" in framework:
         return Scheme("whole")

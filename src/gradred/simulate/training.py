@@ -35,7 +35,7 @@ class Found:
     overlap: float
     stall: float  # seconds that a measured iteration took beyond the model's
     anchor: Speed  # the measured iteration nearest in scale
-    how: str
+    guessed: str  # how the seconds of one device were guessed; empty: they were measured
 
 
 @dataclass(frozen=True)
@@ -157,10 +157,10 @@ class Trainings:
         """What is known of a setting; None if neither it nor the same work was measured."""
         setting = training.setting
         own = self._settings.get(setting, [])
-        one = self.one(training)
+        one, guessed = self.one(training), ""
         if one is None and own:
             least = min(own, key=lambda speed: speed.training.gpus)
-            one = least.seconds * 0.95
+            one, guessed = least.seconds * 0.95, f" (a guess: {least.training.gpus} GPUs less 5 %)"
         if one is None:
             return None
         if not own:
@@ -179,7 +179,7 @@ class Trainings:
             own, key=lambda s: (abs(math.log2(s.training.gpus / training.gpus)), s.seconds)
         )
         stall = anchor.seconds - _seconds(anchor.training, one, terms, overlap)
-        return Found(one, terms, overlap, stall, anchor, "")
+        return Found(one, terms, overlap, stall, anchor, guessed)
 
     def _own_shift(
         self, speeds: list[Speed], one: float, overlap: float, shift: dict[str, float], which: str
@@ -278,19 +278,21 @@ def _deviation(step: str, exposed: float, doublings: float) -> float:
 def _reason(training: Training, found: Found, exposed: float) -> str:
     link = links.link(training, found.terms)
     network = _network(training.model, training.options)
-    guessed = "" if network.is_known else " (network unknown: a guess)"
+    unknown = "" if network.is_known else " (network unknown: a guess)"
     megabytes = float(network.elements.sum()) * links.itemsize(training) / 1e6
     parts = [
-        f"{1e3 * found.one:.3g} ms on one device, {megabytes:.3g} MB of gradients in "
-        f"{len(network.elements)} tensors{guessed}",
+        f"{1e3 * found.one:.3g} ms on one device{found.guessed}, {megabytes:.3g} MB of gradients "
+        f"in {len(network.elements)} tensors{unknown}",
         f"scheme {links.scheme(training).kind}",
+        *links.guesses(training),
     ]
     if training.gpus > 1:
         rate = 1 / max(link.beta, 1e-15) / 1e9
         parts.append(f"allreduce at {rate:.3g} GB/s and {1e6 * link.alpha:.3g} us a message")
         parts.append(f"{100 * exposed:.2g} % of the iteration not overlapped")
     at = found.anchor.training
-    parts.append(f"set off from the measured {at.gpus} GPUs on {at.nodes} nodes")
+    whose = "" if at.setting == training.setting else f" of {at.framework}, another setting"
+    parts.append(f"set off from the measured {at.gpus} GPUs on {at.nodes} nodes{whose}")
     if training.nodes > 1 and at.nodes == 1:
         parts.append("no run across nodes was measured: the network counts by its name")
     return "; ".join(parts)
