@@ -151,7 +151,7 @@ def test_band_of_what_was_never_measured_is_wider() -> None:
         case("ring", 1, 0),
         case("recursive_doubling", 3, 1),
         case("ring", 100_000, 1 << 40),
-        case("bine_bandwidth_segmented", 60, 8192, segment="nonsense"),
+        case("bine_bandwidth_segmented", 60, 8192, segment="512"),
         case("bine_bandwidth_segmented", 64, 8192, segment="n/p"),
         case("default", 17, 77),
         case("hierarchical_bandwidth", 4, 1 << 20, ranks=16),

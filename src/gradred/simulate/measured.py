@@ -10,6 +10,17 @@ from gradred.errors import UsageError, explain
 from gradred.simulate import tables
 from gradred.simulate.tables import Column, Record
 
+
+def _segment(text: str) -> str:
+    """Bytes of a segment, `n/p`, or nothing where messages are not cut."""
+    if text not in ("", "n/p"):
+        try:
+            tables.count(text)
+        except ValueError:
+            raise ValueError(f"is {text!r}, neither a number of bytes nor n/p nor empty") from None
+    return text
+
+
 _GIVEN = {
     "system": Column(tables.name),
     "nodes": Column(tables.count),
@@ -18,7 +29,7 @@ _GIVEN = {
     "library": Column(tables.words),
     "impl": Column(tables.words),
     "algorithm": Column(tables.name),
-    "segment_bytes": Column(tables.words),
+    "segment_bytes": Column(_segment),
     "bytes": Column(tables.size),
     "run": Column(tables.words, may_lack=True),
     "note": Column(tables.words, may_lack=True),

@@ -143,16 +143,13 @@ def _segmented_halving(place: _Place, case: Case) -> list[Send]:
         segment = _segment(case)
     cut = []
     for send in whole:
-        pieces = max(1.0, math.ceil(send.bytes / max(segment, 1.0)))
+        pieces = max(1.0, math.ceil(send.bytes / segment))
         cut.append(Send(send.kind, send.times * pieces, send.bytes / pieces))
     return cut
 
 
 def _segment(case: Case) -> float:
-    try:
-        return max(1.0, float(case.segment))
-    except ValueError:
-        return math.inf
+    return float(case.segment) if case.segment else math.inf
 
 
 def _ring(place: _Place, case: Case) -> list[Send]:

@@ -186,7 +186,9 @@ def _record(
 ) -> Record:
     if len(fields) != len(heading):
         found = f"it has {len(fields)} fields, and the heading has {len(heading)}"
-        raise UsageError(explain(f"{path}, line {line}", found, "Give one field per column"))
+        at = min(len(fields), len(heading))
+        where = f"{path}, line {line}, column {[*heading, ''][at] or at + 1}"
+        raise UsageError(explain(where, found, "Give one field per column"))
     values: dict[str, Value] = dict.fromkeys(columns)
     for name, place in places.items():
         try:
