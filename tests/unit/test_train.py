@@ -261,10 +261,39 @@ def test_gpus_of_the_host_are_watched_by_its_first_rank(monkeypatch: pytest.Monk
     leader.begin()
     found = leader.end()["gpu"]
     assert [one["busy_percent"] for one in found] == [40, 80]
-    assert [one["watts"] for one in found] == [75, 0]
+    assert [one.get("watts") for one in found] == [75, None]
     assert found[0]["memory_bytes"] == 1 << 30
     other.begin()
     assert "gpu" not in other.end()
+
+
+def test_a_gpu_in_parts_has_no_use_and_a_failure_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = fake_nvml(1)
+
+    def refuses(_: object) -> None:
+        raise nvml.NVMLError("not supported")
+
+    vars(nvml).update(nvmlDeviceGetUtilizationRates=refuses)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    meter = use.Meter(is_leader=True)
+    meter.begin()
+    (found,) = meter.end()["gpu"]
+    assert {*found} == {"memory_bytes", "watts"}
+    vars(nvml).update(nvmlDeviceGetHandleByIndex=refuses)
+    meter.begin()
+    assert meter.end()["gpu"] == "not measured: NVML failed (not supported)"
+
+
+def test_use_of_gpus_is_the_mean_of_the_repeats() -> None:
+    repeats = [
+        {"rank_cores": cores, "gpu": [[{"busy_percent": busy, "watts": 100.0}], use.NO_GPU]}
+        for cores, busy in ((1.0, 10.0), (2.0, 20.0), (6.0, 90.0))
+    ]
+    found = use.mean(repeats)
+    assert found == {
+        "rank_cores": 3.0,
+        "gpu": [[{"busy_percent": 40.0, "watts": 100.0}], use.NO_GPU],
+    }
 
 
 def test_topology_counts_sockets_cores_and_threads(tmp_path: Path) -> None:

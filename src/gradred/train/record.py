@@ -20,6 +20,7 @@ from typing import Any
 
 from gradred.bench.rank_zero import write_so_far
 from gradred.errors import UsageError, explain
+from gradred.train import use
 from gradred.train.framework import Cell
 from gradred.train.settings import Settings
 
@@ -138,7 +139,7 @@ def summary(row: Row) -> dict[str, Any]:
         mine |= _compared(row, peer)
         if "check" in blocks[0]:
             mine["right"] = all(one["check"]["right"] for one in blocks)
-        mine["use"] = _mean_use([one["use"] for one in blocks])
+        mine["use"] = use.mean([one["use"] for one in blocks])
         found[peer] = mine
     return found
 
@@ -159,13 +160,6 @@ def _compared(row: Row, peer: str) -> dict[str, Any]:
         beyond = [one[peer]["step_ms"] - one["compute"]["step_ms"] for one in repeats]
         found["exchange_ms"] = _spread(beyond)
     return found
-
-
-def _mean_use(uses: list[dict[str, Any]]) -> dict[str, Any]:
-    numbers = {name for name, value in uses[0].items() if isinstance(value, (int, float))}
-    found = {name: statistics.fmean(one[name] for one in uses) for name in sorted(numbers)}
-    rest = {name: value for name, value in uses[0].items() if name not in numbers}
-    return found | rest
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -16,6 +16,9 @@ from gradred.train.settings import Settings
 _BUSY = 0.1  # cores of other programs that a reader should know of
 _LONGEST = 100  # characters of a version
 
+_OF_GPUS = (("busy_percent", 100, ".0%"), ("memory_bytes", 1e9, ".2f"), ("watts", 1, ".0f"))
+"""What is shown of each GPU: its name, the number that is shown as 1, and the format."""
+
 Record = dict[str, Any]
 
 
@@ -155,7 +158,8 @@ def _uses(record: Record) -> list[Block]:
         return [*blocks, Paragraph(f"Processor, memory, disk, network: {first['why_not']}.")]
     titles = [
         *("cell", "peer", "cores of ranks", "of that in the kernel", "cores of others"),
-        *("memory GB", "switches/s", "disk MB/s", "network MB/s", "loopback MB/s", "GPU busy"),
+        *("memory GB", "switches/s", "disk MB/s", "network MB/s", "loopback MB/s"),
+        *("GPU busy", "GPU memory GB", "GPU W"),
     ]
     rows = [
         [table.short_text(row), peer, *_use_cells(summary["use"])]
@@ -164,14 +168,14 @@ def _uses(record: Record) -> list[Block]:
     ]
     about = (
         "Over the measured steps, the mean of the repeats. Memory is the resident memory of all "
-        "ranks at the end. Disk and network count every program of the hosts; loopback counts each "
-        "byte twice."
+        "ranks at the end. Disk, network and GPUs count every program of the hosts; loopback counts "
+        "each byte twice."
     )
     return [*blocks, Paragraph(about), Table(titles, rows, left=2)]
 
 
 def _use_cells(use: dict[str, Any]) -> list[str]:
-    busy = [one["busy_percent"] for gpus in use["gpu"] if isinstance(gpus, list) for one in gpus]
+    gpus = [one for of_host in use["gpu"] if isinstance(of_host, list) for one in of_host]
     return [
         f"{use['rank_cores']:.2f}",
         f"{use['system_percent']:.0f} %",
@@ -179,7 +183,10 @@ def _use_cells(use: dict[str, Any]) -> list[str]:
         f"{use['memory_bytes'] / 1e9:.2f}",
         f"{use['switches_per_s']:.0f}",
         *(f"{use[f'{name}_bytes_per_s'] / 1e6:.2f}" for name in ("disk", "network", "loopback")),
-        ", ".join(f"{one:.0f} %" for one in busy) or "-",
+        *(
+            ", ".join(f"{one[name] / unit:{form}}" if name in one else "?" for one in gpus) or "-"
+            for name, unit, form in _OF_GPUS
+        ),
     ]
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import statistics
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 _SAMPLED_EVERY = 0.1  # seconds between two looks at the GPUs
@@ -78,6 +79,10 @@ class Meter:
         return found
 
 
+Sample = dict[str, float]
+"""What NVML says of a GPU at a moment; a device may lack some of it."""
+
+
 class _Gpus:
     """Looks at all GPUs of the host from a thread of its own."""
 
@@ -94,50 +99,66 @@ class _Gpus:
             else:
                 self._nvml, self.why_not = pynvml, ""
         self._stop = threading.Event()
-        self._samples: list[list[tuple[float, float, float]]] = []
+        self._samples: list[list[Sample]] = []
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
         if self._nvml is None:
             return
         self._stop.clear()
-        self._samples = []
+        self._samples, self.why_not = [], ""
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
     def end(self) -> Any:
         """For each GPU its use; or why it is not known."""
-        if self._thread is None:
+        if self._thread is not None:
+            self._stop.set()
+            self._thread.join()
+            self._thread = None
+        if self.why_not:
             return self.why_not
-        self._stop.set()
-        self._thread.join()
-        self._thread = None
         return [_summary(of_one) for of_one in zip(*self._samples, strict=True)]
 
     def _watch(self) -> None:
         nvml = self._nvml
-        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        while True:
-            self._samples.append([self._sample(handle) for handle in handles])
-            if self._stop.wait(_SAMPLED_EVERY):
-                return
-
-    def _sample(self, handle: Any) -> tuple[float, float, float]:
-        nvml = self._nvml
         try:
-            watts = nvml.nvmlDeviceGetPowerUsage(handle) / 1e3
-        except nvml.NVMLError:  # some devices do not say
-            watts = 0.0
-        busy = nvml.nvmlDeviceGetUtilizationRates(handle).gpu
-        return busy, nvml.nvmlDeviceGetMemoryInfo(handle).used, watts
+            handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+            while True:
+                self._samples.append([self._sample(handle) for handle in handles])
+                if self._stop.wait(_SAMPLED_EVERY):
+                    return
+        except nvml.NVMLError as error:
+            self.why_not = f"not measured: NVML failed ({error})"
+
+    def _sample(self, handle: Any) -> Sample:
+        nvml = self._nvml
+        read: dict[str, Callable[[], float]] = {
+            "busy_percent": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
+            "memory_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used,
+            "watts": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
+        }
+        found = {}
+        for name, of_now in read.items():
+            with contextlib.suppress(nvml.NVMLError):  # a GPU in parts (MIG) has no use as a whole
+                found[name] = float(of_now())
+        return found
 
 
-def _summary(samples: Sequence[tuple[float, float, float]]) -> Reading:
-    busy, used, watts = zip(*samples, strict=True)
+def _summary(samples: Sequence[Sample]) -> Sample:
+    """The means, and the most memory, of what each look at a GPU has found."""
+    found = _means(samples)
+    if "memory_bytes" in found:
+        found["memory_bytes"] = max(one["memory_bytes"] for one in samples)
+    return found
+
+
+def _means(samples: Sequence[dict[str, Any]]) -> Sample:
+    """The means of the numbers that all have."""
     return {
-        "busy_percent": statistics.fmean(busy),
-        "memory_bytes": max(used),
-        "watts": statistics.fmean(watts),
+        name: statistics.fmean(one[name] for one in samples)
+        for name, value in samples[0].items()
+        if isinstance(value, (int, float)) and all(name in one for one in samples)
     }
 
 
@@ -189,3 +210,21 @@ def together(readings: Sequence[dict[str, Any]]) -> dict[str, Any]:
         loopback_bytes_per_s=total("loopback_sent_bytes", "loopback_received_bytes") / seconds,
     )
     return found | dataclasses.asdict(use)
+
+
+def mean(uses: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The means of what `together` has found of several repeats; texts are the first one's."""
+    found: dict[str, Any] = {**_means(uses)}
+    hosts = zip(*(one["gpu"] for one in uses), strict=True)
+    return found | {
+        **{name: value for name, value in uses[0].items() if isinstance(value, str)},
+        "gpu": [_mean_of_gpus(host) for host in hosts],
+    }
+
+
+def _mean_of_gpus(repeats: Sequence[Any]) -> Any:
+    """For each GPU of a host the means over the repeats; or why they are not known."""
+    texts = [one for one in repeats if isinstance(one, str)]
+    if texts:
+        return texts[0]
+    return [_means(of_one) for of_one in zip(*repeats, strict=True)]
