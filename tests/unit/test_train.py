@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import importlib.machinery
 import json
+import math
 import os
 import re
 import sys
@@ -194,6 +195,8 @@ def test_step_takes_as_long_as_on_its_slowest_rank() -> None:
     assert found["samples_per_s"] == pytest.approx(2 * 10 * 2 / 0.5)
     assert found["p50_ms"] == pytest.approx(350)  # of 300 and 400
     assert found["loss"] == 2
+    lost = summary([Mine([0.1], reading, math.nan), Mine([0.1], reading, 1.0)], batch=10)
+    assert lost["loss"] is None, "NaN, which is no JSON"
     alone = summary([Mine([0.1, 0.2], reading, 1.0), None], batch=10)
     assert alone["samples_per_s"] == pytest.approx(100)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -125,11 +126,12 @@ def summary(found: Sequence[Mine | None], batch: int) -> Block:
     ends = np.array([one.ends for one in taken])
     seconds, steps = float(ends[:, -1].max()), ends.shape[1]
     each = np.diff(ends, axis=1, prepend=0.0).max(axis=0)
+    loss = float(np.mean([one.loss for one in taken]))
     tails = np.percentile(1e3 * each, _PERCENTILES)
     return {
         "samples_per_s": len(taken) * batch * steps / seconds,
         "step_ms": 1e3 * seconds / steps,
         **{f"p{p}_ms": float(tail) for p, tail in zip(_PERCENTILES, tails, strict=True)},
-        "loss": float(np.mean([one.loss for one in taken])),
+        "loss": loss if math.isfinite(loss) else None,  # JSON has no other numbers
         "use": use.together([{} if one is None else one.use for one in found]),
     }
