@@ -168,6 +168,15 @@ def test_other_arguments_machines_and_versions_do_not_continue_a_run(tmp_path: P
             Record.of(path, asked).begin_job(2, other)
 
 
+def test_another_prediction_needs_no_new_measurement(tmp_path: Path) -> None:
+    path, asked = tmp_path / "results.json", settings()
+    measured(path, asked).write()
+    other = dataclasses.replace(asked, net="Fugaku", simulated_hosts=(4,))
+    record = Record.of(path, other)
+    assert record.pending(other, 2) == []
+    assert record.values["arguments"]["net"] == "Fugaku"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -175,6 +184,11 @@ def test_other_arguments_machines_and_versions_do_not_continue_a_run(tmp_path: P
         ("[]", r"its schema is None, and this command writes 'gradred-train/1'"),
         ('{"schema": "gradred-bench/1"}', r"its schema is 'gradred-bench/1'"),
         (json.dumps({"schema": SCHEMA, "arguments": {}}), r"it lacks jobs, rows"),
+        (json.dumps({"schema": SCHEMA, "arguments": {}, "jobs": {}, "rows": [1]}), r"rows\[0\]"),
+        (
+            json.dumps({"schema": SCHEMA, "arguments": {}, "jobs": {}, "rows": [{"cell": {}}]}),
+            r"it lacks rows\[0\]\.ranks, rows\[0\]\.hosts, rows\[0\]\.repeats",
+        ),
         (b"\xff\xfe", r"it is not text"),
     ],
 )

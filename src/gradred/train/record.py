@@ -26,6 +26,10 @@ from gradred.train.settings import Settings
 
 SCHEMA = "gradred-train/1"
 _SAME = ("cpu", "cores", "memory_bytes")  # of a machine on which a run may continue
+_OF_THE_REPORT = ("simulated_hosts", "net")  # arguments by which nothing is measured
+
+_NEEDED = {"arguments": dict, "jobs": dict, "rows": list}
+_OF_A_ROW = {"cell": dict, "ranks": int, "hosts": int, "repeats": list, "summary": dict}
 
 Row = dict[str, Any]
 
@@ -52,6 +56,7 @@ class Record:
         if path.exists() and not fresh:
             found = cls(path, _read(path))
             found._require(arguments)
+            found.values["arguments"] = arguments
             return found
         values = {"schema": SCHEMA, "complete": False, "date": _now(), "arguments": arguments}
         return cls(path, values | {"jobs": {}, "rows": [], "simulated": None})
@@ -59,7 +64,7 @@ class Record:
     def _require(self, arguments: dict[str, Any]) -> None:
         before = self.values["arguments"]
         for name, value in arguments.items():
-            if before.get(name) != value:
+            if name not in _OF_THE_REPORT and before.get(name) != value:
                 found = (
                     f"its run had {name} {_short(before.get(name))}, and this is {_short(value)}"
                 )
@@ -177,12 +182,23 @@ def _read(path: Path) -> dict[str, Any]:
     if schema != SCHEMA:
         found = f"its schema is {schema!r}, and this command writes {SCHEMA!r}"
         raise UsageError(explain(str(path), found, remedy))
-    kinds = {"arguments": dict, "jobs": dict, "rows": list}
-    lacking = [name for name, kind in kinds.items() if not isinstance(values.get(name), kind)]
+    lacking = _lacking(values)
     if lacking:
         raise UsageError(explain(str(path), f"it lacks {', '.join(lacking)}", remedy))
     found_values: dict[str, Any] = values
     return found_values
+
+
+def _lacking(values: dict[str, Any]) -> list[str]:
+    """What is not in a record although it is read; the first row that lacks something."""
+    found = [name for name, kind in _NEEDED.items() if not isinstance(values.get(name), kind)]
+    for number, row in enumerate([] if found else values["rows"]):
+        if not isinstance(row, dict):
+            return [f"rows[{number}]"]
+        found = [name for name, kind in _OF_A_ROW.items() if not isinstance(row.get(name), kind)]
+        if found:
+            return [f"rows[{number}].{name}" for name in found]
+    return found
 
 
 def _short(value: Any) -> str:
