@@ -493,6 +493,7 @@ def test_plots_have_every_peer_and_dotted_lines_for_what_is_simulated(
     drawn = (tmp_path / "scaling-first.svg").read_text()
     assert "<!-- gradred, batch 8, fp32, simulated, 10GbE -->" in drawn
     assert "<!-- single, batch 8, fp32 -->" in drawn
+    assert "<!-- Dotted: simulated, not measured. Error on this host: median " in drawn
     assert "<!-- gradred -->" in (tmp_path / "speed-up.svg").read_text()
     assert "![Speed-up of each peer](speed-up.svg)" in (tmp_path / "report.md").read_text()
     assert (tmp_path / "report.html").read_text().count("<svg") == 3

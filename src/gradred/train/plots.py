@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,8 @@ def scaling(record: dict[str, Any], model: str, path: Path) -> None:
     beyond = _simulated(record, model)
     for name, points in beyond.items():
         style.draw(axes, name, points, ":", net)
+    if beyond:
+        figure.supxlabel(_error(record["simulated"]), fontsize=7)
     both = [*measured.values(), *beyond.values()]
     ranks_shown = sorted({ranks for points in both for ranks, _ in points})
     axes.set_xticks(ranks_shown, list(map(str, ranks_shown)))
@@ -76,6 +79,7 @@ def scaling(record: dict[str, Any], model: str, path: Path) -> None:
 _Lines = dict[tuple[str, str], list[tuple[int, float]]]
 """Ranks and throughputs, by peer and variant."""
 
+_NOTE = 130  # characters of a line below a plot
 _MARKERS = "os^Dv<>Pph"
 
 
@@ -111,6 +115,16 @@ def _simulated(record: dict[str, Any], model: str) -> _Lines:
             points = found.setdefault((row["peer"], variant(row["cell"])), [])
             points.append((row["ranks"], row["samples_per_s"]))
     return found
+
+
+def _error(found: dict[str, Any]) -> str:
+    here = found["error_here"]
+    text = (
+        "Dotted: simulated, not measured. Error on this host: median "
+        f"{here['median_percent']:.1f} %, largest {here['largest_percent']:.1f} %. Error between "
+        f"hosts: {found['error_between_hosts']}."
+    )
+    return textwrap.fill(text, _NOTE)
 
 
 def variant(cell: dict[str, Any]) -> str:
