@@ -88,6 +88,7 @@ class Workload:
 class Session:
     def __init__(self, world: Any) -> None:
         self._world = world
+        self._made = self._waits = 0
 
     def versions(self) -> dict[str, str]:
         return {"blas": "whatever NumPy has"}
@@ -98,13 +99,20 @@ class Session:
     def why_not(self, peer: str) -> str:
         return "it is there to be left out" if peer == "absent" else ""
 
+    def zeros(self, count: int) -> Vector:
+        self._made += 1
+        return np.zeros(count, np.float32)
+
+    def wait(self) -> None:
+        self._waits += 1
+
     def open(self, cell: Cell) -> Workload:
         if os.environ.get(FAILS_AT) == cell.model:
             raise MemoryError(f"no room for {cell.model}")
         return Workload(cell, self._world.rank)
 
     def close(self) -> None:
-        pass
+        assert 0 < self._made < self._waits, "allreduces were timed in other memory"
 
 
 class Numpy:

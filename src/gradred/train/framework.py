@@ -155,6 +155,12 @@ class Session(Protocol):
     def why_not(self, peer: str) -> str:
         """Why these ranks cannot train by a peer; empty if they can."""
 
+    def zeros(self, count: int) -> Any:
+        """An array of so many float32 in the memory of this rank's device."""
+
+    def wait(self) -> None:
+        """Wait until the device has done all its work."""
+
     def open(self, cell: Cell) -> Workload:
         """Make the model and the data of this rank."""
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+import gradred
 from gradred.bench.rank_zero import say
 from gradred.comm import Comm
 from gradred.errors import UsageError
@@ -39,7 +40,7 @@ def run(settings: Settings, path: Path, *, on_terminal: bool, load: float) -> in
     found = settings.check()
     session = found.begin(world, settings.device)
     facts = system.describe(world, session, load)
-    facts["allreduce_us"] = _allreduce_times(world)
+    facts["allreduce_us"] = _allreduce_times(world, session)
     record, refusal = _continued(path, settings, facts) if world.rank == 0 else (None, None)
     pending = world.bcast(None if record is None else record.pending(settings, world.size))
     if pending is None:
@@ -89,15 +90,19 @@ def _steps(settings: Settings, pending: list[tuple[Cell, int]], peers: int) -> i
     return repeats * peers * (protocol.skip + protocol.steps)
 
 
-def _allreduce_times(world: Comm) -> dict[str, float]:
-    """The median of some calls of gradred's allreduce by length, on the slowest rank."""
+def _allreduce_times(world: Comm, session: Session) -> dict[str, float]:
+    """The median of some calls of gradred's allreduce by length, on the slowest rank.
+
+    The vectors are where gradients are: in the memory of the device.
+    """
     found = {}
     for nbytes in _ALLREDUCED:
-        vector, times = np.zeros(nbytes // 4, np.float32), []
+        vector, times = session.zeros(nbytes // 4), []
         for _ in range(_CALLS):
             world.Allreduce(MPI.IN_PLACE, np.zeros(1))
             begin = time.perf_counter()
-            world.Allreduce(MPI.IN_PLACE, vector)
+            gradred.allreduce(vector, out=vector, comm=world)
+            session.wait()
             times.append(time.perf_counter() - begin)
         found[str(nbytes)] = 1e6 * float(np.median(np.max(world.allgather(times), axis=0)))
     return found

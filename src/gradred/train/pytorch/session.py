@@ -58,6 +58,15 @@ class Torch:
         is_gloo = "gloo" in dist.get_backend(self._place.groups["gloo"])
         return "" if is_gloo or peer != "ddp-gloo" else "gradred stands in for it (GRADRED_TORCH)"
 
+    def zeros(self, count: int) -> Any:
+        """A tensor of so many float32 on this rank's device."""
+        return torch.zeros(count, device=self._place.device)
+
+    def wait(self) -> None:
+        """Wait for the CUDA device."""
+        if self._place.device.type == "cuda":
+            torch.cuda.synchronize()
+
     def open(self, cell: Cell) -> Workload:
         """Make the model with the same seed on every rank, and a batch of this rank's own."""
         torch.manual_seed(1)
