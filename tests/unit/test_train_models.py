@@ -109,6 +109,17 @@ def test_a_size_changes_only_what_a_model_reads() -> None:
     assert MODELS["gpt2"].reduction(Size(image=64)) == ""
 
 
+def test_arithmetic_of_gpus_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    precision = importlib.import_module("gradred.train.pytorch.precision")
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    assert precision.text("fp32", "cpu") == "float32"
+    found = precision.text("fp32", "cuda")
+    assert found == "float32, convolutions in TF32 where the GPU has it"
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    assert precision.text("fp32", "cuda") == "float32"
+
+
 def test_margin_lowers_the_score_of_the_right_person_alone() -> None:
     torch.manual_seed(1)
     made = network("face", SMALL).eval()

@@ -46,6 +46,7 @@ class Torch:
             "torch_threads": str(torch.get_num_threads()),
             "omp_num_threads": os.environ.get("OMP_NUM_THREADS", "not set"),
             "cuda": str(torch.version.cuda or "not built in"),
+            "cudnn": str(torch.backends.cudnn.version() or "not built in"),
         }
 
     def devices(self) -> list[str]:

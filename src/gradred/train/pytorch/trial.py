@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import gc
 import inspect
@@ -18,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradred.torch as horovod
 from gradred.train.framework import Cell, Trial, Vector
+from gradred.train.pytorch import precision
 from gradred.train.pytorch.models.network import Network
 
 RATE, MOMENTUM = 0.001, 0.9
@@ -48,16 +48,6 @@ class Batch(NamedTuple):
     """The first values of the parameters."""
     seed: Callable[[], None]
     """Sets the seed of the random numbers that dropout draws."""
-
-
-def arithmetic(cell: Cell, place: Place) -> contextlib.AbstractContextManager[Any]:
-    """The context of the forward pass."""
-    if cell.precision == "fp32":
-        return contextlib.nullcontext()
-    context: contextlib.AbstractContextManager[Any] = torch.autocast(
-        place.device.type, dtype=torch.bfloat16
-    )
-    return context
 
 
 def flat(network: Any) -> Vector:
@@ -93,7 +83,7 @@ class _Local:
     def step(self) -> None:
         self._optimizer.zero_grad()
         inputs, targets = self._batch.inputs, self._batch.targets
-        with arithmetic(self._cell, self._place):
+        with precision.context(self._cell.precision, self._place.device.type):
             self._loss = self._network.loss(self._forward(*inputs), targets)
         self._loss.backward()
         self._exchange()

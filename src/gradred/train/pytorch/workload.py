@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from gradred.train.framework import Cell, Layers, Trial, Vector
-from gradred.train.pytorch import trial
+from gradred.train.pytorch import precision, trial
 from gradred.train.pytorch.models.network import Network
 from gradred.train.pytorch.trial import Batch, Place
 
@@ -44,10 +44,7 @@ class TorchWorkload:
             "optimizer": f"SGD, rate {trial.RATE:g}, momentum {trial.MOMENTUM:g}",
             "inputs": [list(one.shape) for one in self._batch.inputs],
             "tensors": len(list(self._network.parameters())),
-            "arithmetic": {
-                "fp32": "float32",
-                "bf16": "torch.autocast in bfloat16; parameters and gradients are float32",
-            }[self._cell.precision],
+            "arithmetic": precision.text(self._cell.precision, self._place.device.type),
         }
 
     def first(self) -> Vector:
@@ -90,7 +87,7 @@ class TorchWorkload:
         ]
         inputs, targets = self._batch.inputs, self._batch.targets
         begin = self._now()
-        with trial.arithmetic(self._cell, self._place):
+        with precision.context(self._cell.precision, self._place.device.type):
             loss = network.loss(network(*inputs), targets)
         between = self._now()
         loss.backward()
