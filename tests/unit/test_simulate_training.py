@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import math
 from pathlib import Path
@@ -11,7 +12,17 @@ import numpy as np
 import pytest
 
 from gradred import cli
-from gradred.simulate import accuracy, iteration, links, networks, training_validation
+from gradred.simulate import (
+    accuracy,
+    grouping,
+    iteration,
+    links,
+    messages,
+    networks,
+    training_validation,
+    work,
+)
+from gradred.simulate.exchange import Exchange
 from gradred.simulate.iteration import Link, Scheme
 from gradred.simulate.networks import Network
 from gradred.simulate.throughput import Speed, Training
@@ -109,6 +120,17 @@ def test_one_bucket_for_all_is_one_message() -> None:
     link = Link(1e-3, 1e-9)
     assert added("bucket", link, bucket=1e12) == pytest.approx(added("whole", link), rel=0.05)
     assert added("bucket", link, bucket=1.0) == pytest.approx(added("tensor", link))
+
+
+def test_both_models_of_an_iteration_merge_the_same_gradients() -> None:
+    alone = work.of_network(EVEN, 0.3)
+    link = Link(15e-3, 3e-9)
+    exchange = Exchange.measured({0: link.alpha, 1 << 30: link.alpha + link.beta * (1 << 30)})
+    lasts = [one.last for one in messages.merged(alone, exchange)]
+    assert 1 < len(lasts) < 10
+    ready = (EVEN.ready - 1) * 0.2
+    cost = functools.partial(np.polyval, (link.beta, link.alpha))
+    assert grouping.merged(4 * EVEN.elements, ready, link.alpha, cost) == lasts
 
 
 def test_pieces_by_priority_go_on_during_forward() -> None:

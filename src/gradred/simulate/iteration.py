@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gradred.simulate import grouping
 from gradred.simulate.networks import Network
 from gradred.simulate.process import Floats
 
 BACKWARD = 2 / 3  # of the time of one device
 _PACKING = 0.04  # of the time of one message of all gradients: to pack and unpack them
-_PIECE = 4 << 20  # bytes that ByteScheduler sends at once
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,13 @@ def added(
     window = overlap * BACKWARD * seconds
     ready = (network.ready - 1.0) * window  # before the end of backward
     if scheme.kind == "pieces":
-        return _pieces(sizes, ready, link, overlap * seconds)
+        return _pieces(sizes, link, overlap * seconds)
+    lasts = list(range(len(sizes)))
     if scheme.kind == "merged":
-        ready, sizes = _merged(sizes, ready, link)
+        lasts = grouping.merged(sizes, ready, link.alpha, lambda n: link.alpha + link.beta * n)
     elif scheme.kind == "bucket":
-        ready, sizes = _buckets(sizes, ready, scheme.bucket)
+        lasts = grouping.buckets(sizes, scheme.bucket)
+    ready, sizes = ready[lasts], np.diff(np.cumsum(sizes)[lasts], prepend=0.0)
     return max(0.0, _end(ready, link.alpha + link.beta * sizes))
 
 
@@ -73,36 +75,9 @@ def _end(ready: Floats, costs: Floats) -> float:
     return float(np.max(ready + after))
 
 
-def _pieces(sizes: Floats, ready: Floats, link: Link, window: float) -> float:
+def _pieces(sizes: Floats, link: Link, window: float) -> float:
     """Messages go on during the next forward, all but the gradient that it needs first."""
-    pieces = np.ceil(sizes / _PIECE)
+    pieces = np.ceil(sizes / grouping.PIECE)
     costs = pieces * link.alpha + link.beta * sizes
-    first = min(float(costs[-1]), float(link.alpha + link.beta * _PIECE))
+    first = min(float(costs[-1]), float(link.alpha + link.beta * grouping.PIECE))
     return max(first, float(costs.sum()) - window, 0.0)
-
-
-def _merged(sizes: Floats, ready: Floats, link: Link) -> tuple[Floats, Floats]:
-    """MG-WFBP: a gradient waits for the next where that is ready before its message could be."""
-    times, messages = [], []
-    free, waiting = -np.inf, 0.0
-    for i, nbytes in enumerate(sizes):
-        waiting += float(nbytes)
-        start = max(free, float(ready[i]))
-        if i + 1 < len(sizes) and float(ready[i + 1]) - start < link.alpha:
-            continue
-        times.append(float(ready[i]))
-        messages.append(waiting)
-        free, waiting = start + link.alpha + link.beta * waiting, 0.0
-    return np.array(times), np.array(messages)
-
-
-def _buckets(sizes: Floats, ready: Floats, bucket: float) -> tuple[Floats, Floats]:
-    times, messages = [], []
-    waiting = 0.0
-    for i, nbytes in enumerate(sizes):
-        waiting += float(nbytes)
-        if waiting >= bucket or i + 1 == len(sizes):
-            times.append(float(ready[i]))
-            messages.append(waiting)
-            waiting = 0.0
-    return np.array(times), np.array(messages)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gradred.errors import UsageError, explain
+from gradred.simulate import grouping
 from gradred.simulate.dag import Message, Phases, Rules, run
 from gradred.simulate.exchange import Exchange, Way
 from gradred.simulate.work import Work
 
-_PIECE = 4 << 20  # bytes that ByteScheduler sends at once
 _BUCKET, _FIRST = 25 << 20, 1 << 20  # bytes of a bucket of DistributedDataParallel
 
 Grouping = Callable[[Work, Exchange], list[Message]]
@@ -42,30 +42,14 @@ def once(work: Work, _exchange: Exchange) -> list[Message]:
 def merged(work: Work, exchange: Exchange) -> list[Message]:
     """MG-WFBP: a gradient waits for the next one if that comes before a message would pay."""
     ready = np.cumsum(work.backward)
-    lasts, free, waiting = [], 0.0, 0.0
-    for i, nbytes in enumerate(work.nbytes):
-        waiting += float(nbytes)
-        start = max(free, float(ready[i]))
-        if i + 1 < len(ready) and float(ready[i + 1]) - start < exchange.latency:
-            continue
-        lasts.append(i)
-        free, waiting = start + exchange(waiting), 0.0
-    return _runs(work, lasts)
+    return _runs(work, grouping.merged(work.nbytes, ready, exchange.latency, exchange))
 
 
 def buckets(nbytes: float, first: float | None = None) -> Grouping:
     """Messages of at least so many bytes, and one of the rest; the first may be another length."""
 
     def group(work: Work, _exchange: Exchange) -> list[Message]:
-        lasts: list[int] = []
-        waiting = 0.0
-        for i, one in enumerate(work.nbytes):
-            waiting += float(one)
-            wanted = nbytes if lasts or first is None else first
-            if waiting >= wanted or i + 1 == len(work.nbytes):
-                lasts.append(i)
-                waiting = 0.0
-        return _runs(work, lasts)
+        return _runs(work, grouping.buckets(work.nbytes, nbytes, first))
 
     return group
 
@@ -74,7 +58,7 @@ def pieces(work: Work, _exchange: Exchange) -> list[Message]:
     """ByteScheduler: pieces of each gradient; those that forward needs first go first."""
     found = []
     for i, nbytes in enumerate(work.nbytes):
-        count = max(1, int(np.ceil(nbytes / _PIECE)))
+        count = max(1, int(np.ceil(nbytes / grouping.PIECE)))
         found += [Message(i, i, float(nbytes) / count, -i)] * count
     return found
 
