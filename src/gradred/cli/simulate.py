@@ -161,14 +161,7 @@ def _question(arguments: argparse.Namespace) -> sweep.Question:
     network = preset = presets.find(arguments.net)
     for name in arguments.algorithm:
         plans.find(name)
-    ranks, hosts = arguments.ranks, arguments.hosts
-    if ranks is None:
-        ranks = (hosts or network.hosts) * network.local
-    if hosts is None:
-        hosts = -(-ranks // network.local)
-    if hosts > ranks:
-        found = f"there are {ranks} ranks for {hosts} hosts"
-        raise UsageError(explain(f"--hosts {hosts}", found, "Give at most one host for each rank"))
+    layout = plans.layout_of(network, arguments.ranks, arguments.hosts, "rank")
     runs = 1
     if arguments.noise > 0:
         runs = arguments.runs or 11
@@ -182,7 +175,7 @@ def _question(arguments: argparse.Namespace) -> sweep.Question:
     return sweep.Question(
         net=next(name for name, one in presets.NETWORKS.items() if one is preset),
         network=network,
-        layout=plans.Layout.even(ranks, hosts),
+        layout=layout,
         names=tuple(dict.fromkeys(arguments.algorithm)),
         calibration=None if fit is None else fit.record(),
         nbytes=arguments.bytes,

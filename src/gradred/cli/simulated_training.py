@@ -228,15 +228,7 @@ def place_of(
         )
     network = presets.find(arguments.net)
     net = next(name for name, one in presets.NETWORKS.items() if one is network)
-    ranks, hosts = arguments.gpus, arguments.hosts
-    if ranks is None:
-        ranks = (hosts or network.hosts) * network.local
-    if hosts is None:
-        hosts = -(-ranks // network.local)
-    if hosts > ranks:
-        found = f"there are {ranks} devices for {hosts} hosts"
-        raise UsageError(explain(f"--hosts {hosts}", found, "Give at most one host for each"))
-    layout = plans.Layout.even(ranks, hosts)
+    layout = plans.layout_of(network, arguments.gpus, arguments.hosts, "device")
     if measured is not None and measured != layout:
         found = f"{measured.ranks} ranks on {measured.hosts} hosts were measured"
         raise UsageError(explain("--messages", found, "Ask for the same, or leave out --gpus"))

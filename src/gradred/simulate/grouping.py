@@ -13,7 +13,7 @@ PIECE = 4 << 20
 def merged(
     sizes: Floats, ready: Floats, latency: float, cost: Callable[[float], float]
 ) -> list[int]:
-    """A gradient waits for the next one where that is ready before a message would pay.
+    """A gradient waits for the next one if that is ready within the latency of a message.
 
     Source: Shi et al., MG-WFBP, INFOCOM 2019.
 

@@ -71,6 +71,29 @@ class Layout:
         return 0 if self.ranks % self.hosts else self.ranks // self.hosts
 
 
+def layout_of(network: Network, ranks: int | None, hosts: int | None, thing: str) -> Layout:
+    """The layout of so many ranks and hosts; None: as many as the network has for the other one.
+
+    Args:
+        network: the cluster.
+        ranks: all of them.
+        hosts: which share the ranks equally.
+        thing: what a rank is called in an error.
+
+    Raises:
+        UsageError: there are more hosts than ranks.
+    """
+    if ranks is None:
+        ranks = (hosts or network.hosts) * network.local
+    if hosts is None:
+        hosts = -(-ranks // network.local)
+    if hosts > ranks:
+        found = f"there are {ranks} {thing}s for {hosts} hosts"
+        remedy = f"Give at most one host for each {thing}"
+        raise UsageError(explain(f"--hosts {hosts}", found, remedy))
+    return Layout.even(ranks, hosts)
+
+
 @dataclasses.dataclass(frozen=True)
 class Variant:
     """One way to run a plan; a plan takes the fastest of its variants."""
