@@ -146,6 +146,8 @@ def test_the_command_predicts_from_a_trace_and_measured_messages(
     assert bsp["iteration_ms"] == pytest.approx(60 + bsp["exposed_ms"])
     assert cli.main(f"{words} --net 10GbE --gpus 4 --messages {tmp_path}/bench.json".split()) == 2
     assert "2 ranks on 2 hosts were measured" in capsys.readouterr().err
+    assert cli.main(f"{words} --net 10GbE --messages {tmp_path}/bench.json".split()) == 0
+    assert json.loads(capsys.readouterr().out)["ranks"] == 2
     assert cli.main(f"{words} --model resnet50 --net 10GbE".split()) == 2
     assert "both say what is trained" in capsys.readouterr().err
 
@@ -173,6 +175,8 @@ def test_measured_allreduces_say_nothing_of_parameter_servers(
         ("--trace TRACE --net 10GbE --device P40", "--device and --trace: the trace says what"),
         ("--trace TRACE --net 10GbE --samples-per-s 9", "--samples-per-s and --trace: the trace"),
         ("--trace TRACE --messages BENCH --algorithm ring", "--algorithm and --messages: the record"),
+        ("--trace TRACE --messages BENCH --gpus 64", "2 ranks on 2 hosts were measured"),
+        ("--trace TRACE --messages BENCH --net 10GbE --hosts 4", "2 ranks on 2 hosts were measured"),
         ("--model resnet50 --messages BENCH", "--model resnet50: no network is named, whose device"),
     ],
 )

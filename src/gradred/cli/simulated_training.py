@@ -217,6 +217,8 @@ def place_of(
         arguments: net, gpus, hosts.
         measured: the ranks of a measurement of messages, which then are the ranks.
     """
+    if measured is not None:
+        _require_measured(arguments, measured)
     if measured is not None and arguments.net is None:
         about, source = "the ranks of a measurement of messages", arguments.messages
         here = dataclasses.replace(presets.NETWORKS["10GbE"], about=about, source=source)
@@ -228,11 +230,17 @@ def place_of(
         )
     network = presets.find(arguments.net)
     net = next(name for name, one in presets.NETWORKS.items() if one is network)
-    layout = plans.layout_of(network, arguments.gpus, arguments.hosts, "device")
-    if measured is not None and measured != layout:
-        found = f"{measured.ranks} ranks on {measured.hosts} hosts were measured"
-        raise UsageError(explain("--messages", found, "Ask for the same, or leave out --gpus"))
+    layout = measured or plans.layout_of(network, arguments.gpus, arguments.hosts, "device")
     return net, Place(network, layout)
+
+
+def _require_measured(arguments: argparse.Namespace, measured: plans.Layout) -> None:
+    """Raise UsageError if other ranks are asked for than messages were measured on."""
+    asked, counts = (arguments.gpus, arguments.hosts), (measured.ranks, measured.hosts)
+    if any(one not in (None, count) for one, count in zip(asked, counts, strict=True)):
+        found = f"{measured.ranks} ranks on {measured.hosts} hosts were measured"
+        remedy = "Leave out --gpus and --hosts, or measure on as many"
+        raise UsageError(explain(f"--messages {arguments.messages}", found, remedy))
 
 
 def check_files(record: str | None, plot: str | None) -> None:
