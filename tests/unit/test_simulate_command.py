@@ -327,11 +327,13 @@ def test_records_of_something_else_are_refused(
     record = bench_record(NETWORKS["10GbE"], [1, 1])
     for changed, message in (
         ({"arguments": {"collective": "bcast", "mode": "blocking"}}, "it measured blocking bcast"),
+        ({"rows": [{"bytes": 8, "results": {"ring": {}}}]}, "rows[0].results.ring lacks what such"),
         ({"rows": record["rows"][:1]}, "no two lengths at which plans over messages"),
     ):
         path.write_text(json.dumps(record | changed))
         _, err = run(f"simulate allreduce --net 10GbE --calibrate {path}", capsys, status=2)
         assert message in err
+        assert err.count("--calibrate") == 1, "an error within an error"
 
 
 # ---- text ---------------------------------------------------------------------------------------

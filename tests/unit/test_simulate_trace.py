@@ -99,6 +99,28 @@ def test_traces_without_what_is_needed_are_refused(changed: dict[str, Any], tmp_
         trace.read(path)
 
 
+@pytest.mark.parametrize(
+    ("changed", "where"),
+    [
+        ({"elements": "many"}, "gradients[1].elements is 'many', no number of at least 1"),
+        ({"itemsize": 0}, "gradients[1].itemsize is 0, no number of at least 1"),
+        ({"forward_s": -1.0}, "gradients[1].forward_s is -1.0, no number of at least 0"),
+        ({"backward_s": float("nan")}, "gradients[1].backward_s is nan"),
+    ],
+)
+def test_numbers_of_a_trace_are_named_that_cannot_be(
+    changed: dict[str, Any], where: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.json"
+    example().write(path)
+    record = json.loads(path.read_text())
+    record["gradients"][1] |= changed
+    path.write_text(json.dumps(record))
+    with pytest.raises(UsageError) as caught:
+        trace.read(path)
+    assert where in str(caught.value)
+
+
 # ---- measured messages --------------------------------------------------------------------------
 
 

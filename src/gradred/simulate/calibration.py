@@ -142,6 +142,7 @@ def read_record(path: Path) -> dict[str, Any]:
         raise UsageError(explain(asked, found, remedy)) from error
     except UnicodeDecodeError as error:
         raise UsageError(explain(asked, f"it is not text ({error})", remedy)) from error
+    where = "it"
     try:
         if record["schema"] != BENCH_SCHEMA:
             found = f"its schema is {record['schema']!r}, not {BENCH_SCHEMA!r}"
@@ -151,12 +152,16 @@ def read_record(path: Path) -> dict[str, Any]:
             found = f"it measured {what['mode']} {what['collective']}"
             raise UsageError(explain(asked, found, "Measure blocking allreduces"))
         layout_of(record)
-        for row in record["rows"]:
+        for number, row in enumerate(record["rows"]):
+            where = f"rows[{number}]"
             int(row["bytes"])
-            for result in row["results"].values():
+            for plan, result in row["results"].items():
+                where = f"rows[{number}].results.{plan}"
                 microseconds(result)
+    except UsageError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        found = f"it lacks what such a record has ({type(error).__name__}: {error})"
+        found = f"{where} lacks what such a record has ({type(error).__name__}: {error})"
         raise UsageError(explain(asked, found, remedy)) from error
     return record
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -105,18 +106,43 @@ def read(path: Path) -> Trace:
     except UnicodeDecodeError as error:
         raise UsageError(explain(asked, f"it is not text ({error})", remedy)) from error
     try:
-        if record.pop("schema") != SCHEMA:
-            raise ValueError("its schema is another one")
-        record["gradients"] = tuple(Gradient(**one) for one in record["gradients"])
-        record["iterations_s"] = tuple(tuple(map(float, own)) for own in record["iterations_s"])
-        made = Trace(**record)
-        if not made.gradients or not all(made.iterations_s) or made.iteration_s <= 0:
-            raise ValueError("it has no gradients or no iterations")
-        made.work()
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        made = _made(record)
+    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
         found = f"it lacks what a trace has ({type(error).__name__}: {error})"
         raise UsageError(explain(asked, found, remedy)) from error
     return made
+
+
+def _made(record: dict[str, Any]) -> Trace:
+    """The trace of a record; errors name what of it is not as it should be."""
+    if record.pop("schema") != SCHEMA:
+        raise ValueError("its schema is another one")
+    for name in ("load_s", "update_s"):
+        _require(name, record[name], 0)
+    for i, one in enumerate(record["gradients"]):
+        for name, least in _OF_A_GRADIENT.items():
+            _require(f"gradients[{i}].{name}", one.get(name), least)
+    for i, own in enumerate(record["iterations_s"]):
+        for k, seconds in enumerate(own):
+            _require(f"iterations_s[{i}][{k}]", seconds, 0)
+    record["gradients"] = tuple(Gradient(**one) for one in record["gradients"])
+    record["iterations_s"] = tuple(map(tuple, record["iterations_s"]))
+    made = Trace(**record)
+    if not made.gradients or not made.iterations_s or not all(made.iterations_s):
+        raise ValueError("it has no gradients or no iterations")
+    if made.work().seconds <= 0:
+        raise ValueError("its iterations take no time")
+    return made
+
+
+_OF_A_GRADIENT = {"elements": 1, "itemsize": 1, "forward_s": 0, "backward_s": 0}
+"""Numbers of a gradient, and the least of each."""
+
+
+def _require(where: str, value: object, least: int) -> None:
+    """Raise ValueError unless it is a finite number that is large enough."""
+    if not isinstance(value, (int, float)) or not least <= value < math.inf:
+        raise ValueError(f"{where} is {value!r:.40}, no number of at least {least}")
 
 
 def merge(traces: Sequence[Trace]) -> Trace:
