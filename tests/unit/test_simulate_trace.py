@@ -148,6 +148,9 @@ def test_messages_cost_what_was_measured_on_the_same_ranks(tmp_path: Path) -> No
     path.write_text(json.dumps(bench([2, 2], "ring")))
     with pytest.raises(UsageError, match="it has 0 lengths at which gradred was measured"):
         bench_times.read(path)
+    path.write_text("{}")
+    with pytest.raises(UsageError, match="--messages .*bench.json: it lacks what such a record has"):
+        bench_times.read(path)
 
 
 def test_the_command_predicts_from_a_trace_and_measured_messages(

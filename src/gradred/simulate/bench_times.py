@@ -18,7 +18,7 @@ def read(path: Path) -> tuple[Layout, Exchange]:
     Raises:
         UsageError: the file cannot be read, or has no blocking allreduces at two lengths.
     """
-    record = calibration.read_record(path)
+    record = calibration.read_record(path, "--messages")
     times = {
         int(row["bytes"]): calibration.microseconds(row["results"][_OWN]) * 1e-6
         for row in record["rows"]

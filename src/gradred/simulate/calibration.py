@@ -126,13 +126,17 @@ def calibrate(network: Network, path: Path) -> Calibration:
     )
 
 
-def read_record(path: Path) -> dict[str, Any]:
+def read_record(path: Path, option: str) -> dict[str, Any]:
     """A record of blocking allreduces that `gradred bench --json` wrote.
+
+    Args:
+        path: of the file.
+        option: by which the user named it, for errors.
 
     Raises:
         UsageError: the file cannot be read, or is another one.
     """
-    asked, remedy = f"--calibrate {path}", "Name a file that gradred bench --json has written"
+    asked, remedy = f"{option} {path}", "Name a file that gradred bench --json has written"
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -173,7 +177,7 @@ def layout_of(record: dict[str, Any]) -> Layout:
 
 
 def _read(path: Path) -> tuple[Layout, list[Measured]]:
-    record = read_record(path)
+    record = read_record(path, "--calibrate")
     rows = [
         Measured(plan, int(row["bytes"]), microseconds(result) * 1e-6)
         for row in record["rows"]
