@@ -163,7 +163,8 @@ def test_the_command_predicts_from_a_trace_and_measured_messages(
     captured = capsys.readouterr()
     record = json.loads(captured.out)
     assert f"# error of simulated iterations: {what_if.TRACE_ERROR}" in captured.err
-    assert f"# cost of messages: measured, {tmp_path}/bench.json" in captured.err
+    where = f"{tmp_path}/bench.json, 8 B to 1 MiB; those of longer messages by a straight line"
+    assert f"# cost of messages: measured, {where}" in captured.err
     assert (record["ranks"], record["hosts"], record["batch"]) == (2, 2, 32)
     exchange = bench_times.read(tmp_path / "bench.json")[1]
     (bsp, _) = record["rows"]

@@ -20,6 +20,7 @@ from gradred.simulate import (
     networks,
     plans,
     presets,
+    sweep,
     trace,
     what_if,
     work,
@@ -145,8 +146,14 @@ def question(arguments: argparse.Namespace) -> what_if.Question:
         plans=arguments.algorithm,
         error=what_if.ERROR if arguments.trace is None else what_if.TRACE_ERROR,
         measured=measured,
-        messages_from="simulated" if measured is None else f"measured, {arguments.messages}",
+        messages_from="simulated" if measured is None else _source(arguments.messages, measured),
     )
+
+
+def _source(path: str, measured: Exchange) -> str:
+    """Where measured messages come from, and where they end."""
+    shortest, longest = map(sweep.size_text, measured.lengths)
+    return f"measured, {path}, {shortest} to {longest}; those of longer messages by a straight line"
 
 
 def _schemes(arguments: argparse.Namespace) -> tuple[str, ...]:

@@ -76,6 +76,11 @@ class Exchange:
     seconds_at: Callable[[int], float]
 
     @property
+    def lengths(self) -> tuple[int, int]:
+        """The shortest and the longest message whose seconds are known."""
+        return self._knots[0], self._knots[-1]
+
+    @property
     def latency(self) -> float:
         """Seconds of a message that is hardly longer than nothing."""
         return self(_LATENCY)
