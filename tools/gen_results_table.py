@@ -1,4 +1,4 @@
-"""Write the tables of measured.md, torch.md and train.md in docs/ from benchmarks/results/.
+"""Write tables of measured.md, torch.md, train.md and others in docs/ from benchmarks/results/.
 
 `--check` only compares. docs/measured.md shows, for each MPI and number of ranks and hosts, the
 newest record that benchmarks/allreduce.py wrote, with a link to it. A table has a few sizes. Below
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import schemes_tables
+import simulate_tables
 import train_tables
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -265,6 +266,7 @@ PAGES: dict[str, dict[str, Callable[[Path], str]]] = {
     "docs/train.md": {"train": train_tables.printed, "train, all": train_tables.page},
     "docs/torch.md": {"torch": torch_backend},
     "docs/schemes.md": schemes_tables.TABLES,
+    "docs/simulate.md": {"predictions": simulate_tables.table},
 }
 
 
