@@ -84,6 +84,7 @@ def test_phases_are_about_an_iteration_and_processes_ran_beside_each_other(
     assert phases > 0
     assert trace["update_s"] > 0
     assert trace["load_s"] > 0
+    assert 0 < trace["copy_s_per_byte"] < 1e-7, "slower than 10 MB/s"
 
 
 def test_a_program_without_steps_is_refused(tmp_path: Path) -> None:

@@ -50,6 +50,14 @@ def test_work_of_a_trace_takes_as_long_as_its_iterations_without_hooks() -> None
         assert found.limit(alone.seconds, alone.fetch) == "the device"
 
 
+def test_gradients_that_share_a_message_are_copied_at_the_recorded_speed(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    dataclasses.replace(example(), copy_s_per_byte=1e-9).write(path)
+    alone = trace.read(path).work()
+    assert messages.iterate("bsp", alone, FREE).packing == pytest.approx(2 * 12000 * 1e-9)
+    assert messages.iterate("contiguous", alone, FREE).packing == 0
+
+
 def test_processes_that_wait_for_each_other_take_as_long_as_the_last_one() -> None:
     found = example((0.06, 0.08, 0.06), (0.08, 0.06, 0.08))
     assert found.copies == 2

@@ -27,6 +27,7 @@ from gradred._util import cpu
 from gradred.simulate.trace import Gradient, Trace
 
 SKIP = 5  # iterations before the first one that counts
+_COPIES, _COPIED = 9, 64 << 20  # copies that are timed, and the bytes of each at most
 
 
 def main(words: Sequence[str]) -> None:
@@ -185,6 +186,7 @@ class Recorder:
             load_s=self._median("load"),
             update_s=self._median("update"),
             iterations_s=(tuple(round(one, 7) for one in self._plain),),
+            copy_s_per_byte=self._copy_seconds(),
             about={
                 "cpu": cpu.model(),
                 "cores": cpu.cores(),
@@ -192,6 +194,18 @@ class Recorder:
                 "threads": self._torch.get_num_threads(),
             },
         ).write(self._path)
+
+    def _copy_seconds(self) -> float:
+        """Seconds per byte of a copy on the device of what gradients that share a message have."""
+        total = sum(one.numel() * one.element_size() for one in self._seen.values())
+        count = max(1, min(int(total), _COPIED))
+        source = self._torch.zeros(count, dtype=self._torch.uint8, device=self._device)
+        target, times = self._torch.zeros_like(source), []
+        for _ in range(_COPIES):
+            begin = self._now()
+            target.copy_(source)
+            times.append(self._now() - begin)
+        return statistics.median(times) / count
 
     def _median(self, what: str) -> float:
         return float(statistics.median(one[what] for one in self._recorded))

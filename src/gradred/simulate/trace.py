@@ -36,7 +36,8 @@ class Trace:
 
     `load_s` is from one step's end to forward: the program fetches a batch, and the device waits.
     `update_s` is what follows the last gradient. `iterations_s` are whole iterations without hooks,
-    by process; processes that ran at the same time have the same places.
+    by process; processes that ran at the same time have the same places. `copy_s_per_byte` is what
+    the device takes to copy gradients in its memory.
     """
 
     program: str
@@ -46,6 +47,7 @@ class Trace:
     load_s: float
     update_s: float
     iterations_s: tuple[tuple[float, ...], ...]
+    copy_s_per_byte: float = 0.0
     about: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Machine, versions and date."""
 
@@ -80,6 +82,7 @@ class Trace:
             update=self.update_s * scale,
             fetch=self.load_s * scale,
             late=self.late_s if self.copies > 1 else 0.0,
+            packing=self.copy_s_per_byte,
         )
 
     def write(self, path: Path) -> None:
@@ -119,6 +122,7 @@ def _made(record: dict[str, Any]) -> Trace:
         raise ValueError("its schema is another one")
     for name in ("load_s", "update_s"):
         _require(name, record[name], 0)
+    _require("copy_s_per_byte", record.get("copy_s_per_byte", 0), 0)
     for i, one in enumerate(record["gradients"]):
         for name, least in _OF_A_GRADIENT.items():
             _require(f"gradients[{i}].{name}", one.get(name), least)
@@ -169,5 +173,6 @@ def merge(traces: Sequence[Trace]) -> Trace:
         gradients=gradients,
         load_s=statistics.median(trace.load_s for trace in traces),
         update_s=statistics.median(trace.update_s for trace in traces),
+        copy_s_per_byte=statistics.median(trace.copy_s_per_byte for trace in traces),
         iterations_s=tuple(own for trace in traces for own in trace.iterations_s),
     )
