@@ -68,7 +68,7 @@ def test_peers_are_measured_checked_and_reported_in_one_run(tmp_path: Path) -> N
             if importlib.util.find_spec("psutil") is None:
                 assert "psutil is not installed" in found["use"]["why_not"]
             else:
-                assert found["use"]["rank_cores"] >= 0  # these steps are shorter than a clock tick
+                assert found["use"]["rank_cores"] > 0
                 assert found["use"]["memory_bytes"] > 1e7
     losses = [row["repeats"][0]["peers"]["gradred"]["loss"] for row in record["rows"]]
     assert all(0 < loss < 2 for loss in losses), losses

@@ -10,6 +10,8 @@ import math
 import os
 import re
 import sys
+import threading
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -245,6 +247,16 @@ def test_meter_sees_the_work_of_this_process() -> None:
     assert found["host_core_seconds"] >= 0
     assert found["memory_bytes"] > 1e6
     assert found["gpu"] in (use.NO_GPU, use.NO_NVML) or isinstance(found["gpu"], list)
+
+
+def test_meter_counts_the_switches_of_all_threads() -> None:
+    pytest.importorskip("psutil")
+    meter = use.Meter(is_leader=False)
+    meter.begin()
+    thread = threading.Thread(target=lambda: [time.sleep(1e-4) for _ in range(300)])
+    thread.start()
+    thread.join()
+    assert meter.end()["switches"] >= 250
 
 
 def fake_nvml(devices: int) -> types.ModuleType:
