@@ -30,7 +30,7 @@ def written(folder: Path, *lines: str) -> str:
         ((HEADING,), "line 2: it has a heading and no measurement"),
         ((HEADING, ROW, f"{ROW},1"), "line 3, column 11: it has 11 fields, and the heading has 10"),
         ((HEADING, ROW[:-5]), "line 2, column median_us: it has 9 fields, and the heading has 10"),
-        ((HEADING, ROW.replace(",,", ",64k,")), "line 2, column segment_bytes: it is '64k', neither"),
+        ((HEADING, ROW.replace(",,", ",64k,")), "line 2, column segment_bytes: it is '64k'"),
         ((HEADING, "", ROW.replace("8,8", "8,x")), "line 3, column ranks: it is 'x', no whole"),
         ((HEADING, ROW.replace("8,8", "0,8")), "line 2, column nodes: it is '0', no whole number"),
         ((HEADING, ROW.replace("1024", "-1")), "line 2, column bytes: it is '-1', no whole number"),

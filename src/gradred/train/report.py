@@ -168,8 +168,8 @@ def _uses(record: Record) -> list[Block]:
     ]
     about = (
         "Over the measured steps, the mean of the repeats. Memory is the resident memory of all "
-        "ranks at the end. Disk, network and GPUs count every program of the hosts; loopback counts "
-        "each byte twice."
+        "ranks at the end. Disk, network and GPUs count every program of the hosts; loopback "
+        "counts each byte twice."
     )
     return [*blocks, Paragraph(about), Table(titles, rows, left=2)]
 
