@@ -5,7 +5,8 @@ gradients are those that were watched: their order, their sizes and when each wa
 host an allreduce costs what was measured; between hosts what the schedules of gradred take in
 simulated time on a named network. Fitted to the measured steps are the share of the backward pass
 during which messages move at all (`overlap`), and what each peer does itself: a time for each byte
-of the gradients (copies into buckets and back) and for each tensor (hooks, starts of operations).
+of the gradients (copies into buckets and back), for each tensor (hooks, starts of operations), and
+for each second of computing (waiting for the slowest rank, a processor that messages use too).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 from gradred.simulate import iteration, plans, presets
 from gradred.simulate.iteration import Link, Scheme
 from gradred.simulate.networks import Network
+from gradred.simulate.process import Floats
 from gradred.train import framework
 from gradred.train.framework import Peer
 from gradred.train.settings import Settings
@@ -29,6 +31,7 @@ _OVERLAPS = tuple(round(0.05 * i, 2) for i in range(21))
 _OVERLAP = 0.5  # where no other model was measured
 _GUESSED = f"an overlap of {_OVERLAP}, since no other model was measured"
 _ENOUGH = 3  # models from which a peer's own work is fitted
+_COLUMNS = ([0, 1, 2], [0, 1], [0, 2], [1, 2], [0], [1], [2])  # of the numbers of a peer's own work
 _LENGTHS = (1 << 20, 32 << 20)  # bytes at which a network's cost is simulated
 _ACROSS = ("hierarchical", "ring", "rabenseifner", "recursive_doubling")
 _ITEM = 4  # bytes of a gradient's element
@@ -39,6 +42,8 @@ class Own(NamedTuple):
 
     by_byte: float = 0.0
     by_tensor: float = 0.0
+    by_second: float = 0.0
+    """Of computing."""
 
 
 class Fit(NamedTuple):
@@ -67,10 +72,10 @@ class Point(NamedTuple):
         return float(self.row["summary"][self.name]["step_ms"]["median"]) / 1e3
 
     @property
-    def size(self) -> tuple[float, float]:
-        """Bytes and number of the gradients."""
+    def size(self) -> Own:
+        """What the work of a peer grows with: bytes, tensors, and seconds of computing."""
         elements = self.row["layers"]["elements"]
-        return float(_ITEM * sum(elements)), float(len(elements))
+        return Own(float(_ITEM * sum(elements)), float(len(elements)), self.compute)
 
     def exchange(self, link: Link, overlap: float) -> float:
         """Seconds that messages add to the step by the model."""
@@ -100,14 +105,15 @@ def simulate(record: dict[str, Any], settings: Settings) -> dict[str, Any]:
         found = "it needs two ranks or more on one host, with `compute` and a peer of gradred's"
         return {"why_not": "not asked for" if points else found}
     network = presets.find(settings.net)
-    fit = _fitted(points, record)
+    steps = _Steps(points, record)
+    fit = steps.fitted()
     return {
         "net": settings.net,
         "about": network.about,
         "source": network.source,
         "overlap": fit.overlap,
         "own": {name: one._asdict() for name, one in fit.own.items()},
-        "error_here": _error(points, record),
+        "error_here": steps.error(),
         "error_between_hosts": network.error,
         "rows": [
             _row(point, hosts, record, settings.net, fit)
@@ -143,61 +149,75 @@ def _line(few: int, short: float, many: int, long: float) -> Link:
     return Link(max(0.0, short - beta * few), beta)
 
 
-def _fitted(points: Sequence[Point], record: dict[str, Any]) -> Fit:
-    """The overlap, and the own work that goes with it, with the least sum of errors."""
-    if not points:
-        return Fit(_OVERLAP, {})
+class _Steps:
+    """The measured steps, to which the model is fitted."""
 
-    def off(fit: Fit) -> float:
-        return sum(
-            abs(one.modelled(_link_here(one, record), fit) / one.measured - 1) for one in points
+    def __init__(self, points: Sequence[Point], record: dict[str, Any]) -> None:
+        self._models = [one.row["cell"]["model"] for one in points]
+        self._names = [one.name for one in points]
+        self._compute, self._measured = (
+            np.array([getattr(one, name) for one in points]) for name in ("compute", "measured")
+        )
+        self._sizes = np.array([one.size for one in points])
+        links = [(one, _link_here(one, record)) for one in points]
+        self._exchange = np.array(
+            [[one.exchange(link, overlap) for overlap in _OVERLAPS] for one, link in links]
         )
 
-    return min((Fit(overlap, _own(points, record, overlap)) for overlap in _OVERLAPS), key=off)
+    def fitted(self, but: str = "") -> Fit:
+        """The overlap, and the own work that goes with it, with the least errors of all models.
+
+        Args:
+            but: the model that is left out; empty: none.
+        """
+        chosen = [i for i, model in enumerate(self._models) if model != but]
+        if not chosen:
+            return Fit(_OVERLAP, {})
+        fits = [Fit(overlap, self._own(chosen, k)) for k, overlap in enumerate(_OVERLAPS)]
+        return min(fits, key=lambda fit: float(self._off(fit)[chosen].sum()))
+
+    def error(self) -> dict[str, Any]:
+        """How far steps on this host are off, each by a fit to the other models."""
+        models = [*dict.fromkeys(self._models)]
+        off = {model: self._off(self.fitted(but=model)) for model in models}
+        errors = [100 * float(off[model][i]) for i, model in enumerate(self._models)]
+        how = "numbers fitted to the other models" if len(models) > 1 else _GUESSED
+        return {
+            "steps": len(errors),
+            "median_percent": statistics.median(errors),
+            "largest_percent": max(errors),
+            "how": f"measured steps on this host, with {how}",
+        }
+
+    def _off(self, fit: Fit) -> Floats:
+        """The errors of all steps, as shares of what was measured."""
+        own = np.array([fit.own.get(name, Own()) for name in self._names])
+        messages = self._exchange[:, _OVERLAPS.index(fit.overlap)]
+        modelled = self._compute + messages + (own * self._sizes).sum(axis=1)
+        return np.asarray(np.abs(modelled / self._measured - 1))
+
+    def _own(self, chosen: Sequence[int], overlap: int) -> dict[str, Own]:
+        """By peer the work that explains best what steps take beyond computing and messages."""
+        found = {}
+        for name in dict.fromkeys(self._names[i] for i in chosen):
+            its = [i for i in chosen if self._names[i] == name]
+            if len({self._models[i] for i in its}) < _ENOUGH:
+                continue
+            measured = self._measured[its]
+            rest = measured - self._compute[its] - self._exchange[its, overlap]
+            found[name] = _least_squares(self._sizes[its] / measured[:, None], rest / measured)
+        return found
 
 
-def _own(points: Sequence[Point], record: dict[str, Any], overlap: float) -> dict[str, Own]:
-    """By peer the work that explains best what steps take beyond computing and messages."""
-    found = {}
-    for name in {one.name for one in points}:
-        its = [one for one in points if one.name == name]
-        if len({one.row["cell"]["model"] for one in its}) < _ENOUGH:
-            continue
-        sizes = np.array([one.size for one in its])
-        measured = np.array([one.measured for one in its])
-        rest = measured - [
-            one.compute + one.exchange(_link_here(one, record), overlap) for one in its
-        ]
-        found[name] = _least_squares(sizes / measured[:, None], rest / measured)
-    return found
-
-
-def _least_squares(sizes: Any, rest: Any) -> Own:
-    """The two numbers, neither negative, by which `sizes` come closest to `rest`."""
+def _least_squares(sizes: Floats, rest: Floats) -> Own:
+    """The numbers, none negative, by which `sizes` come closest to `rest`."""
     candidates = [Own()]
-    for columns in ([0, 1], [0], [1]):
-        values = np.zeros(2)
+    for columns in _COLUMNS:
+        values = np.zeros(len(Own()))
         values[columns] = np.linalg.lstsq(sizes[:, columns], rest, rcond=None)[0]
         if values.min() >= 0:
             candidates.append(Own(*values.tolist()))
     return min(candidates, key=lambda own: float(np.sum((sizes @ np.array(own) - rest) ** 2)))
-
-
-def _error(points: Sequence[Point], record: dict[str, Any]) -> dict[str, Any]:
-    """How far steps on this host are off, each by an overlap fitted to the other models."""
-    errors = []
-    several = len({one.row["cell"]["model"] for one in points}) > 1
-    how = "numbers fitted to the other models"
-    for one in points:
-        others = [two for two in points if two.row["cell"]["model"] != one.row["cell"]["model"]]
-        seconds = one.modelled(_link_here(one, record), _fitted(others, record))
-        errors.append(100 * abs(seconds / one.measured - 1))
-    return {
-        "steps": len(errors),
-        "median_percent": statistics.median(errors),
-        "largest_percent": max(errors),
-        "how": f"measured steps on this host, with {how if several else _GUESSED}",
-    }
 
 
 def _row(point: Point, hosts: int, record: dict[str, Any], net: str, fit: Fit) -> dict[str, Any]:
