@@ -267,7 +267,15 @@ PAGES: dict[str, dict[str, Callable[[Path], str]]] = {
     "docs/torch.md": {"torch": torch_backend},
     "docs/schemes.md": schemes_tables.TABLES,
     "docs/simulate.md": {"predictions": simulate_tables.table},
+    "docs/simulate-iterations.md": {"iterations": simulate_tables.iterations},
 }
+
+PICTURES: dict[str, Callable[[Path], str]] = {
+    "docs/simulate-errors.svg": simulate_tables.errors_picture,
+    "docs/simulate-phases.svg": simulate_tables.phases_picture,
+    "docs/train-efficiency.svg": train_tables.picture,
+}
+"""SVG documents beside the pages."""
 
 
 def renewed(page: str, text: str, folder: Path = RESULTS) -> str:
@@ -293,8 +301,14 @@ def main() -> int:
             drifted.append(page)
         elif not check:
             (ROOT / page).write_text(renewed(page, text), encoding="utf-8")
-    for page in drifted:
-        print(f"{page} has drifted: run python tools/gen_results_table.py", file=sys.stderr)
+    for name, draw in PICTURES.items():
+        picture = ROOT / name
+        if not check:
+            picture.write_text(draw(RESULTS), encoding="utf-8")
+        elif not picture.exists() or picture.read_text(encoding="utf-8") != draw(RESULTS):
+            drifted.append(name)
+    for name in drifted:
+        print(f"{name} has drifted: run python tools/gen_results_table.py", file=sys.stderr)
     return 1 if drifted else 0
 
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gradred.simulate import bars
 from gradred.train import report, table
 from gradred.train.page import Table, markdown
 
@@ -94,3 +95,20 @@ def simulated(record: Record) -> str:
         f"{here['steps']} {here['how']}; between hosts {found['error_between_hosts']}."
     )
     return f"{error}\n\n{markdown([Table(titles, rows, left=2)])}"
+
+
+def picture(folder: Path) -> str:
+    """The efficiency of each peer of the newest record, as bars."""
+    found = newest(folder)
+    rows = [
+        bars.Bar(
+            f"{row['cell']['model']}, {peer}",
+            {"efficiency, %": 100 * one["efficiency"]["median"]},
+            f"{one['efficiency']['median']:.0%}",
+        )
+        for row in (found[1]["rows"] if found else [])
+        for peer, one in row["summary"].items()
+        if row["ranks"] > 1 and "efficiency" in one
+    ]
+    notes = ["Measured: throughput over that of one process, over the number of ranks."]
+    return bars.svg("Efficiency of data-parallel training, reduced models", notes, rows)

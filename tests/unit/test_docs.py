@@ -71,6 +71,12 @@ def test_tables_of_results_are_up_to_date() -> None:
         assert generator.renewed(page, text) == text
 
 
+def test_pictures_of_results_are_up_to_date() -> None:
+    generator = tool("gen_results_table")
+    for name, draw in generator.PICTURES.items():
+        assert (ROOT / name).read_text(encoding="utf-8") == draw(generator.RESULTS), name
+
+
 def test_families_in_the_page_on_plans_are_those_of_the_table() -> None:
     table = (ROOT / "csrc" / "families" / "families.cc").read_text(encoding="utf-8")
     page = (ROOT / "docs" / "design" / "plans.md").read_text(encoding="utf-8")
