@@ -136,7 +136,7 @@ std::string parse_name(std::string_view given, const std::vector<std::string>& k
   if (std::ranges::find(known, name) != known.end()) return name;
   const std::vector<std::string_view> words(known.begin(), known.end());
   const auto near = meant(name, words);
-  throw Unreadable{"no plan has that name", near ? "Did you mean '" + known[*near] + "'"
+  throw Unreadable{"no plan has that name", near ? "Did you mean '" + known[*near] + "'?"
                                                  : "Use auto or one of " + joined(known)};
 }
 

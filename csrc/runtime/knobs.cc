@@ -258,7 +258,8 @@ KnobValue read(const Knob& knob, std::string_view text, const std::string& asked
   try {
     return knob.read(text);
   } catch (const Unreadable& why) {
-    throw UsageError(without_zeros(asked) + ": " + why.found + ". " + why.remedy + ".");
+    const char* const end = why.remedy.ends_with('?') ? "" : ".";
+    throw UsageError(without_zeros(asked) + ": " + why.found + ". " + why.remedy + end);
   }
 }
 

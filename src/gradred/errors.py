@@ -58,7 +58,8 @@ def explain(asked: str, found: str, remedy: str) -> str:
     Args:
         asked: what the caller wanted, for example `GRADRED_TIMEOUT=soon`.
         found: why that is impossible, without a full stop.
-        remedy: one sentence that says what to do, without a full stop.
+        remedy: one sentence that says what to do, without a full stop; or a question, with its
+            mark.
 
     Returns:
         The message. It has one line unless a part has several.
@@ -67,4 +68,4 @@ def explain(asked: str, found: str, remedy: str) -> str:
         >>> explain("allreduce of x", "x is read-only", "Pass a writable array as out=")
         'allreduce of x: x is read-only. Pass a writable array as out=.'
     """
-    return f"{asked}: {found}. {remedy}."
+    return f"{asked}: {found}. {remedy}" + ("" if remedy.endswith("?") else ".")

@@ -101,7 +101,7 @@ def resolve(op: Any) -> tuple[str, float] | None:
         import difflib  # imported here because it is seldom needed
 
         near = [_OTHER_NAMES[op]] if op in _OTHER_NAMES else difflib.get_close_matches(op, OPS, n=1)
-        remedy = f"Did you mean {near[0]!r}" if near else f"Use one of {', '.join(OPS)}"
+        remedy = f"Did you mean {near[0]!r}?" if near else f"Use one of {', '.join(OPS)}"
         raise UsageError(explain(f"op={op!r}", "there is no such operation", remedy))
     from mpi4py import MPI
 

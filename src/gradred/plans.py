@@ -75,7 +75,7 @@ def _near(name: str, known: Sequence[str]) -> str:
     import difflib  # imported here because it is seldom needed
 
     near = difflib.get_close_matches(name, known, n=1)
-    return f"Did you mean {near[0]!r}" if near else f"Use one of {', '.join(known)}"
+    return f"Did you mean {near[0]!r}?" if near else f"Use one of {', '.join(known)}"
 
 
 class _by_identity:  # noqa: N801 (a wrapper, used like a function)

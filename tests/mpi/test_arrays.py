@@ -368,7 +368,7 @@ def test_plan_by_name(plan: str) -> None:
 
 
 def test_unknown_plan_names_the_nearest() -> None:
-    with pytest.raises(UsageError, match="Did you mean 'ring'"):
+    with pytest.raises(UsageError, match=r"Did you mean 'ring'\?$"):
         gradred.allreduce(np.ones(2), plan="rang")
     with pytest.raises(TypeError, match="a float is not a plan"):
         gradred.allreduce(np.ones(2), plan=1.0)  # type: ignore[call-overload]

@@ -164,7 +164,7 @@ def test_page_of_the_documentation_is_up_to_date():
 
 def test_plan_that_is_none_is_refused_with_the_nearest(monkeypatch):
     monkeypatch.setenv("GRADRED_PLAN", "rign")
-    with pytest.raises(UsageError, match=r"^GRADRED_PLAN=rign: no plan .*Did you mean 'ring'\."):
+    with pytest.raises(UsageError, match=r"^GRADRED_PLAN=rign: no plan .*Did you mean 'ring'\?$"):
         config.load()
     monkeypatch.setenv("GRADRED_PLAN", "x")
     with pytest.raises(UsageError, match=r"no plan has that name. Use auto or one of .*node, "):

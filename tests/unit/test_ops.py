@@ -36,9 +36,9 @@ def test_premul_refuses_what_is_no_number(factor: Any) -> None:
 
 
 def test_unknown_name_names_the_nearest() -> None:
-    with pytest.raises(UsageError, match=r"there is no such operation\. Did you mean 'prod'"):
+    with pytest.raises(UsageError, match=r"there is no such operation\. Did you mean 'prod'\?$"):
         ops.resolve("prods")
-    with pytest.raises(UsageError, match="Did you mean 'avg'"):
+    with pytest.raises(UsageError, match=r"Did you mean 'avg'\?$"):
         ops.resolve("mean")
     with pytest.raises(UsageError, match=r"Use one of sum, prod, min"):
         ops.resolve("xyz")
