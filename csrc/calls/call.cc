@@ -19,6 +19,12 @@ void validate(const Call& call, int rank, int size) {
     throw UsageError("root " + std::to_string(call.root) +
                      " is not a rank of this communicator of " + std::to_string(size));
   }
+  if (call.schedule && has_root(call.kind) && call.schedule->root != call.root) {
+    const std::string root = std::to_string(call.root);
+    throw UsageError("the schedule '" + call.schedule->name + "' is for root " +
+                     std::to_string(call.schedule->root) + ", and the call for root " + root +
+                     ". Make a schedule with root=" + root);
+  }
   const PlaceInCall at{rank, size, call.root};
   const bool no_input = call.in.data == nullptr && given_counts(call.kind, at) > 0;
   const bool no_result = call.out.data == nullptr && got_counts(call.kind, at) > 0;

@@ -83,8 +83,8 @@ struct Call {
   Flow* flow() const { return order ? order->flow.get() : nullptr; }
 };
 
-// Throws UsageError if the type lacks the operation, the root is not a rank, or a buffer has no
-// address.
+// Throws UsageError if the type lacks the operation, the root is not a rank or not that of the
+// caller's own schedule, or a buffer has no address.
 void validate(const Call& call, int rank, int size);
 
 // Calls that move more bytes than this take more than microseconds.

@@ -170,3 +170,21 @@ def test_ranks_that_differ_over_messages_get_an_error_on_every_rank(starts: bool
                 x, plan="binomial"
             )
         assert gradred.allreduce(np.ones(1))[0] == SIZE
+
+
+@pytest.mark.skipif(SIZE == 1, reason="needs peers")
+@pytest.mark.parametrize("starts", [False, True])
+@pytest.mark.parametrize("kind", ["gather", "scatter", "bcast"])
+def test_own_schedule_for_another_root_is_refused(kind: str, starts: bool) -> None:
+    """It would put other elements into the result."""
+
+    def make(rank: int, size: int) -> schedules.Schedule:
+        return schedules.make("binomial", rank, size, collective=kind, root=1)
+
+    if starts and kind == "bcast":
+        pytest.skip("a broadcast of arrays blocks")
+    gradred.allreduce(np.ones(1))
+    x = np.ones(SIZE if kind != "scatter" or RANK == 0 else 1)
+    with pytest.raises(UsageError, match="is for root 1, and the call for root 0"):
+        getattr(gradred, f"i{kind}" if starts else kind)(x, 0, plan=make)
+    assert gradred.allreduce(np.ones(1))[0] == SIZE
