@@ -48,9 +48,15 @@ class Comparison {
  public:
   struct Asked {
     Signature signature;
-    std::uint64_t deterministic = 0;  // if set, the MPI makes another call
+    std::int32_t root = 0;            // if the kind has one
+    std::uint32_t deterministic = 0;  // if set, the MPI makes another call
 
     bool operator==(const Asked&) const = default;
+    // Whether the MPI ends these calls if some ranks make the one and others the other.
+    bool ends_beside(const Asked& other) const {
+      return signature.what == other.signature.what && root == other.root &&
+             deterministic == other.deterministic;
+    }
   };
 
   explicit Comparison(const Member& member)
@@ -111,7 +117,7 @@ class MpiOperation final : public StartedOperation {
     // alike, because they have one MPI.
     const bool compares =
         compared == Compared::kNotYet && parts_->member.size > 1 && completes_inside_mpi();
-    if (compares) comparison_.begin({call_.signature(), in_order_ ? 1U : 0U}, parts_->member.comm);
+    if (compares) comparison_.begin(asked(), parts_->member.comm);
     begin();
   }
 
@@ -149,12 +155,9 @@ class MpiOperation final : public StartedOperation {
     const mpi::Mpi& mpi = mpi::get();
     const bool compared = comparison_.advance();
     const Comparison::Asked* const other = compared ? comparison_.other() : nullptr;
-    // The MPI can do nothing with different counts, types or operations, and may never end the
-    // call.
-    if (other != nullptr && (other->signature.what != call_.signature().what ||
-                             other->deterministic != (in_order_ ? 1U : 0U))) {
-      disagree(*other);
-    }
+    // The MPI can do nothing with different counts, types, operations or roots, and may never end
+    // the call.
+    if (other != nullptr && !other->ends_beside(asked())) disagree(*other);
     for (mpi::Handle& request : requests_) {
       int done = 0;  // Test reports a completed request, which is null, as done
       mpi.check(mpi.call.Test(&request, &done, mpi.is.status_ignore), "a non-blocking call");
@@ -203,6 +206,10 @@ class MpiOperation final : public StartedOperation {
   std::string name() const {
     return std::string(kCarriedByMpi) + " (" + describe_with_bytes(call_.signature()) + ")" +
            among(parts_->member.size);
+  }
+
+  Comparison::Asked asked() const {
+    return {call_.signature(), has_root(call_.kind) ? call_.root : 0, in_order_ ? 1U : 0U};
   }
 
   [[noreturn]] void disagree(const Comparison::Asked& other) {

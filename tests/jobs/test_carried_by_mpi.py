@@ -275,3 +275,24 @@ def test_ranks_whose_axes_lie_in_other_orders_get_an_error(tmp_path: Path, level
     assert done.returncode == 0, done.stderr
     expected = [f"{rank} {text}" for rank in (0, 1) for text in ("2.0 20.0", "True", "True")]
     assert said(done) == expected
+
+
+ROOTS = """
+    comm = gradred.Comm(world.Dup())
+    x = np.ones(3 * world.size)
+    try:
+        if {kind!r} == "gather":
+            gradred.igather(x, world.rank, comm=comm).wait()
+        else:
+            gradred.iscatter(x, world.rank, out=np.ones(3), comm=comm).wait()
+    except gradred.UsageError as error:
+        print("says", world.rank, "with another root" in str(error), flush=True)
+"""
+
+
+@pytest.mark.one_mpi
+@pytest.mark.parametrize("kind", ["gather", "scatter"])
+def test_ranks_with_other_roots_get_an_error_and_do_not_wait(kind: str, tmp_path: Path) -> None:
+    """Each rank would wait for the blocks that the other one, a root too, does not send."""
+    done = run(tmp_path, 2, ROOTS.replace("{kind!r}", repr(kind)), grace=1)
+    assert said(done) == ["0 True", "1 True"], (done.stdout, done.stderr)
