@@ -181,6 +181,28 @@ def test_other_collectives(comm: gradred.Comm, stream: int) -> None:
     np.testing.assert_array_equal(found[3], ramp(300) + root)
 
 
+@pytest.mark.skipif(SIZE == 1, reason="one rank has no peers")
+@pytest.mark.parametrize("kind", ["bcast", "exscan"])
+def test_input_of_a_rank_without_a_result_is_read_before_later_work_of_the_stream(
+    comm: gradred.Comm, device: Driver, stream: int, kind: str
+) -> None:
+    """The root of a broadcast, and rank 0 of an exclusive scan."""
+    x = Late(ramp(1009) + RANK, stream)
+    device.set("least_delay", 20_000_000)  # of the call's copies
+    if kind == "bcast":
+        y = gradred.bcast(x.array, 0, out=x.array, comm=comm, stream=stream)
+        expected = ramp(1009)
+    else:
+        y = gradred.scan(x.array, exclusive=True, comm=comm, stream=stream)
+        expected = RANK * ramp(1009) + sum(range(RANK))
+    device.set("least_delay", 0)
+    assert isinstance(y, DeviceArray)
+    found = read(y, stream)
+    x.spoil()
+    finish(stream)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_several_arrays(comm: gradred.Comm, stream: int) -> None:
     given = [Late(ramp(count) * (RANK + 1), stream) for count in (3, 800_000, 5)]
     y = gradred.allreduce_many([x.array for x in given], comm=comm, stream=stream)

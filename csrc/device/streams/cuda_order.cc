@@ -73,6 +73,8 @@ class CudaOrder final : public StreamOrder, public std::enable_shared_from_this<
       tell(lane_.result, slot_->words->written, slot_->to_write + 1);
       ++slot_->to_write;
     }
+    // Without a result the program's stream waits until the input has been read.
+    if (bytes == 0) await(slot_->words->read, slot_->to_read);
     slot_->end.record(lane_.result.get());
     return held;
   }
