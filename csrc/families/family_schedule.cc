@@ -85,7 +85,10 @@ class ScheduleFamily final : public Family {
     plan.seconds =
         cost.seconds(bytes, figures.model, plan.slices) * figures.correction(bytes, plan.label);
     plan.specification = {name, parameters, ""};
-    plan.one_order = !place.sums_on_hosts() && find_algorithm(question.collective, name).one_order;
+    // Where hosts sum first, schedules have another order than plan hierarchical.
+    const bool hosts_sum =
+        place.sums_on_hosts() && has_algorithm(question.collective, kHierarchical);
+    plan.one_order = !hosts_sum && find_algorithm(question.collective, name).one_order;
     plan.reason =
         question.plan.empty() ? "costs least (figures " + figures.source() + ")" : "as asked";
     return plan;
