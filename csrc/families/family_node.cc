@@ -10,13 +10,21 @@ namespace {
 // What the node group does, as a schedule. No schedule describes its broadcasts, which every rank
 // reads from the root.
 std::optional<Specification> specification(const Question& question, int size) {
-  if (has_algorithm(question.collective, "linear")) {
+  const Collective collective = question.collective;
+  if (sums_differ(collective)) {
     return Specification{"linear", {}, "each rank reads what the rank before it has written"};
   }
-  if (!has_algorithm(question.collective, "direct")) return std::nullopt;
+  if (has_root(collective) && has_blocks(collective)) {
+    const bool gathers = info_of(collective).result == Part::kRoots;
+    Specification found{"linear", {}, "each rank reads its block of what the root has"};
+    if (gathers) found.reason = "the root reads what the others have";
+    found.parameters.root = question.root;
+    return found;
+  }
+  if (!has_algorithm(collective, "direct")) return std::nullopt;
   Specification found{"direct", {}, "each rank reduces a part of its own"};
-  if (!reduces(question.collective)) found.reason = "each rank reads what the others have";
-  if (question.collective == Collective::kAllreduce &&
+  if (!reduces(collective)) found.reason = "each rank reads what the others have";
+  if (collective == Collective::kAllreduce &&
       NodeOptions().reduces_everything(question.bytes, static_cast<std::size_t>(size))) {
     found = {"recursive_multiplying", {}, "each rank reads all vectors and reduces all of it"};
     found.parameters.k = size;

@@ -265,11 +265,6 @@ py::list families() {
   return result;
 }
 
-std::string_view name_of(Part part) {
-  constexpr std::array<std::string_view, 4> kNames = {"vector", "own_block", "roots", "pieces"};
-  return kNames[static_cast<std::size_t>(part)];
-}
-
 // The table of base/kinds.h, for the kinds that a program calls on its arrays.
 py::list call_kinds() {
   py::list result;
@@ -282,8 +277,7 @@ py::list call_kinds() {
     row["reduces"] = reduces(kind);
     row["has_root"] = has_root(kind);
     row["has_blocks"] = has_blocks(kind);
-    row["gives"] = name_of(info_of(kind).input);
-    row["gets"] = name_of(info_of(kind).result);
+    row["gives_block"] = info_of(kind).input == Part::kOwnBlock;
     result.append(row);
   }
   return result;

@@ -303,8 +303,7 @@ class _CallKind(TypedDict):
     reduces: bool
     has_root: bool
     has_blocks: bool
-    gives: Literal["vector", "own_block", "roots"]
-    gets: Literal["vector", "own_block", "roots"]
+    gives_block: bool
 
 class _Specification(TypedDict):
     algorithm: str

@@ -123,6 +123,25 @@ def test_sums_whose_bits_no_length_changes_have_plans_of_one_order(
     assert report(capsys, *words)["plan"] == "recursive_halving"
     words[-1] = "allgather"
     assert report(capsys, *words)["plan"] != "recursive_halving"
+    for collective in ("scan", "exscan"):  # also where the ranks of each host share memory
+        words = ["--bytes", nbytes, "-np", "4", "--hosts", "2", "--collective", collective]
+        assert report(capsys, *words)["plan"] in ("linear", "pipelined")
+
+
+@pytest.mark.parametrize(
+    ("collective", "reads"),
+    [
+        ("scan", "each rank reads what the rank before it has written"),
+        ("gather", "the root reads what the others have"),
+        ("scatter", "each rank reads its block of what the root has"),
+    ],
+)
+def test_reason_of_a_plan_in_memory_says_who_reads_what(
+    collective: str, reads: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = report(capsys, "--bytes", "64k", "-np", "4", "--collective", collective)
+    assert (found["plan"], found["schedule"]) == ("node", "linear")
+    assert reads in found["reason"]
 
 
 def test_plan_of_the_ranks_hosts_follows_their_slots(capsys: pytest.CaptureFixture[str]) -> None:
@@ -248,7 +267,7 @@ def test_small_job_on_this_host_measures_what_is_explained(
 
 @pytest.mark.each_mpi
 @needs_no_job
-@pytest.mark.parametrize("collective", ["reduce_scatter", "bcast"])
+@pytest.mark.parametrize("collective", ["reduce_scatter", "bcast", "scatter"])
 def test_text_has_every_answer_once(collective: str, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["--bytes", "64k", "-np", "2", "--collective", collective, "-T", "mpi_int"]
     assert cli.main(["explain", *words]) == 0
@@ -388,7 +407,7 @@ def test_answer_is_as_wide_as_the_terminal_and_whole_in_a_pipe(columns: int | No
         ("--bytes 8 -np 0", "give 1 or more"),
         ("--bytes 8 -T quaternion", "invalid choice"),
         ("--bytes 8 -o band", "float32 has no 'band'"),
-        ("--bytes 8 --collective scan", "invalid choice"),
+        ("--bytes 8 --collective alltoall", "invalid choice"),
         ("--bytes 8 --hosts 0", "neither a number of hosts"),
         ("--bytes 8 --hosts a:b", "neither a number of hosts"),
         ("--bytes 8 --hosts a:1,b:1 -np 3", "these hosts have 2 slots"),

@@ -103,7 +103,7 @@ def bind(
         "allgather": partial(comm.Allgather, block, whole),
         "bcast": partial(comm.Bcast, block),
     }
-    given = block if row["gives"] == "own_block" else whole
+    given = block if row["gives_block"] or comm.rank > 0 else whole  # of a scatter the root's
     return calls.get(row["name"]) or partial(getattr(gradred, row["name"]), given, comm=comm)
 
 
