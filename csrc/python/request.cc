@@ -308,9 +308,9 @@ void warn_if_left_to_mpi(Communicator& comm, int frames) {
     return;
   }
   constexpr const char* kText =
-      "the MPI carries out all non-blocking calls on this communicator, and ranks whose calls "
-      "differ are not told: no blocking call of gradred has come first. Begin with one, for "
-      "example Allreduce";
+      "the MPI carries out all non-blocking calls on this communicator, since no blocking call of "
+      "gradred has come first. Ranks whose calls differ may wait for ever. Begin with a blocking "
+      "call, for example Allreduce";
   int raised = 0;
   call_python([&] { raised = PyErr_WarnEx(PyExc_RuntimeWarning, kText, frames); });
   if (raised != 0) PyErr_WriteUnraisable(nullptr);
