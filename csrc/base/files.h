@@ -6,7 +6,7 @@
 namespace gradred {
 
 // Writes the file without blocking on what may lie at the path, such as a pipe that nobody reads.
-// Returns 0 or errno. (src/gradred/_files.py does the same for Python.)
+// Returns 0 or errno. (src/gradred/_util/files.py does the same for Python.)
 int write_file(const std::string& path, const std::string& text);
 std::string why_not_written(int error);
 

@@ -35,6 +35,7 @@ constexpr std::uint64_t mix(std::uint64_t hash, std::string_view text) {
   return hash;
 }
 
+static_assert(kKinds.size() <= 16, "the kind has four bits of Signature::what");
 // Counts must be below 2^48.
 constexpr Signature make_signature(Kind kind, Op op, DType dtype, std::uint64_t count,
                                    std::uint64_t detail = 0) {

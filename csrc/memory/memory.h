@@ -37,7 +37,7 @@ struct Reduction {
 class DeviceMemory;
 class CollectiveLibrary;  // collectives.h
 enum class LibraryKind : std::uint8_t;
-class StreamOrder;  // order.h
+class StreamOrder;  // stream_order.h
 class Workspace;    // workspace.h
 
 // Marks all work that a stream of the program had been given when the mark was created. Streams of

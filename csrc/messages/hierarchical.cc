@@ -7,14 +7,6 @@
 #include "schedule/algorithms.h"
 
 namespace gradred {
-namespace {
-
-std::size_t count_of_vector(const Call& call, int size) {
-  const bool blocks = call.kind == Kind::kReduceScatterBlock || call.kind == Kind::kAllgather;
-  return blocks ? call.count * static_cast<std::size_t>(size) : call.count;
-}
-
-}  // namespace
 
 HierarchicalOperation::HierarchicalOperation(std::shared_ptr<const MessageParts> parts,
                                              const Call& call, const Plan& plan)
@@ -48,7 +40,7 @@ void HierarchicalOperation::scale_by_factor(const Call& call) {
 }
 
 std::size_t HierarchicalOperation::count() const {
-  return count_of_vector(call_, parts_->member.size);
+  return call_.count * vector_counts(call_.kind, parts_->member.size);
 }
 
 std::byte* HierarchicalOperation::vector() const {

@@ -47,7 +47,6 @@ class HierarchicalOperation final : public HostedOperation {
   void scale_by_factor(const Call& call);
   bool alone() const { return group() == nullptr; }
   bool is(Kind kind) const { return call_.kind == kind; }
-  bool has_blocks() const { return is(Kind::kReduceScatterBlock) || is(Kind::kAllgather); }
   bool on_roots_host() const { return roots_place_ >= 0; }
   const void* input() const { return scaled_.empty() ? call_.in.data : scaled_.data(); }
   bool in_place() const { return input() == kInPlace || input() == call_.out.data; }

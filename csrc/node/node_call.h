@@ -16,12 +16,11 @@ namespace gradred {
 // or chunk by chunk.
 enum class DataPath : std::uint8_t { kInLine, kSlots, kChunks };
 
-// An allreduce, reduce_scatter_block, allgather, bcast or alltoall.
-//   reduce_scatter_block  `send` holds size * count elements, `recv` holds count elements. In
-//                         place, `recv` holds size * count elements, and the result replaces the
+// A call of any kind of base/kinds.h, which says what a rank gives and gets. `send` holds what it
+// gives, `recv` receives what it gets. In place (kInPlace), `recv` holds the input: this rank's
+// block at its place, if each rank gives a block.
+//   reduce_scatter_block  In place, `recv` holds size * count elements, and the result replaces the
 //                         first count of them.
-//   allgather             `send` holds count elements, `recv` holds size * count. In place, this
-//                         rank's block of `recv` is the input.
 //   bcast                 `recv` holds count elements. `send` is ignored.
 //   alltoall              `send` holds one block for each rank, `recv` one block from each rank,
 //                         both in rank order. `splits` gives their lengths. Never in place. `count`

@@ -12,7 +12,7 @@
 namespace gradred {
 
 struct Parameters {
-  int root = 0;  // for broadcasts
+  int root = 0;  // of collectives that have one
   int k = 4;     // for recursive_multiplying: ranks that exchange at once
   // For hierarchical: either the number of ranks of each group, or the group of each rank.
   int local = 0;
