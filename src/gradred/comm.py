@@ -381,61 +381,37 @@ class InterComm(MPI.Intercomm):
 # ---- functions that the extension calls -----------------------------------------------------
 
 
-def _allreduce(
-    comm: Comm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, stream: StreamLike = None
-) -> None:
-    """Carry out `Comm.Allreduce` if the extension's fast path refuses the arguments.
-
-    The fast path takes only plain NumPy arrays and predefined operations.
-    """
-    with refusing(comm):
-        handle = None if stream is None else handle_of(stream, "Allreduce")
-        found = mpi_fallback.reduction("Allreduce", comm, sendbuf, recvbuf, op, stream=handle)
-    if isinstance(found, MpiCall):
-        found.agree(comm)
-        MPI.Intracomm.Allreduce(comm, found.send, found.recv, found.op)
-    else:
-        run_in_stream(comm, found.call, found.owners, handle)
-
-
-def _iallreduce(
-    comm: Comm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, stream: StreamLike = None
-) -> MPI.Request:
-    """Carry out `Comm.Iallreduce` if the extension's fast path refuses the arguments."""
-    with refusing(comm, blocking=False):
-        handle = None if stream is None else handle_of(stream, "Iallreduce")
-        found = messages.reduction("Iallreduce", comm, sendbuf, recvbuf, op, handle)
-        if isinstance(found, Message):
-            messages.require_straight(found, "Iallreduce's recvbuf", is_result=True)
-    if isinstance(found, Message):
-        return MPI.Intracomm.Iallreduce(comm, sendbuf, recvbuf, mpi_fallback.mpi_op(op))
-    return Request.start(comm, found.call, found.owners)
-
-
 def _blocking(method: str) -> Callable[..., None]:
     """Return the blocking method of a reduction, for arguments of any form."""
 
-    def run(comm: Comm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM) -> None:
+    def run(
+        comm: Comm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, stream: StreamLike = None
+    ) -> None:
         with refusing(comm):
-            found = mpi_fallback.reduction(method, comm, sendbuf, recvbuf, op)
+            handle = None if stream is None else handle_of(stream, method)
+            found = mpi_fallback.reduction(method, comm, sendbuf, recvbuf, op, stream=handle)
         if isinstance(found, MpiCall):
             found.agree(comm)
             getattr(MPI.Intracomm, method)(comm, found.send, found.recv, found.op)
         else:
-            _core.run(comm, found.call, found.owners)
+            run_in_stream(comm, found.call, found.owners, handle)
 
-    run.__doc__ = f"Call mpi4py's `{method}` by gradred; blocks until the result is there."
+    run.__doc__ = f"Call mpi4py's `{method}` by gradred; the arguments are those of `Allreduce`."
     return run
 
 
 def _starting(method: str) -> Callable[..., MPI.Request]:
-    """Return the non-blocking method of a reduction."""
+    """Return the non-blocking method of a reduction, for arguments of any form."""
 
-    def start(comm: Comm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM) -> MPI.Request:
+    def start(
+        comm: Comm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, stream: StreamLike = None
+    ) -> MPI.Request:
         with refusing(comm, blocking=False):
-            found = messages.reduction(method, comm, sendbuf, recvbuf, op)
+            handle = None if stream is None else handle_of(stream, method)
+            found = messages.reduction(method, comm, sendbuf, recvbuf, op, handle)
             if isinstance(found, Message):
                 comm._require_mpi()
+                messages.require_straight(found, f"{method}'s recvbuf", is_result=True)
         if isinstance(found, Message):
             request: MPI.Request = getattr(MPI.Intracomm, method)(
                 comm, sendbuf, recvbuf, mpi_fallback.mpi_op(op)
@@ -443,7 +419,7 @@ def _starting(method: str) -> Callable[..., MPI.Request]:
             return request
         return Request.start(comm, found.call, found.owners)
 
-    start.__doc__ = f"Start a `{method[1:].capitalize()}`; see `Iallreduce`."
+    start.__doc__ = f"Start a `{method[1:].capitalize()}`; the arguments are those of `Iallreduce`."
     return start
 
 
@@ -472,8 +448,8 @@ def _warn_of_pickling(x: Any) -> None:
 
 
 _CLOSER_LOOKS: dict[str, Callable[..., object]] = {
-    "Allreduce": _allreduce,
-    "Iallreduce": _iallreduce,
+    "Allreduce": _blocking("Allreduce"),
+    "Iallreduce": _starting("Iallreduce"),
     "Reduce_scatter_block": _blocking("Reduce_scatter_block"),
     "Allgather": _allgather,
     "Bcast": _bcast,

@@ -151,6 +151,9 @@ def test_mpis_own_names(comm: gradred.Comm, stream: int) -> None:
     x, y = Late(ramp(500), stream), DeviceArray(the_driver(), ramp(500))
     comm.Allreduce(x.array, y, MPI.SUM, stream=stream)
     gradred.Allreduce(MPI.IN_PLACE, y, comm=comm, stream=stream)
+    z = DeviceArray(the_driver(), ramp(500))
+    comm.Scan(x.array, z, stream=stream)
+    prefix = read(z, stream)
     request = comm.Iallreduce(MPI.IN_PLACE, y, op=MPI.SUM, stream=stream)
     request.wait_stream(stream)
     found = read(y, stream)
@@ -158,6 +161,7 @@ def test_mpis_own_names(comm: gradred.Comm, stream: int) -> None:
     request.Wait()
     request.wait_stream(stream)
     np.testing.assert_array_equal(found, ramp(500) * SIZE**3)
+    np.testing.assert_array_equal(prefix, ramp(500) * (RANK + 1))
 
 
 def test_other_collectives(comm: gradred.Comm, stream: int) -> None:

@@ -133,6 +133,12 @@ def test_types_that_the_mpi_alone_knows() -> None:
     assert y.tolist() == [RANK + 1] * 3
 
 
+def test_started_scan_of_the_mpis_refuses_axes_in_another_order() -> None:
+    x, y = (np.ones((2, 3, 4), "longdouble").transpose(1, 0, 2) for _ in range(2))
+    with pytest.raises(UsageError, match="Iscan's recvbuf: the array's axes are in another order"):
+        COMM.Iscan(x, y)
+
+
 def test_started_scans_before_the_first_blocking_call() -> None:
     """The MPI carries these out."""
     comm = gradred.Comm(MPI.COMM_WORLD.Dup())
