@@ -133,6 +133,8 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
     if SIZE > 1:
         with pytest.raises(UsageError, match=rf"does not make {SIZE} equal blocks|refused"):
             gradred.scatter(np.ones(SIZE + 1) if RANK == 0 else np.ones(1))
+        with pytest.raises(UsageError, match=r"x and out are None|refused"):
+            gradred.scatter(np.ones(SIZE) if RANK == 0 else None)
     assert gradred.allreduce(np.ones(1))[0] == SIZE
 
 

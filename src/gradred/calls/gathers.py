@@ -12,7 +12,7 @@ from gradred.buffers.arrays import Array, Result
 from gradred.buffers.refusing import refusing
 from gradred.calls import arguments
 from gradred.calls.nonblocking import ArrayRequest
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError, UsageTypeError, explain
 from gradred.request import run_in_stream, start
 from gradred.streams import handle_of
 
@@ -302,11 +302,7 @@ def _scatter(asked: _Asked, x: Any, root: Any, out: Any) -> _Described:
     with refusing(asked.comm, blocking=asked.blocking):
         root = moved_bytes.rank_of_root(root, asked.comm, asked.name)
         if asked.comm.Get_rank() != root:
-            model = out if x is None and out is not None else x
-            block = arrays.describe(model, f"{asked.name} of x")
-            arguments.require_c_order(block, asked.name)
-            result = arguments.result(model, block, out, asked.name)
-            return _made("scatter", asked, root, None, result, result.array)
+            return _received(asked, x, root, out)
         given = arrays.describe(x, f"{asked.name} of x")
         arguments.require_c_order(given, asked.name)
         size = asked.comm.Get_size()
@@ -318,6 +314,19 @@ def _scatter(asked: _Asked, x: Any, root: Any, out: Any) -> _Described:
         result = arguments.result(x, given, out, asked.name, shape)
         arguments.refuse_overlap(given, result.array, asked.name)
         return _made("scatter", asked, root, given, result, result.array)
+
+
+def _received(asked: _Asked, x: Any, root: int, out: Any) -> _Described:
+    """Check the arguments of a scatter on a rank that only receives its block."""
+    model = out if x is None else x
+    if model is None:
+        found = "x and out are None, so that the shape and type of the block are unknown"
+        remedy = "Pass an array of that shape and type as x or out"
+        raise UsageTypeError(explain(asked.name, found, remedy))
+    block = arrays.describe(model, f"{asked.name} of x")
+    arguments.require_c_order(block, asked.name)
+    result = arguments.result(model, block, out, asked.name)
+    return _made("scatter", asked, root, None, result, result.array)
 
 
 def _made(
