@@ -131,10 +131,11 @@ def make(
         rank: from 0 to size - 1.
         size: the number of ranks.
         collective: see `names`.
-        **parameters: those that `algorithms()` lists. `root` for broadcasts; `k`, the number of
-            ranks that exchange at once; `local`, the number of ranks of each group, or `groups`,
-            the group of each rank; `leaders=1`, if one rank of a group exchanges with others;
-            `inside` and `across`, the names of the algorithms for the two levels.
+        **parameters: those that `algorithms()` lists. `root` for broadcasts, gathers and scatters;
+            `k`, the number of ranks that exchange at once; `local`, the number of ranks of each
+            group, or `groups`, the group of each rank; `leaders=1`, if one rank of a group
+            exchanges with others; `inside` and `across`, the names of the algorithms for the two
+            levels.
 
     Raises:
         UsageError: unknown name or parameter, or a size that the algorithm does not support.
@@ -186,8 +187,8 @@ def verify(schedules: Iterable[Schedule]) -> ScheduleReport:
     - every send has a receive of the same chunks;
     - nothing deadlocks, even if a send completes only after its receive is posted;
     - messages in flight do not overlap;
-    - every rank is counted exactly once;
-    - all ranks build the same tree of sums (up to a+b = b+a).
+    - every result has the inputs of its ranks, each exactly once;
+    - in an allreduce, all ranks build the same tree of sums (up to a+b = b+a).
 
     Args:
         schedules: one per rank, in order of rank.
