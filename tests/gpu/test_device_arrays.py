@@ -145,6 +145,33 @@ def test_array_calls_give_arrays_of_the_device(device: Driver, comm: gradred.Com
     np.testing.assert_array_equal(sent.get().ravel(), values(12 * SIZE, rank=0))
 
 
+@pytest.mark.parametrize("count", [1009, 700_001])
+@pytest.mark.parametrize("place", PLACES)
+def test_scans_gathers_and_scatters(
+    device: Driver, comm: gradred.Comm, place: str, count: int
+) -> None:
+    """Data of the longer ones go piece by piece."""
+    device.set("most_delay", 1_000)
+    put, room = PLACES[place]
+    mine, nothing = values(count), np.zeros(count, "float32")
+    everyone = [values(count, rank=rank) for rank in range(SIZE)]
+    for exclusive, last in ((False, RANK + 1), (True, RANK)):
+        wanted = np.sum([nothing, *everyone[:last]], axis=0)
+        out = gradred.scan(put(mine), exclusive=exclusive, out=room(nothing + 99), comm=comm)
+        np.testing.assert_array_equal(host(out), wanted)
+        both = room(mine)
+        gradred.iscan(both, exclusive=exclusive, out=both, comm=comm).wait()
+        np.testing.assert_array_equal(host(both), wanted)
+    root, whole = SIZE - 1, np.concatenate(everyone)
+    gathered = gradred.gather(put(mine), root, out=room(np.zeros_like(whole)), comm=comm)
+    assert (gathered is not None) == (root == RANK)
+    if gathered is not None:
+        np.testing.assert_array_equal(host(gathered), whole)
+    block = room(nothing + 99)
+    gradred.iscatter(put(whole if root == RANK else mine), root, out=block, comm=comm).wait()
+    np.testing.assert_array_equal(host(block), mine)
+
+
 def test_lists_of_arrays_of_both_kinds(device: Driver, comm: gradred.Comm) -> None:
     sizes = [3, 100_000, 0, 500, 2000]
     given = [values(n) for n in sizes]
