@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FRONT_ENDS = ("torch", "tensorflow")
-"""Frameworks with a front end. That of "torch" is `gradred.torch`.
+"""Frameworks that Horovod's own names serve: `horovod.NAME` is `gradred.NAME` under the alias.
 
 Such a module has functions `gpu_available` and `cuda_built`."""
 
