@@ -12,7 +12,6 @@
 #include <span>
 #include <string>
 
-#include "device/compile/loaded_kernels.h"
 #include "device/driver/cuda_context.h"
 #include "device/driver/driver_gate.h"
 #include "device/driver/options.h"
@@ -21,6 +20,7 @@
 #include "device/ipc/exported.h"
 #include "device/ipc/peers_memory.h"
 #include "device/ipc/programs_memory.h"
+#include "device/kernels/loaded_kernels.h"
 #include "device/streams/cuda_order.h"
 #include "device/streams/cuda_streams.h"
 #include "device/streams/moments.h"

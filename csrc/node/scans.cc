@@ -1,5 +1,6 @@
-// Scans in the memory of a host. All plans of a scan fold the inputs from the left and round after
-// each step, so that the length of the vector changes no bits.
+// Scans in the memory of a host. However long the vector is, the inputs are folded from the left
+// and rounded after each step, as by the schedules linear and pipelined. So its length changes no
+// bits.
 #include <cstring>
 #include <vector>
 

@@ -11,8 +11,8 @@
 #include "base/errors.h"
 #include "base/types.h"
 #include "base/user_ops.h"
-#include "device/compile/kernels.h"
 #include "device/compile/user_functions.h"
+#include "device/kernels/kernels.h"
 #include "python/names.h"
 #include "python/raw_buffers.h"
 

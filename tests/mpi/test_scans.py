@@ -271,7 +271,7 @@ def test_own_schedule_carries_out_a_scan() -> None:
     assert gradred.scan(np.ones(5), plan=make).tolist() == [RANK + 1.0] * 5
 
 
-def test_hierarchical_setting_does_not_apply_to_scans() -> None:
+def test_setting_of_a_plan_for_allreduces_does_not_apply_to_scans() -> None:
     try:
         use(plan="ring")
         comm = gradred.Comm(MPI.COMM_WORLD.Dup())

@@ -6,7 +6,7 @@ namespace gradred::device {
 class CudaContext;     // device/driver/cuda_context.h
 class DriverGate;      // device/driver/driver_gate.h
 class ExportedMemory;  // device/ipc/exported.h
-class LoadedKernels;   // device/compile/loaded_kernels.h
+class LoadedKernels;   // device/kernels/loaded_kernels.h
 class Moments;         // device/streams/moments.h
 class Orders;          // device/streams/cuda_order.h
 class PeersMemory;     // device/ipc/peers_memory.h

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "device/compile/kernels.h"
 #include "device/ipc/cuda_parts.h"
 #include "device/ipc/peers_memory.h"
+#include "device/kernels/kernels.h"
 #include "device/streams/cuda_order.h"
 #include "memory/workspace.h"
 

@@ -11,11 +11,11 @@
 
 #include "base/clock.h"
 #include "base/errors.h"
-#include "device/compile/kernels.h"
-#include "device/compile/loaded_kernels.h"
 #include "device/driver/cuda_context.h"
 #include "device/ipc/exported.h"
 #include "device/kernels/arguments.h"
+#include "device/kernels/kernels.h"
+#include "device/kernels/loaded_kernels.h"
 #include "device/streams/pinned_memory.h"
 
 namespace gradred::device {

@@ -6,8 +6,8 @@
 #include <mutex>
 #include <vector>
 
-#include "device/compile/loaded_kernels.h"
 #include "device/driver/cuda_context.h"
+#include "device/kernels/loaded_kernels.h"
 #include "device/streams/moments.h"
 #include "device/streams/pinned_memory.h"
 #include "memory/memory.h"

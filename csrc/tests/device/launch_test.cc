@@ -10,9 +10,9 @@
 
 #include "base/user_ops.h"
 #include "device/compile/compiler.h"
-#include "device/compile/kernels.h"
 #include "device/compile/user_functions.h"
 #include "device/cuda_memory.h"
+#include "device/kernels/kernels.h"
 #include "node_calls.h"
 #include "user.h"
 

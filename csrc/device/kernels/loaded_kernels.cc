@@ -1,4 +1,4 @@
-#include "device/compile/loaded_kernels.h"
+#include "device/kernels/loaded_kernels.h"
 
 namespace gradred::device {
 

@@ -1,10 +1,10 @@
 // The kernels of one context, loaded when the driver may wait for it.
 #pragma once
 
-#include "device/compile/kernels.h"
 #include "device/driver/cuda_context.h"
 #include "device/driver/driver_gate.h"
 #include "device/driver/options.h"
+#include "device/kernels/kernels.h"
 
 namespace gradred::device {
 

@@ -1,4 +1,4 @@
-#include "device/compile/kernels.h"
+#include "device/kernels/kernels.h"
 
 #include <algorithm>
 #include <exception>
