@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/errors.h"
 #include "calls/mpi_handles.h"
 #include "plan/selector.h"
 #include "transport/mpi_transport.h"
@@ -75,6 +76,9 @@ Question PlanChoice::question(const Call& call, bool waits) const {
                                      mpi_handles(combined(call.op), call.dtype),
                     .one_order = wish.one_order};
   if (place.size == 1) question.plan = {}, question.own = nullptr;
+  if (question.own != nullptr && !place.why_no_messages.empty()) {
+    throw UsageError(place.why_no_messages);  // schedules of the caller's own need messages
+  }
   return question;
 }
 

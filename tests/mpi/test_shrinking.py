@@ -15,7 +15,7 @@ from mpi.place import ON_ONE_HOST, WHY_NOT
 from mpi4py import MPI
 
 import gradred
-from gradred import UsageError
+from gradred import UsageError, schedules
 from gradred.memory_comm import MemoryComm
 
 pytestmark = pytest.mark.skipif(not ON_ONE_HOST, reason=WHY_NOT)
@@ -184,6 +184,16 @@ def test_other_plans_are_refused_on_every_rank(comm: gradred.Comm, plan: str) ->
     with pytest.raises(UsageError, match="shared memory only"):
         gradred.allreduce(np.ones(2), comm=comm, plan=plan)
     assert gradred.allreduce(np.ones(1), comm=comm)[0] == SIZE
+
+
+@several
+def test_an_own_schedule_is_refused_with_the_reason(comm: gradred.Comm) -> None:
+    def make(rank: int, size: int) -> schedules.Schedule:
+        return schedules.make("ring", rank, size)
+
+    with pytest.raises(UsageError, match="shared memory only"):
+        gradred.allreduce(np.ones(3), plan=make, comm=comm)
+    assert gradred.allreduce(np.ones(3), comm=comm).tolist() == [SIZE] * 3
 
 
 def test_what_only_the_mpi_can_reduce_is_refused(comm: gradred.Comm) -> None:
