@@ -10,9 +10,10 @@ constexpr std::string_view kDisagree = "the ranks disagree about a collective ca
 
 // For calls with equal kind, operation, type and count.
 std::string what_may_differ(const Signature& asked, const Signature& other) {
-  const auto kind = static_cast<Kind>(asked.what >> 60);
-  const auto op = static_cast<Op>(asked.what >> 54 & 63);
-  const auto dtype = static_cast<DType>(asked.what >> 48 & 63);
+  const SignatureFields fields(asked);
+  const auto kind = static_cast<Kind>(fields.kind);
+  const auto op = static_cast<Op>(fields.op);
+  const auto dtype = static_cast<DType>(fields.dtype);
   if (kind == Kind::kLeftToMpi) return "count, type, operation or shape";
   // For plain buffers `detail` is the root itself, since nothing else is compared.
   constexpr std::uint64_t kMostRanks = 1 << 24;
@@ -36,23 +37,16 @@ std::string what_may_differ(const Signature& asked, const Signature& other) {
 }  // namespace
 
 std::uint64_t bytes_of(const Signature& signature) {
-  const auto dtype = static_cast<std::size_t>(signature.what >> 48 & 63);
-  const std::uint64_t count = signature.what & ((1ULL << 48) - 1);
-  return dtype < kDTypes ? count * kDTypeInfo[dtype].bytes : 0;
+  const SignatureFields fields(signature);
+  return fields.dtype < kDTypes ? fields.count * kDTypeInfo[fields.dtype].bytes : 0;
 }
 
-// A signature may come from a peer of another version, so every field is checked before it is used
-// as an index.
 std::string describe(const Signature& signature) {
-  const auto kind = static_cast<std::size_t>(signature.what >> 60);
-  const auto op = static_cast<std::size_t>(signature.what >> 54 & 63);
-  const auto dtype = static_cast<std::size_t>(signature.what >> 48 & 63);
-  const std::uint64_t count = signature.what & ((1ULL << 48) - 1);
-
+  const auto [kind, op, dtype, count] = SignatureFields(signature);
   if (kind >= kKinds.size()) return "an unknown kind of call (" + std::to_string(kind) + ")";
   std::string text(kKinds[kind].name);
-  if (kind == static_cast<std::size_t>(Kind::kAborted)) return text;
-  if (kind == static_cast<std::size_t>(Kind::kLeftToMpi)) {
+  if (kind == static_cast<std::uint64_t>(Kind::kAborted)) return text;
+  if (kind == static_cast<std::uint64_t>(Kind::kLeftToMpi)) {
     const std::string_view inner = count < kKinds.size() ? kKinds[count].name : "a call";
     return std::string(inner) + " of a type or op that gradred leaves to the MPI";
   }
@@ -60,16 +54,16 @@ std::string describe(const Signature& signature) {
   text += dtype < kDTypes ? kDTypeInfo[dtype].name : "elements of an unknown type";
   if (reduces(static_cast<Kind>(kind))) {
     text += " with ";
-    const bool known = op < kOps || op == static_cast<std::size_t>(kAnyUserOp);
+    const bool known = op < kOps || op == static_cast<std::uint64_t>(kAnyUserOp);
     text += known ? name_of(static_cast<Op>(op)) : "an unknown op";
   }
   return text;
 }
 
 std::string describe_with_bytes(const Signature& signature) {
-  const auto kind = static_cast<Kind>(signature.what >> 60);
+  const SignatureFields fields(signature);
   std::string text = describe(signature);
-  if (kind == Kind::kAborted || kind == Kind::kLeftToMpi) return text;
+  if (fields.is(Kind::kAborted) || fields.is(Kind::kLeftToMpi)) return text;
   return text + ", " + std::to_string(bytes_of(signature)) + " bytes";
 }
 

@@ -45,6 +45,19 @@ constexpr Signature make_signature(Kind kind, Op op, DType dtype, std::uint64_t 
           detail};
 }
 
+// The fields of Signature::what. A signature may come from a peer of another version, so a field is
+// checked before it is used as an index.
+struct SignatureFields {
+  std::uint64_t kind, op, dtype, count;
+
+  explicit constexpr SignatureFields(const Signature& of)
+      : kind(of.what >> 60),
+        op(of.what >> 54 & 63),
+        dtype(of.what >> 48 & 63),
+        count(of.what & ((1ULL << 48) - 1)) {}
+  constexpr bool is(Kind one) const { return kind == static_cast<std::uint64_t>(one); }
+};
+
 // Bytes of the counted elements; 0 if the type is unknown.
 std::uint64_t bytes_of(const Signature& signature);
 

@@ -134,7 +134,7 @@ void NodeAgreement::compare_with_leader(const Signature& signature) {
   }
   const Signature theirs = announced(0);
   catch_up_ = true;
-  const bool refused = theirs.what >> 60 == static_cast<std::uint64_t>(Kind::kAborted);
+  const bool refused = SignatureFields(theirs).is(Kind::kAborted);
   throw Disagreement(refused
                          ? particulars(0).reason
                          : disagreement_text(names_.of(rank_), signature, names_.of(0), theirs));
@@ -144,7 +144,7 @@ void NodeAgreement::compare_with_leader(const Signature& signature) {
 // the best explanation and is reported first.
 void NodeAgreement::throw_disagreement(const Signature& signature) const {
   for (std::size_t peer = 0; peer < size_; ++peer) {
-    const bool refused = announced(peer).what >> 60 == static_cast<std::uint64_t>(Kind::kAborted);
+    const bool refused = SignatureFields(announced(peer)).is(Kind::kAborted);
     if (peer == rank_ || !refused) continue;  // the leader has not announced yet
     throw Disagreement(particulars(peer).reason);
   }

@@ -69,15 +69,18 @@ bool main_thread_has_ended_in(const py::bytes& page) {
   return ended != 0;
 }
 
-// Name and size of a call. Both are empty if the call's arguments were refused, or if only MPI
-// knows them.
+// Name and size of a call. Both are empty if the call's arguments were refused, or if only MPI or
+// another version of gradred knows them.
 py::tuple name_and_bytes(std::uint64_t what) {
-  const auto kind = static_cast<Kind>(what >> 60);
-  const std::uint64_t count = what & ((1ULL << 48) - 1);
-  if (kind == Kind::kAborted) return py::make_tuple("", py::none());
-  if (kind != Kind::kLeftToMpi) return py::make_tuple(name_of(kind), bytes_of({.what = what}));
-  const bool known = count < static_cast<std::uint64_t>(Kind::kAborted);
-  return py::make_tuple(known ? name_of(static_cast<Kind>(count)) : "", py::none());
+  const Signature signature{.what = what};
+  const SignatureFields fields(signature);
+  const bool known_kind = fields.kind < kKinds.size();
+  if (!known_kind || fields.is(Kind::kAborted)) return py::make_tuple("", py::none());
+  if (!fields.is(Kind::kLeftToMpi)) {
+    return py::make_tuple(name_of(static_cast<Kind>(fields.kind)), bytes_of(signature));
+  }
+  const bool known = fields.count < kCalledKinds;
+  return py::make_tuple(known ? name_of(static_cast<Kind>(fields.count)) : "", py::none());
 }
 
 }  // namespace

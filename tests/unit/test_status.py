@@ -210,3 +210,10 @@ def test_lines_are_broken_at_the_width_of_the_terminal_and_nowhere_else() -> Non
     assert " ".join(part.strip() for part in parts) == line.strip()
     assert parts[0].startswith("  rank")
     assert all(part.startswith("      a") or part.startswith("      w") for part in parts[1:-1])
+
+
+def test_kind_of_call_that_only_a_newer_version_knows_has_no_name() -> None:
+    """A status page may be that of a rank with another version of gradred."""
+    assert _core.name_and_bytes(what(15, FLOAT64, 3)) == ("", None)
+    assert _core.name_and_bytes(what(LEFT, count=BCAST)) == ("bcast", None)
+    assert _core.describe_call(what(15)) == "an unknown kind of call (15), 0 bytes"
