@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "node/copy.h"
 #include "node/kind_way.h"
 
 namespace gradred {

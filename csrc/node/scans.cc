@@ -1,6 +1,7 @@
 // Scans in the memory of a host. However long the vector is, the inputs are folded from the left
 // and rounded after each step, as by the schedules linear and pipelined. So its length changes no
 // bits.
+#include <algorithm>
 #include <cstring>
 #include <vector>
 

@@ -2,7 +2,6 @@
 // exclusive scan. The ranks' order is kept: each sum is of neighbouring ranks.
 #include <algorithm>
 #include <bit>
-#include <vector>
 
 #include "schedule/combinators.h"
 #include "schedule/generators.h"
