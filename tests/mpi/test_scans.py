@@ -168,9 +168,10 @@ def test_bits_do_not_depend_on_the_length_nor_on_the_plan() -> None:
     same_on_all(errors)
 
 
-def test_deterministic_scans_are_those_of_a_loop() -> None:
+@pytest.mark.parametrize("deterministic", [True, "size"])
+def test_deterministic_scans_are_those_of_a_loop(deterministic: bool | str) -> None:
     try:
-        use(deterministic=True)
+        use(deterministic=deterministic)
         comm = gradred.Comm(MPI.COMM_WORLD.Dup())
         x = np.linspace(0, 1, 333).astype("f2") * np.float16(RANK + 1)
         vectors = COMM.allgather(x)[: RANK + 1]
