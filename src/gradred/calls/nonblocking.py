@@ -1,4 +1,4 @@
-"""Non-blocking allreduce of arrays; it returns a request, which gives the result."""
+"""Non-blocking allreduces of arrays, and the request that all such calls return."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RequestT = TypeVar("RequestT", bound="ArrayRequest[Any]")
 
 
 class ArrayRequest(Generic[ResultT]):
-    """An allreduce of arrays in flight; made by `gradred.iallreduce` and `iallreduce_many`.
+    """A call on arrays in flight; made by `gradred.iallreduce`, `iscan`, `igather` and the like.
 
     Any thread may wait for it, and several threads at the same time. The program may also drop it:
     the operation continues, and gradred keeps its memory alive until it ends. It is no
