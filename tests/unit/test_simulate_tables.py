@@ -41,7 +41,7 @@ def written(folder: Path, *lines: str) -> str:
         ((HEADING, ROW.replace("12.5", "0")), "column median_us: it is '0', not a number above 0"),
         ((HEADING, ROW.replace("12.5", "")), "line 2, column median_us: it is empty"),
         ((HEADING, ROW.replace("there", "")), "line 2, column system: it is empty"),
-        ((HEADING, ROW.replace("there", 'a"b"')[:3] + '"x'), "line 2: "),
+        ((HEADING, ROW.replace("there", 'a"b"')[:3] + '"x'), "line 2, column nodes: it has"),
     ],
 )
 def test_bad_tables_are_told_with_file_line_and_column(

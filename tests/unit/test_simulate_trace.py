@@ -157,7 +157,7 @@ def test_messages_cost_what_was_measured_on_the_same_ranks(tmp_path: Path) -> No
     with pytest.raises(UsageError, match="it has 0 lengths at which gradred was measured"):
         bench_times.read(path)
     path.write_text("{}")
-    with pytest.raises(UsageError, match="--messages .*bench.json: it lacks what such"):
+    with pytest.raises(UsageError, match=r"--messages .*bench\.json: it lacks what such"):
         bench_times.read(path)
 
 

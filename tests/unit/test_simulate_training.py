@@ -247,7 +247,7 @@ def test_every_row_gets_an_answer_and_a_reason(strange: Training) -> None:
 @pytest.mark.parametrize(
     ("at", "words"),
     [
-        (setting(16, 4, scheduler="nobody's"), "scheduler \"nobody's\" is unknown: buckets"),
+        (setting(16, 4, scheduler="nobody's"), 'scheduler "nobody\'s" is unknown: buckets'),
         (setting(16, 4, network="a fast one"), "name has no speed: 10 Gb/s, a guess"),
         (setting(16, 4, framework="another"), "of PyTorch, another setting"),
         (setting(16, 4, batch=32), "on one device (a guess: 4 GPUs less 5 %), "),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import types
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -111,12 +112,13 @@ def test_a_size_changes_only_what_a_model_reads() -> None:
 
 def test_arithmetic_of_gpus_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     precision = importlib.import_module("gradred.train.pytorch.precision")
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    convolutions, products = (types.SimpleNamespace(allow_tf32=one) for one in (True, False))
+    monkeypatch.setattr(torch.backends, "cudnn", convolutions)
+    monkeypatch.setattr(torch.backends.cuda, "matmul", products)
     assert precision.text("fp32", "cpu") == "float32"
     found = precision.text("fp32", "cuda")
     assert found == "float32, convolutions in TF32 where the GPU has it"
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    convolutions.allow_tf32 = False
     assert precision.text("fp32", "cuda") == "float32"
 
 
