@@ -33,6 +33,7 @@ def train(out: Path, *words: str, **variables: str) -> dict[str, Any]:
         env=os.environ | {"PYTHONPATH": PATHS} | variables,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "recompile_limit" not in done.stderr  # the compiler gives up, and runs networks as are
     found: dict[str, Any] = json.loads((out / "results.json").read_text())
     return found
 
@@ -85,6 +86,7 @@ def test_all_peers_train_every_network_alike_in_both_precisions(tmp_path: Path, 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler")
 def test_all_peers_train_a_compiled_network_alike(tmp_path: Path) -> None:
     words = ("--quick", "--models", "alexnet", "--scale", "0.125", "--compile", "on")
-    record = train(tmp_path, *words, "--skip", "1", "--steps", "2", "--repeats", "1")
+    # More trials than the compiler compiles variants of one function (8).
+    record = train(tmp_path, *words, "--skip", "1", "--steps", "2", "--repeats", "2")
     require_right(record)
     assert record["rows"][0]["cell"]["compiled"]
