@@ -173,10 +173,14 @@ def broadcast_optimizer_state(optimizer: Any, root_rank: int = 0) -> None:
         optimizer: receives the state.
         root_rank: the rank whose optimizer is sent.
     """
-    state = _of_arrays(optimizer.state_dict()) if rank() == root_rank else None
-    found = broadcast_object(state, root_rank, "optimizer.state")
-    if rank() != root_rank:
-        optimizer.set_state_dict(_of_tensors(found))
+    is_root = rank() == root_rank
+    mine = (_of_arrays(optimizer.state_dict()), optimizer.get_lr()) if is_root else None
+    state, rate = broadcast_object(mine, root_rank, "optimizer.state")
+    if is_root:
+        return
+    optimizer.set_state_dict(_of_tensors(state))
+    if "LR_Scheduler" not in state:  # the state has a scheduler's rate, not a plain number
+        optimizer.set_lr(rate)
 
 
 def _of_arrays(state: Any) -> Any:
