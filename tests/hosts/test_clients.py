@@ -54,7 +54,8 @@ def test_accelerate_launch_on_two_hosts(tmp_path: Path) -> None:
     command += ["--mixed_precision", "no", str(tmp_path / "program.py")]
     with Machines(2) as hosts:
         environment = {**os.environ, **NETWORK, "PYTHONPATH": PATHS, "GRADRED_TORCH": "1"}
-        environment["PATH"] = os.pathsep.join([hosts.path, environment["PATH"]])
+        beside = str(Path(sys.executable).parent)  # mpirun, as in an activated environment
+        environment["PATH"] = os.pathsep.join([hosts.path, beside, environment["PATH"]])
         process = hosts.start(HEAD, command, environment, tmp_path)
         out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
