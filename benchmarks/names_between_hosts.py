@@ -31,13 +31,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from arguments import parse_once
 from in_turn import measure
 from mpi4py import MPI
 
 import gradred
 from gradred import _core
 from gradred.bench.machine import describe, mpi_name
-from gradred.bench.rank_zero import parse_once, say, write_json
+from gradred.bench.rank_zero import say, write_json
 from gradred.named import NamedOperations
 
 SCHEMA = "gradred-names-between-hosts/1"

@@ -295,3 +295,29 @@ def test_what_runs_beside_a_rank_imports_nothing_else_of_gradred_but_the_clock()
         assert all(part[1] == "launch" for part in imported), name
         waiting += [part[2] for part in imported if part[2] not in found]
     assert found == BESIDE_A_RANK
+
+
+def bound_by(source: Path) -> set[str]:
+    """The names that a module binds anywhere, and those of the modules beside it."""
+    found = {one.stem for one in source.parent.iterdir()}
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            found |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            found |= {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(one.name for one in (ROOT / "benchmarks").glob("*.py")))
+def test_benchmark_imports_what_is_there(name: str) -> None:
+    for node in ast.walk(ast.parse((ROOT / "benchmarks" / name).read_text())):
+        if not isinstance(node, ast.ImportFrom) or not node.module:
+            continue
+        inside = node.module.startswith("gradred.")
+        base = (ROOT / "src" if inside else ROOT / "benchmarks") / node.module.replace(".", "/")
+        for source in (base.with_suffix(".py"), base / "__init__.py"):
+            if source.exists():
+                imported = {alias.name for alias in node.names}
+                assert imported <= bound_by(source), f"{name}: from {node.module}"
