@@ -84,37 +84,45 @@ def test_helpers_that_call_helpers_and_loops(rank: int, size: int) -> None:
         assert (float(branch), float(value), float(last)) == (one(1.0), one(1.0), 1.0)
 
 
+def names_of_calls(program: Any, *arguments: Any) -> list[str]:
+    """The names of the calls in the lowered program, in the order of the text."""
+    text = program.lower(*arguments).as_text()
+    assert 'use = ""' not in text
+    calls = [line for line in text.splitlines() if "@gradred_collective" in line]
+    return [line.partition("{kind")[2].partition("}")[0] for line in calls]
+
+
 def test_all_uses_of_a_program_have_different_names(rank: int) -> None:
     @jax.jit
     def program(x: Any) -> Any:
         y = jax.checkpoint(block)(x, x) + jax.checkpoint(block)(x + 1, x)
         return mean(y) + mean(y + 1) + collectives.allreduce(x, name="given")
 
-    text = jax.jit(jax.grad(lambda x: jnp.sum(program(x)))).lower(jnp.ones((3, 3))).as_text()
-    calls = [line for line in text.splitlines() if "@gradred_collective" in line]
-    names = [line.partition("{kind")[2].partition("}")[0] for line in calls]
+    gradient = jax.jit(jax.grad(lambda x: jnp.sum(program(x))))
+    names = names_of_calls(gradient, jnp.ones((3, 3)))
     assert len(names) == 7
     assert len(set(names)) == len(names)
-    assert 'use = ""' not in text
     assert len(set(MPI.COMM_WORLD.allgather(names[0]))) == 1
 
 
-def test_programs_of_ranks_may_differ_elsewhere(rank: int, size: int) -> None:
-    """A rank that computes something else beside the calls numbers them alike."""
+def test_other_computations_do_not_change_the_names(rank: int) -> None:
+    """A rank that computes something else beside the calls numbers them alike.
+
+    Such a program may wait for ever, since XLA may make the calls in another order on each rank.
+    So this test does not run it.
+    """
 
     @jax.jit
     def program(xs: Any) -> Any:
         made = []
         for i, x in enumerate(xs):
-            y = jnp.sin(x) * 0 + x
-            if (i + rank) % 2:
-                y = jnp.cos(y @ y) * 0 + y
+            y = jnp.cos(x @ x) if (i + rank) % 2 else jnp.sin(x)
             made.append(mean(y))
         return made
 
-    xs = [jnp.full((200, 200), float(i)) for i in range(40)]
-    for _ in range(RUNS):
-        assert [float(one[0, 0]) for one in program(xs)] == [float(i) for i in range(40)]
+    names = names_of_calls(program, [jnp.full((9, 9), float(i)) for i in range(40)])
+    assert len(set(names)) == 40
+    assert MPI.COMM_WORLD.allgather(names) == [names] * MPI.COMM_WORLD.size
 
 
 def test_calls_outside_of_jit(size: int) -> None:
