@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -36,6 +37,8 @@ def masked() -> Any:
 
 
 def freed() -> Any:
+    if "{args}" in inspect.getsource(torch.distributed.c10d_logger._get_msg_dict):
+        pytest.skip("this PyTorch reads a tensor without memory to log that it was refused")
     tensor = ones(1000)
     tensor.untyped_storage().resize_(0)
     return tensor
