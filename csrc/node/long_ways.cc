@@ -8,7 +8,7 @@ LongWays::LongWays(NodeAgreement& group, PeerStores& stores)
     : NodeWay(group, stores),
       chunks_(group, stores),
       single_copy_(group, stores),
-      on_devices_(group, stores) {}
+      device_way_(group, stores) {}
 
 // The rank that measures. It is not the root of a broadcast, whose work by chunks ends before that
 // of the other ranks.
@@ -31,7 +31,7 @@ void LongWays::announce(const NodeCall& call) {
   ReadOffer offer{};
   if (single_copy_.serves(call)) single_copy_.offer(call, offer);
   if (measures(call) && rank_ == decider(call)) choose(call, offer);
-  if (call.device != nullptr) OnDevices::offer(*call.device, offer);
+  if (call.device != nullptr) DeviceWay::offer(*call.device, offer);
   group_.announce(call.signature, &offer, sizeof offer);
 }
 

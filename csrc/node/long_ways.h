@@ -6,8 +6,8 @@
 #include <memory>
 
 #include "node/chunks.h"
+#include "node/device_way.h"
 #include "node/faster_way.h"
-#include "node/on_devices.h"
 #include "node/read_offer.h"
 #include "node/single_copy.h"
 #include "node/way.h"
@@ -23,8 +23,8 @@ class LongWays final : public NodeWay {
   void announce(const NodeCall& call);
 
   // The functions from here to steps() require that all ranks have announced.
-  bool all_on_devices(const NodeCall& call) const { return on_devices_.all_are(call); }
-  Steps on_devices(const NodeCall& call) { return on_devices_.steps(call); }  // if all_on_devices()
+  bool all_on_devices(const NodeCall& call) const { return device_way_.all_are(call); }
+  Steps on_devices(const NodeCall& call) { return device_way_.steps(call); }  // if all_on_devices()
   // Otherwise begin_measuring(), steps(), end_measuring(). begin_measuring() returns the present
   // time if this rank measures the operation, for end_measuring(); otherwise 0.
   std::uint64_t begin_measuring(const NodeCall& call) const;
@@ -42,7 +42,7 @@ class LongWays final : public NodeWay {
 
   Chunks chunks_;
   SingleCopy single_copy_;
-  OnDevices on_devices_;
+  DeviceWay device_way_;
   std::unique_ptr<FasterWay> faster_way_;  // on the deciding rank only
   FasterWay::Calls chosen_for_;            // the current operation
   Way taken_ = Way::kChunks;               // the plan of the current operation

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "node/on_devices.h"
+#include "node/device_way.h"
 
 namespace gradred {
 namespace {
@@ -48,7 +48,7 @@ Workspace* DeviceWorkspace::find(const Call& call, ArrayAccess access) {
 const char* DeviceWorkspace::why_not_wanted(const Call& call, ArrayAccess access) const {
   if (bytes_ == 0) return "GRADRED_IPC_BYTES is none";
   if (size_ == 1) return "one rank has no peers";
-  if (!OnDevices::serves(call.kind)) return "no calls between devices are of this kind";
+  if (!DeviceWay::serves(call.kind)) return "no calls between devices are of this kind";
   if (access != ArrayAccess::kDevices) return "the plan goes through it";
   if (call.kind != Kind::kBcast && call.input_memory() != call.out.memory) {
     return "input and result of the last call lay in different memories";

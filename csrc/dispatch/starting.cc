@@ -4,7 +4,7 @@
 #include "base/errors.h"
 #include "by_mpi/mpi_operation.h"
 #include "calls/observation.h"
-#include "comm/dispatch.h"
+#include "dispatch/dispatch.h"
 #include "messages/agreement.h"
 #include "notices/comm_liveness.h"
 #include "on_devices/staged_calls.h"

@@ -1,11 +1,11 @@
-#include "comm/observer.h"
+#include "dispatch/observer.h"
 
 #include <memory>
 #include <numeric>
 
 #include "base/clock.h"
 #include "calls/place_among_all.h"
-#include "comm/dispatch.h"
+#include "dispatch/dispatch.h"
 #include "mpi/world_ranks.h"
 #include "notices/comm_liveness.h"
 

@@ -1,4 +1,4 @@
-#include "comm/dispatch.h"
+#include "dispatch/dispatch.h"
 
 #include "base/errors.h"
 #include "families/families.h"

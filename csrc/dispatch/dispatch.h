@@ -1,6 +1,6 @@
-// How the calls of a communicator are carried out once all that they need is set up. Each call gets
-// its plan, and the plan's family runs it or makes an operation of it. The observer passes observed
-// calls on to this class.
+// Decides how each call of a communicator is carried out, once all that calls need is set up. The
+// plan's family runs the call or makes an operation of it. Some calls that return at once are left
+// to the MPI instead. The observer passes observed calls on to this class.
 #pragma once
 
 #include <memory>

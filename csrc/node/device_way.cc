@@ -1,4 +1,4 @@
-#include "node/on_devices.h"
+#include "node/device_way.h"
 
 #include <algorithm>
 #include <atomic>
@@ -147,7 +147,7 @@ SharedPlace result_of(const ReadOffer& offer) {
 
 // Passes counts on between this rank's device and its peers. Other operations of the group may go
 // on meanwhile.
-class OnDevices::Rest final : public GivenRest {
+class DeviceWay::Rest final : public GivenRest {
  public:
   // `given` lives longer than the object.
   Rest(NodeAgreement& group, std::unique_ptr<GivenWork> work, const GivenEnd& given,
@@ -259,7 +259,7 @@ class OnDevices::Rest final : public GivenRest {
 };
 
 // What a rank asks its peers to open; it travels in a chunk.
-struct OnDevices::Told {
+struct DeviceWay::Told {
   static constexpr std::size_t kMostEnded = 64;
 
   bool not_now;  // peers must open nothing, only close what has ended
@@ -270,7 +270,7 @@ struct OnDevices::Told {
 };
 
 // The outcome of opening the peers' memory. Empty texts: success.
-struct OnDevices::Opened {
+struct DeviceWay::Opened {
   char why[500];  // for the peers' parts
   char why_no_arrays[500];
   char why_no_programs[500];
@@ -282,7 +282,7 @@ struct OnDevices::Opened {
 };
 
 // The call's arrays do not change any more.
-OnDevices::Told OnDevices::told_by(const DeviceCall& device) {
+DeviceWay::Told DeviceWay::told_by(const DeviceCall& device) {
   Workspace& workspace = *device.workspace;
   Told told{};
   std::ranges::copy(workspace.take_ended(Told::kMostEnded), told.ended);
@@ -296,7 +296,7 @@ OnDevices::Told OnDevices::told_by(const DeviceCall& device) {
   return told;
 }
 
-void OnDevices::offer(const DeviceCall& device, ReadOffer& offer) {
+void DeviceWay::offer(const DeviceCall& device, ReadOffer& offer) {
   offer.says |= ReadOffer::kOnDevice;
   if (device.workspace->is_used_by_turns()) offer.says |= ReadOffer::kByTurns;
   offer.input = nullptr;
@@ -312,11 +312,11 @@ void OnDevices::offer(const DeviceCall& device, ReadOffer& offer) {
   if (workspace.has_ended()) offer.says |= ReadOffer::kUnknown;
 }
 
-bool OnDevices::serves(Kind kind) {
+bool DeviceWay::serves(Kind kind) {
   return is_reduction(kind) || kind == Kind::kAllgather || kind == Kind::kBcast;
 }
 
-bool OnDevices::all_are(const NodeCall& call) const {
+bool DeviceWay::all_are(const NodeCall& call) const {
   if (call.device == nullptr) return false;
   for (std::size_t rank = 0; rank < size_; ++rank) {
     if ((offer_of(rank).says & ReadOffer::kOnDevice) == 0) return false;
@@ -324,7 +324,7 @@ bool OnDevices::all_are(const NodeCall& call) const {
   return !is_faster_on_host(call);
 }
 
-bool OnDevices::any_says(std::uint16_t what) const {
+bool DeviceWay::any_says(std::uint16_t what) const {
   for (std::size_t rank = 0; rank < size_; ++rank) {
     if ((offer_of(rank).says & what) != 0) return true;
   }
@@ -333,7 +333,7 @@ bool OnDevices::any_says(std::uint16_t what) const {
 
 // Copies within a device use its compute units, for which processes wait in turn. Copies to and
 // from the host need no such wait. All ranks get the same answer.
-bool OnDevices::is_faster_on_host(const NodeCall& call) const {
+bool DeviceWay::is_faster_on_host(const NodeCall& call) const {
   constexpr std::size_t kWorthTurns = std::size_t{2} << 20;
   const Workspace& workspace = *call.device->workspace;
   const bool copies = workspace.in_use() && !any_says(ReadOffer::kUnknown) && !takes_arrays(call);
@@ -343,7 +343,7 @@ bool OnDevices::is_faster_on_host(const NodeCall& call) const {
 
 // Whether each rank's device can read what it needs directly from the peers' arrays. All ranks get
 // the same answer, since it depends only on the announcements.
-bool OnDevices::takes_arrays(const NodeCall& call) const {
+bool DeviceWay::takes_arrays(const NodeCall& call) const {
   const Workspace& workspace = *call.device->workspace;
   const bool reduces = is_reduction(call.kind);
   if (!workspace.takes_arrays() || (reduces && call.device->op == Op::kPremul)) return false;
@@ -360,7 +360,7 @@ bool OnDevices::takes_arrays(const NodeCall& call) const {
 
 // Opens what a peer has requested. The caller skips peers that had no tickets now
 // (`Told::not_now`).
-void OnDevices::open(Workspace& workspace, std::size_t peer, const Told& told,
+void DeviceWay::open(Workspace& workspace, std::size_t peer, const Told& told,
                      Opened& found) const {
   const auto attempt = [this](std::span<char> why, const auto& work) {
     try {
@@ -381,7 +381,7 @@ void OnDevices::open(Workspace& workspace, std::size_t peer, const Told& told,
 }
 
 // Opens what all peers have requested in their chunks.
-OnDevices::Opened OnDevices::opened(Workspace& workspace) const {
+DeviceWay::Opened DeviceWay::opened(Workspace& workspace) const {
   std::vector<Told> told(size_);
   for (std::size_t distance = 1; distance < size_; ++distance) {
     const std::size_t peer = peer_at(distance);
@@ -403,7 +403,7 @@ OnDevices::Opened OnDevices::opened(Workspace& workspace) const {
 // Gives the device this rank's share at once, if the caller asks for that and it is possible.
 // Counts are passed on from before the first wait is given: another thread may let the driver wait
 // for the device in between.
-bool OnDevices::give(const NodeCall& call) {
+bool DeviceWay::give(const NodeCall& call) {
   DeviceCall& device = *call.device;
   if (device.given == nullptr) return false;
   auto work = device.workspace->give(*device.before);
@@ -416,7 +416,7 @@ bool OnDevices::give(const NodeCall& call) {
 }
 
 // Computes this rank's share in one piece, from the arrays of all ranks into those of all ranks.
-void OnDevices::work_on_arrays(const NodeCall& call) {
+void DeviceWay::work_on_arrays(const NodeCall& call) {
   const DeviceCall& device = *call.device;
   Workspace& workspace = *device.workspace;
   const std::size_t bytes = call.bytes();
@@ -455,7 +455,7 @@ void OnDevices::work_on_arrays(const NodeCall& call) {
   workspace.reduce(device.op, device.dtype, targets, sources, mine.count);
 }
 
-Steps OnDevices::steps(NodeCall call) {
+Steps DeviceWay::steps(NodeCall call) {
   DeviceCall& device = *call.device;
   Workspace& workspace = *device.workspace;
   std::size_t before = 0;  // steps done before the data move

@@ -20,7 +20,7 @@ namespace gradred {
 
 class Workspace;
 
-class OnDevices final : public NodeWay {
+class DeviceWay final : public NodeWay {
  public:
   using NodeWay::NodeWay;
 
