@@ -62,7 +62,7 @@ inline constexpr std::array kKinds = std::to_array<KindInfo>({
     {"a call with refused arguments"},
     {"a call left to the MPI"},
 });
-// Those that a program calls.
+// The number of kinds that a program can call; they come first.
 inline constexpr std::size_t kCalledKinds = static_cast<std::size_t>(Kind::kAborted);
 
 constexpr const KindInfo& info_of(Kind kind) { return kKinds[static_cast<std::size_t>(kind)]; }

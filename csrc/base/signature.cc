@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::string_view kDisagree = "the ranks disagree about a collective call";
 
-// For calls with equal kind, operation, type and count.
+// Names what may differ between two calls of equal kind, operation, type and count.
 std::string what_may_differ(const Signature& asked, const Signature& other) {
   const SignatureFields fields(asked);
   const auto kind = static_cast<Kind>(fields.kind);

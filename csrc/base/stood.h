@@ -12,7 +12,7 @@ namespace gradred {
 // What an unfinished operation waits for. The last two values are not reasons to wait, but time is
 // charged to them as well.
 enum class StoodFor : std::uint8_t {
-  kLine,    // earlier operations, the MPI, or a thread that advances it
+  kLine,    // earlier operations, the MPI, or a thread that advances the operation
   kPeers,   // a counter of a peer
   kStream,  // work of the program on the input, and copies of it
   kDevice,  // gradred's own work on the device
@@ -65,7 +65,7 @@ class StoodClock {
   Stood stood_{};
   std::uint64_t changed_ns_, gap_ns_ = 0;
   StoodFor what_ = StoodFor::kLine;
-  bool stands_ = false;  // whether it has waited before
+  bool stands_ = false;  // whether the operation has waited before
 };
 
 }  // namespace gradred

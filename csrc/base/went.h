@@ -1,4 +1,4 @@
-// Which plan or transport carried the data of a call, for profiles.
+// Which data path or transport carried the data of a call, for profiles.
 #pragma once
 
 #include <cstddef>

@@ -256,7 +256,7 @@ class MpiOperation final : public StartedOperation {
   std::size_t input_bytes() const { return input_count() * size_of(call_.dtype); }
   bool gathers() const { return in_order_ && reduces(call_.kind); }
 
-  // In the forms that the MPI's functions have.
+  // Calls the function of the MPI that carries out this kind of call.
   void post(const void* send) {
     if (reduces(call_.kind)) {
       reduce(send);
@@ -267,7 +267,7 @@ class MpiOperation final : public StartedOperation {
     }
   }
 
-  // In parts that the MPI can count, if the vector can be cut.
+  // Reduces in parts whose elements the MPI can count, if the vector can be cut.
   void reduce(const void* send) {
     const bool cuts = can_be_cut(call_.kind);
     if (!cuts) check_length(call_.count, "elements");

@@ -11,7 +11,7 @@
 namespace gradred {
 namespace {
 
-// The same functions as in all other plans.
+// The MPI reduces with gradred's own functions, as all other plans do.
 //
 // The MPI does not tell a function what it was made for. So there is one function for each pair of
 // an operation and a type that has been used, and its index finds the pair.

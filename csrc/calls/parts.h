@@ -1,5 +1,5 @@
-// The parts of one communicator, as those who carry its calls out get them: they include the
-// headers of the parts that they use, and do not know the communicator, which owns the parts.
+// The parts of one communicator, which owns them. Whatever carries out a call gets this struct: it
+// includes the headers of the parts that it uses, and does not know the communicator.
 #pragma once
 
 #include <memory>

@@ -34,7 +34,7 @@ class ResultLog {
   // Writes a line: the number of a call of `who`, what the call is, and the hash of its result.
   void write(std::uint64_t number, std::string_view who, std::string_view what,
              std::uint64_t hash) noexcept;
-  // The same, with the next number of that name.
+  // Writes such a line with the next number of `who`.
   void write(const std::string& who, std::string_view what, std::uint64_t hash) noexcept;
 
  private:

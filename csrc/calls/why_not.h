@@ -1,4 +1,4 @@
-// Why gradred, or one of its plans, cannot carry some calls out.
+// Texts of errors and reports: why gradred, or one of its plans, cannot carry out some calls.
 #pragma once
 
 #include <string_view>

@@ -103,7 +103,7 @@ class Mailboxes : public std::enable_shared_from_this<Mailboxes> {
   friend class MessageOperation;
   using Shared = std::shared_ptr<MessageOperation>;
 
-  // One of a ring's two ends: the bytes that have passed it so far.
+  // One of a ring's two ends. It counts the bytes that have passed it so far.
   struct alignas(64) End {
     std::atomic<std::uint64_t> passed{0};
     Bell bell{};

@@ -166,7 +166,7 @@ void leave_before_threads() noexcept try {
         communicator->liveness().names().of(communicator->rank(), process_text(this_process()));
     const auto why = std::make_exception_ptr(PeerLost(who + " " + how_it_leaves()));
     if (NodeGroup* const group = communicator->node_path().group()) group->poison(report_of(why));
-    // By messages as well, if the MPI allows calls from this thread.
+    // Peers on other hosts learn of it by messages, if the MPI allows calls from this thread.
     if (!communicator->has_messages() || thread_may_drive()) communicator->liveness().fail(why);
   }
 } catch (const std::exception&) {

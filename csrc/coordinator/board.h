@@ -111,7 +111,7 @@ class Board {
     take(hungry, then_watch, made);
     return made;
   }
-  // The same into `made`, whose previous contents are dropped.
+  // As take() above, into `made`, whose previous contents are dropped.
   void take(bool hungry, bool then_watch, std::vector<Entry>& made);
   // Whether names were left in the queue because the log had no room for them.
   bool waits_for_room() const { return left_; }

@@ -47,7 +47,7 @@ struct NamedArray {
 // fastest in memory; empty: C order.
 void add_array(Submission& what, std::vector<NamedArray>& arrays, NamedArray array,
                std::span<const std::int64_t> shape, std::span<const int> order = {});
-// To be called after the last one.
+// The caller calls this after the last add_array().
 void finish_arrays(Submission& what, const std::vector<NamedArray>& arrays);
 
 // A result for which memory was allocated.
@@ -74,7 +74,7 @@ class NamedOperation final : public StartedOperation {
   std::string quoted() const;
   const Submission& submission() const { return submission_; }
   std::vector<NamedArray>& arrays() { return arrays_; }
-  // Of an alltoall: rows for each rank.
+  // Of an alltoall: the number of rows that each rank gets.
   const std::vector<std::int64_t>& splits() const { return splits_; }
   // Returns where a result of `bytes` goes. That is the caller's memory if it has this length and
   // does not overlap the input; the input may lie at `input_at` bytes of it. Else memory is

@@ -51,7 +51,7 @@ class Accepting {
   // Returns whether all host groups have connected. Closes connections that do not know the secret.
   bool advance();
   std::size_t missing() const { return missing_; }
-  // By host group; the entry of group 0 is not open.
+  // Returns the sockets, indexed by host group. The entry of group 0 is not open.
   std::vector<Socket> take() { return std::move(sites_); }
 
  private:

@@ -55,7 +55,7 @@ class Timeline {
   const bool marks_cycles_;
   const std::uint64_t begin_ns_;
   std::uint64_t length_ = 0;  // of the file, without the closing bracket
-  // By name, the number that its events give as process id.
+  // Maps each tensor's name to the number that its events give as process id.
   std::map<std::string, int, std::less<>> tensors_;
   std::string problem_;
 };

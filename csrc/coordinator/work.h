@@ -60,11 +60,11 @@ class NamedWork {
   // Returns whether all calls have ended; throws the error of one that failed. If not, `stopped`
   // says what has to happen first.
   bool advance(Progress& stopped);
-  // To be called once all calls have succeeded, until it returns true: then the results are in
-  // place.
+  // The caller calls this once all calls have succeeded, and again until it returns true. The
+  // results are in place then.
   bool finish(Communicator& comm);
-  // After that: how the data of its last call went, and whether through copies in host memory.
-  // It returns kUnknown if there were no data.
+  // After finish(): how the data of the last call moved (kUnknown: there were no data), and whether
+  // they passed through copies in host memory.
   Went went() const { return calls_.empty() ? Went::kUnknown : calls_.back()->went(); }
   bool is_copied_to_host() const {
     return on_host_ != nullptr || (!calls_.empty() && calls_.back()->is_copied_to_host());
@@ -96,7 +96,7 @@ class NamedWork {
   using Order = std::shared_ptr<const CallOrder>;
   // `may_give`: one call alone has this order, so that its work may be given to the device at once.
   Order order_after(const After& after, bool may_give = true);
-  // Both move bytes, whatever the array's type.
+  // broadcast() and allgather() move bytes, whatever the array's type.
   void broadcast(Communicator& comm, OutBuffer data, std::size_t bytes, int root, Order order = {});
   void allgather(Communicator& comm, InBuffer mine, OutBuffer all, std::size_t bytes,
                  Order order = {});
@@ -108,7 +108,7 @@ class NamedWork {
   std::vector<NamedPart> parts_;
   std::vector<std::shared_ptr<StartedOperation>> calls_;
   std::vector<Order> orders_;
-  // Of the calls on device arrays, which each have their own order.
+  // The ends of the calls on device arrays. Each of these calls has an order of its own.
   std::vector<std::shared_ptr<GivenEnd>> given_;
   bool gives_ = false, told_given_ = false;
   int phase_ = 0;

@@ -26,7 +26,7 @@ std::list<LocalPeer>& met() {
   return *list;
 }
 
-// By rank in MPI_COMM_WORLD.
+// The peers' processes, indexed by their rank in MPI_COMM_WORLD.
 std::map<int, ProcessId>& by_world_rank() {
   static auto* map = new std::map<int, ProcessId>;
   return *map;

@@ -31,8 +31,8 @@ class Watchdog {
   enum class Of : std::uint8_t {
     kWait,           // publishes and reports the wait, and throws at the time limit
     kUnlimitedWait,  // the same without a time limit
-    kWaitInMpi,      // in a function of the MPI: only reports
-    kFlight,         // of an operation for which no thread need wait: only reports
+    kWaitInMpi,      // only reports: the thread waits in a function of the MPI
+    kFlight,         // only reports: an operation is in flight, and perhaps no thread waits for it
   };
 
   explicit Watchdog(Of what = Of::kWait) : what_(what) {}

@@ -1,4 +1,4 @@
-// What devices do not have unless their class says so.
+// The functions of DeviceMemory for a class of devices that lacks the feature.
 #include "base/errors.h"
 #include "memory/stream_order.h"
 #include "memory/workspace.h"

@@ -107,8 +107,8 @@ class Workspace {
   virtual bool is_of_one_device() const = 0;  // all parts are on it; valid once in use
   // Whether the processes that use this rank's device compute one at a time.
   virtual bool is_used_by_turns() const { return false; }
-  // Whether the device can carry out such reductions now. May take seconds the first time.
-  // Otherwise sets `why`.
+  // Whether the device can carry out such reductions now; if not, sets `why`. May take seconds the
+  // first time.
   virtual bool reduces(Op op, DType dtype, std::string& why) = 0;
   virtual std::size_t most_targets() const { return 1; }  // targets of one reduction
 
@@ -134,7 +134,7 @@ class Workspace {
   void refuse_arrays(std::string why) { why_no_arrays_ = std::move(why); }
   bool takes_arrays() const { return why_no_arrays_.empty(); }
   const std::string& why_no_arrays() const { return why_no_arrays_; }
-  // The same for arrays that programs have allocated.
+  // As refuse_arrays(), for arrays that programs have allocated.
   void refuse_programs(std::string why) {
     if (!takes_programs()) return;
     why_no_programs_ = std::move(why);

@@ -11,9 +11,9 @@
 
 namespace gradred {
 
-// In the form that a NodeCall takes.
+// The parts of the vector that the ranks of a host get, in the form that a NodeCall takes.
 struct HostParts {
-  // By piece: where the ranks' parts begin, and the end.
+  // For each piece: where the part of each rank begins, and where the last part ends.
   std::vector<std::vector<std::size_t>> begins{};
   std::vector<std::uint32_t> order{};  // of blocks; empty for vectors
 };

@@ -1,4 +1,4 @@
-// What the table of an MPI has: handles, functions and constants.
+// The table of an MPI: its handles, functions and constants.
 #pragma once
 
 #include <array>

@@ -237,8 +237,8 @@ Steps Chunks::swap(const NodeCall& call) {
       });
 }
 
-// Broadcast. Step c + 1 of the root: chunk c can be read. Step c + 1 of a reader: it has read chunk
-// c.
+// Broadcast. The root publishes step c + 1 when chunk c can be read, a reader when it has read
+// chunk c.
 Steps Chunks::fetch(NodeCall call) {
   const auto root = static_cast<std::size_t>(call.root);
   auto* const data = static_cast<std::byte*>(call.recv);
@@ -291,13 +291,14 @@ void Chunks::reduce_twice(const NodeCall& call, std::byte* shared, std::byte* re
 //
 // At time t a rank exports the peers' parts of chunk t (step 2t + 1). It reduces its own part of
 // chunk t - 1 into its copy of the chunk, where that part is unused (step 2t + 2). It then fetches
-// the peers' results of chunk t - 2. Before it reduces it has seen all peers at step 2t - 1, before
-// it fetches at step 2t.
+// the peers' results of chunk t - 2. It reduces after all peers have done step 2t - 1, and fetches
+// after they have done step 2t.
 //
-// Both writes overwrite chunk copies of `depth` times ago. For the export at time t: peers have
-// read those in step 2(t - depth) + 4, and at time t - 1 this rank saw step 2t - 2. For the result
-// at time t: peers have fetched its predecessor before step 2(t + 2 - depth) + 1, and just before,
-// this rank saw step 2t - 1. Both hold for a depth of at least 3.
+// Both writes at time t, the export and the result, overwrite copies of the chunk of `depth` times
+// ago. Peers have read the old export when they have done step 2(t - depth) + 4, and this rank saw
+// their step 2t - 2 at time t - 1. Peers have fetched the old result before they do step
+// 2(t + 2 - depth) + 1, and this rank saw their step 2t - 1 just before it reduced. So both writes
+// are safe if the depth is at least 3.
 Steps Chunks::exchange(NodeCall call) {
   const std::byte* const input = call.input(rank_);
   auto* const output = static_cast<std::byte*>(call.recv);

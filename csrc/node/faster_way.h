@@ -41,7 +41,7 @@ class FasterWay {
   static constexpr std::size_t kLeastPower = 16, kPowers = 24;
   Times& of(const Calls& calls);
 
-  // By kind, by in_place and mapped, and by size.
+  // Indexed by kind, then by in_place and mapped, then by size.
   std::array<std::array<std::array<Times, kPowers>, 4>, kCalledKinds> times_{};
 };
 

@@ -58,7 +58,7 @@ class Pool {
                                       std::string& reason);
   void introduce(std::vector<PoolMember> members);
 
-  // The same in all processes of the pool.
+  // The number that proves that all processes see this pool: the same in all of them.
   std::uint64_t token() const { return segment_->token(); }
   std::byte* at(std::size_t offset) const { return segment_->data() + offset; }
   const PoolMember& member(std::size_t index) const { return members_[index]; }

@@ -11,8 +11,8 @@
 
 namespace gradred {
 
-// One mapping of an anonymous file. It begins as mere addresses; populate() allocates memory, which
-// is zero when new. Ranks that are threads of one process hold the same object.
+// One mapping of an anonymous file. At first it has addresses and no memory. populate() allocates
+// the memory, which is zero when new. Ranks that are threads of one process hold the same object.
 class Segment {
  public:
   // The first page is allocated from the start and holds the proof.

@@ -34,7 +34,7 @@ class OperationNumbers {
   bool take_far(std::uint64_t number);
 
   std::atomic<std::uint64_t> next_{0}, oldest_{0};
-  // By place: 1 + the last number that ended there.
+  // For each place of the ring: 1 + the last number that ended there.
   std::array<std::atomic<std::uint64_t>, kMost> ended_{};
   std::atomic<bool> any_far_{false};
   mutable std::mutex mutex_;

@@ -75,7 +75,7 @@ class OperationLog {
   // The communicator can no longer be used, here and on all peers. The peers are notified, except
   // for those in `failed`.
   void fail(const FailureReport& report, const std::vector<int>& failed);
-  // The same if the peers know it already.
+  // As fail(), for a failure that the peers know already: notifies nobody.
   void note_failure(const FailureReport& report);
   std::optional<FailureReport> failure() const;
   bool has_failed() const { return has_failed_.load(std::memory_order_acquire); }

@@ -83,7 +83,7 @@ class Registry {
   friend struct TagRange;
 
   void trim_pools();
-  // With mutex_ held.
+  // The caller holds mutex_.
   std::uint64_t free_in(const std::vector<int>& group, std::uint64_t window) const;
 
   std::mutex mutex_;

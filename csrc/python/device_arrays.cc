@@ -294,7 +294,7 @@ Placement placement_of(const PlainArray* send, const PlainArray& recv,
 
 namespace {
 
-// Of an array that Python code has described.
+// The description that Python code has made of an array.
 PlainArray placed(PyObject* x) {
   static PyObject* const memory = PyUnicode_InternFromString("memory");
   PlainArray made{};

@@ -226,8 +226,8 @@ class JaxCalls {
     return engine.submit(name, what, std::move(arrays), std::move(splits));
   }
 
-  // The first axis of what is submitted is one of blocks, of which each rank gives or gets one.
-  // Then the ranks compare all axes of the array.
+  // The shape that this rank submits. Its first axis counts blocks, of which each rank gives or
+  // gets one, so that the ranks compare all axes of the array itself.
   static std::vector<std::int64_t> shape_of(NamedKind kind, int size, const xla::Buffer& from) {
     std::vector<std::int64_t> shape(from.shape, from.shape + from.axes);
     if (kind == NamedKind::kAllgather) shape.insert(shape.begin(), 1);

@@ -149,7 +149,7 @@ void scale(void* data, std::size_t count, DType dtype, double factor, bool divid
   function(data, count, factor, divide);
 }
 
-// In parts, so that sums stay in the first-level cache.
+// Reduces the inputs part by part, so that sums stay in the first-level cache.
 void fold(const ReduceFunctions& functions, std::size_t element, void* target,
           std::span<const void* const> inputs, std::size_t count) {
   const std::size_t last = inputs.size() - 1;

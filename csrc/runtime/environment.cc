@@ -25,7 +25,7 @@ std::string home() {
   return found != nullptr && found->pw_dir != nullptr ? found->pw_dir : "";
 }
 
-// No value if the variable is not set or is not a number.
+// Reads a number from a variable. No value: the variable is not set, or is not a number.
 template <class Number>
 std::optional<Number> number_in(const char* name) {
   const std::string text = variable(name);

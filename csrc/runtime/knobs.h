@@ -34,7 +34,7 @@ struct KnobState {
 // All knobs in the order of the table. Throws UsageError for a GRADRED_ variable that is not a
 // knob, and for a value that cannot be read.
 std::vector<KnobState> knob_states();
-// The same checks on variables that another process is going to get.
+// Checks variables that another process is going to get, as knob_states() checks this process's.
 void check_knobs(std::span<const std::pair<std::string, std::string>> variables);
 // `asked`: how the program wrote the setting; for the error.
 void set_knob(std::string_view name, std::string_view text, const std::string& asked);

@@ -55,7 +55,7 @@ Schedule halving(int rank, int size, Pairing pairing) {
   return schedule;
 }
 
-// The same in reverse: doubles what the rank holds in each step.
+// The steps of halving() in reverse: each step doubles what the rank holds.
 Schedule doubling(int rank, int size, Pairing pairing) {
   Schedule schedule = blank(Collective::kAllgather, rank, size, size);
   const std::uint32_t mine = place(rank, size, pairing);

@@ -10,9 +10,9 @@
 namespace gradred {
 namespace {
 
-// A slot of the scratch buffer. A run lies dense from its first slot on, and chunks differ in
-// length, so where a chunk lies depends on where its run begins. A reader must therefore name the
-// same beginning as the writer.
+// A slot of the scratch buffer. A step writes a run of chunks, which lie side by side from the
+// run's first slot on. Chunks differ in length, so the place of a chunk depends on where its run
+// begins. A reader must therefore name the same beginning as the writer.
 struct Cell {
   Value value = kNothing;
   std::uint32_t slot = 0, first = 0;  // the beginning of the run with which the value was written
@@ -164,9 +164,9 @@ void Verifier::write(Rank& rank, const Span& span, std::uint32_t i, Value value)
   }
 }
 
-// A new run destroys the tail of an older run that began before the new run's end. The old run lies
-// dense, and so lower than its slots suggest. Only a rewrite with the older run's own beginning
-// leaves the tail intact.
+// A new run destroys the rest of an older run that began before the new run's end: the chunks of
+// the older run lie side by side, so they may lie lower than their slots. Only a write with the
+// older run's own beginning leaves the rest of it intact.
 void Verifier::begin_write(Rank& rank, const Span& span) {
   if (span.buffer == BufferId::kWork) return;
   const Cell& head = rank.scratch[span.slot];

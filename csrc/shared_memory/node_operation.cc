@@ -157,7 +157,7 @@ bool NodeOperation::begin() {
 }
 
 void NodeOperation::take_result() {
-  // In the same order on all ranks.
+  // All ranks take their numbers in the same order.
   if (purpose_ == Purpose::kAgreement) number_ = path_->next_number();
   if (purpose_ == Purpose::kCall && !execution_.ran_on_devices()) {
     scale_result(call_, execution_.recv(), group_.rank(), group_.size());
@@ -183,7 +183,7 @@ void NodeOperation::withdraw() noexcept {
 }
 
 void NodeOperation::on_end(bool well) noexcept {
-  // Else it is part of another operation.
+  // With another purpose this operation is part of another one, which ends by itself.
   if (purpose_ == Purpose::kCall) StartedOperation::on_end(well);
 }
 

@@ -14,7 +14,7 @@
 namespace gradred {
 namespace {
 
-// What keeps a rank waiting in the node group: for Watchdog.
+// Describes to Watchdog what a rank waits for in the node group.
 struct AboutNode {
   const NodeGroup& node;
 

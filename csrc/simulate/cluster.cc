@@ -169,7 +169,7 @@ void Network::route(std::size_t from, std::size_t to, Route& route) const {
   add(route, groups_, 2 * std::size_t{in.group} + 1, c.group_uplink);
 }
 
-// One dimension after the other, in each the shorter way around.
+// A message takes one dimension after the other, in each of them the shorter direction.
 void Network::route_on_torus(std::size_t from, std::size_t to, Route& route) const {
   const std::size_t dimensions = cluster_.torus.size();
   std::size_t stride = 1, hops = 0;

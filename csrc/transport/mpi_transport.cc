@@ -331,7 +331,7 @@ class MpiChannel final : public Channel {
   int tag_ = 0;
   Signature signature_{};
   std::uint64_t operation_ = 0;
-  // By peer: the last operation with a message to or from it.
+  // For each peer, the last operation that sent it a message, and that received one from it.
   std::vector<std::uint64_t> sent_, received_;
   std::vector<std::unique_ptr<Envelope>> envelopes_;
   std::size_t envelopes_used_ = 0;

@@ -23,7 +23,7 @@ class StagingTransport : public Transport {
   Transport& inner_;
 };
 
-// The same for one channel that accepts host memory.
+// Stages the messages of one channel that accepts host memory.
 std::unique_ptr<Channel> staged(std::unique_ptr<Channel> inner, Memory memory);
 
 }  // namespace gradred

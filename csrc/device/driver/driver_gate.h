@@ -12,7 +12,7 @@
 
 namespace gradred::device {
 
-// One of each context.
+// Each context has one gate.
 class DriverGate {
  public:
   // While an object lives, the device may be waiting for peers.

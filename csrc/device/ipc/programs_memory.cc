@@ -9,7 +9,7 @@ constexpr std::uint64_t kSeldom = 1024;  // calls between two checks whether all
 
 }  // namespace
 
-// One query; a call whose arrays are known costs nothing else.
+// Makes one query of the driver, the only one for a call whose arrays are known.
 ProgramsMemory::Range ProgramsMemory::ask(Workspace::Array array) const {
   if (array.bytes == 0) return {};
   constexpr int kWanted[] = {kBufferId, kIsIpcCapable, kRangeStart, kRangeBytes};

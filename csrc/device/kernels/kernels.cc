@@ -64,7 +64,7 @@ std::string prefix_of(KernelSource source, DType dtype) {
   return source == KernelSource::kCopies ? "gradred_" : "gradred_" + std::string(name_of(dtype));
 }
 
-// The rest of the names of the kernels.
+// The names of a source's kernels, without the prefix.
 std::vector<std::string> names_of(KernelSource source) {
   std::vector<std::string> names;
   const auto add = [&names](std::initializer_list<std::string_view> operations,
