@@ -77,23 +77,26 @@ class NamedRequest(Protocol):
 
     @property
     def way(self) -> str:
-        """After the end: the path of the data, in the profile's words. Empty if there were none."""
+        """The path that the data took, in the profile's words, once the operation has ended.
+
+        Empty if there were no data.
+        """
 
     @property
     def outputs(self) -> list[NDArray[np.uint8]]:
-        """After the end: the bytes of each result that gradred has allocated memory for."""
+        """The bytes of each result that gradred allocated, once the operation has ended."""
 
     @property
     def rows(self) -> list[list[int]]:
-        """After the end, by array and rank: numbers of rows.
+        """Numbers of rows, by array and rank, once the operation has ended.
 
-        For an allgather the rows that each rank gave, for an alltoall the rows that this rank got
-        from each, for a reducescatter the rows that each rank gets.
+        They are the rows that each rank gave to an allgather, that this rank got from each rank in
+        an alltoall, or that each rank gets from a reducescatter.
         """
 
     @property
     def last_joined(self) -> int:
-        """After the end of a join: the rank that was the last to join."""
+        """The rank that was the last to join, once a join has ended."""
 
 
 class NamedOperations(_core.NamedOperations):

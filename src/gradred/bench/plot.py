@@ -30,7 +30,7 @@ class Line:
     low: Sequence[float]
     high: Sequence[float]
     ratios: Sequence[float] | None = None
-    """Its times divided by those of the first line; None omits it in the lower axes."""
+    """This line's times divided by those of the first line. None: the lower axes omit the line."""
     ratios_low: Sequence[float] | None = None
     ratios_high: Sequence[float] | None = None
 

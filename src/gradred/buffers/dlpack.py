@@ -28,7 +28,7 @@ class Exported(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None
-    """In bytes; None for C order."""
+    """The strides in bytes. None: C order."""
     itemsize: int
     writable: bool
     owner: object

@@ -50,7 +50,7 @@ class One(NamedTuple):
     in_place: bool
     stream: int | None
     call: _core.Call | None
-    """None for an operation that only the MPI knows."""
+    """The call of gradred. None: only the MPI knows the operation."""
 
 
 def one(asked: Asked, x: Any, out: Any) -> One:

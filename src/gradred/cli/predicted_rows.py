@@ -72,7 +72,7 @@ KINDS: dict[str, Callable[[str, str], tuple[dict[str, object], str]]] = {
     "allreduce": _allreduce,
     "training": _training,
 }
-"""Of what can be predicted: a function of the names of both files."""
+"""What can be predicted, each with a function that takes the names of both files."""
 
 
 def _write(name: str, text: str) -> None:

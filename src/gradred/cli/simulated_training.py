@@ -151,13 +151,13 @@ def question(arguments: argparse.Namespace) -> what_if.Question:
 
 
 def _source(path: str, measured: Exchange) -> str:
-    """Where measured messages come from, and where they end."""
+    """Say which file has the measured messages, and which lengths it covers."""
     shortest, longest = map(sweep.size_text, measured.lengths)
     return f"measured, {path}, {shortest} to {longest}; those of longer messages by a straight line"
 
 
 def _schemes(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Those that are named; or all, but of measured messages those that use an allreduce alone."""
+    """Return the schemes that are named, or all; for measured messages only those of allreduces."""
     asked = tuple(dict.fromkeys(arguments.scheme))
     servers = {name for name in asked or messages.SCHEMES if messages.find(name).way.servers}
     if arguments.messages is None:

@@ -34,12 +34,12 @@ class CommitStateCallback(keras.callbacks.Callback):
         self._left = batches_per_commit
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Begin to count anew."""
+        """Begin to count batches from 0."""
         del logs
         self._left = self.batches_per_commit
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Commit the state if it is due."""
+        """Count the batch, and commit the state after every `batches_per_commit` batches."""
         del batch, logs
         self._left -= 1
         if self._left == 0:

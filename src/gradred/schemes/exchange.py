@@ -45,7 +45,7 @@ class Key(NamedTuple):
     round: int = 0
 
     def __str__(self) -> str:
-        """As messages name it, counted from 0."""
+        """Return the name that error messages use; pieces and steps are counted from 0."""
         step = "after the last step" if self.clock < 0 else f"of step {self.clock}"
         return f"{self.stage.name.lower()} {self.piece} {step}"
 

@@ -31,9 +31,9 @@ class Member:
 
     comm: Comm
     operations: NamedOperations
-    """Of all ranks of `comm`."""
+    """Named operations of all ranks of `comm`."""
     exchange: Exchange | None
-    """None if no messages are needed."""
+    """The worker's exchange of messages. None: the strategy needs no messages."""
     rank: int
     workers: Sequence[int]
     servers: Sequence[int]
@@ -92,11 +92,11 @@ class Strategy:
         raise NotImplementedError
 
     def end_step(self, clock: int) -> bool:
-        """What comes after the last bucket of a step; returns whether it changed parameters."""
+        """Do what follows the last bucket of a step; return whether it changed parameters."""
         return False
 
     def end(self) -> None:
-        """What comes after the last step of this worker."""
+        """Do what follows the last step of this worker."""
 
 
 class ByServers(Strategy):
@@ -163,7 +163,7 @@ class ByAllreduce(Strategy):
             self._in_flight[number] = _gather(member.operations, f"{number}", payload, priority)
 
     def finish(self, number: int, bucket: Bucket, clock: int) -> None:
-        """Wait for it, and make the step."""
+        """Wait for the operation of the bucket, and make the step."""
         member = self.member
         values = member.gradient[bucket.where]
         if member.compressor.codec.averages:
@@ -223,7 +223,7 @@ class BySchedule(Strategy):
         self._schedule = schedules.make(member.options.plan or "ring", place, len(member.workers))
 
     def start(self, number: int, bucket: Bucket, clock: int, priority: int) -> None:
-        """Nothing: each round waits for the one before."""
+        """Do nothing: `finish` runs all rounds, each of which waits for the one before."""
 
     def finish(self, number: int, bucket: Bucket, clock: int) -> None:
         """Run all rounds, and make the step."""
@@ -278,7 +278,7 @@ class ByMesh(Strategy):
         member.messages.put(member.others, Key(Stage.ALL, number, clock), payload)
 
     def finish(self, number: int, bucket: Bucket, clock: int) -> None:
-        """Get those of all others, and make the step."""
+        """Get the gradients of all other workers, and make the step."""
         member, key = self.member, Key(Stage.ALL, number, clock)
         count = bucket.stop - bucket.start
         found = [
@@ -350,7 +350,7 @@ class Locally(Strategy):
     """
 
     def start(self, number: int, bucket: Bucket, clock: int, priority: int) -> None:
-        """Nothing: gradients are not exchanged."""
+        """Do nothing: gradients are not exchanged."""
 
     def finish(self, number: int, bucket: Bucket, clock: int) -> None:
         """Make the step with this worker's own gradient."""

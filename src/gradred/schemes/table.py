@@ -24,11 +24,11 @@ class Scheme:
     by: str
     """What workers do: a name of `strategies.STRATEGIES`."""
     by_over_tcp: str = ""
-    """The same over TCP, where that is another one."""
+    """What workers do over TCP, if that is another strategy."""
     servers: bool = False
     """Whether it has ranks that are servers of parameters."""
     together: bool = False
-    """Of servers: whether the gradients of one step become one update."""
+    """Whether servers make one update of all gradients of a step."""
     synchronous: bool = True
     """Whether p workers with batch b do what one does with batch p b, but for rounding."""
     messages: bool = True

@@ -180,7 +180,7 @@ class NumpyNetwork:
 
 
 class TorchNetwork:
-    """The same network in PyTorch; gradients are ready when PyTorch says so."""
+    """The network of this workload in PyTorch; PyTorch's hooks say when gradients are ready."""
 
     def __init__(self, weights: Sequence[Floats]) -> None:
         import torch

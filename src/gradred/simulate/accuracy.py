@@ -26,13 +26,13 @@ class Trial:
 
     @property
     def deviations(self) -> float:
-        """The same, in deviations."""
+        """The distance of the prediction from the measurement, in claimed deviations."""
         return abs(self.predicted - self.measured) / max(self.deviation, 1e-9)
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Of several trials: the median error, the 95th percentile, the largest, all in percent."""
+    """The errors of several trials in percent: the median, the 95th percentile, the largest."""
 
     rows: int
     median: float
@@ -42,7 +42,7 @@ class Accuracy:
     within_band: float
 
     def record(self) -> dict[str, float | int]:
-        """As the JSON holds it."""
+        """Return the fields as the JSON holds them."""
         return {
             "rows": self.rows,
             "median_error_percent": round(self.median, 3),

@@ -171,7 +171,7 @@ def read_record(path: Path, option: str) -> dict[str, Any]:
 
 
 def layout_of(record: dict[str, Any]) -> Layout:
-    """Where the ranks of a record were."""
+    """Return where the ranks of a record were."""
     hosts = enumerate(record["ranks_on_hosts"])
     return Layout(tuple(host for host, ranks in hosts for _ in range(ranks)))
 

@@ -183,7 +183,7 @@ class Costs:
         return own.library == other.library and abs(own.day - other.day) <= _WEEK
 
     def _stand_ins(self, case: Case) -> list[tuple[Run, float]]:
-        """The same; between measured scales the nearest run of each side, with its weight."""
+        """`standing_in` with its weight; between measured scales the nearest run of each side."""
         near = self.standing_in(case)
         sides = [
             [run for run in self._runs if (run.nodes < case.nodes) == below]

@@ -132,7 +132,7 @@ class Exchange:
 
 
 def over_grpc(network: Network) -> Network:
-    """The same network below gRPC."""
+    """Return this network as gRPC uses it."""
 
     def path(given: tuple[float, float]) -> tuple[float, float]:
         return given[0], min(given[1], _GRPC_STREAM)

@@ -48,7 +48,7 @@ class Terms:
         latency_inside: float = 0.0,
         latency_between: float = 0.0,
     ) -> Terms:
-        """With other costs of a byte, and of a message: the factors' logarithms are given."""
+        """Multiply the costs of a byte and of a message; arguments are logarithms of factors."""
         return Terms(
             self.inside * math.exp(inside),
             self.between * math.exp(between),

@@ -81,7 +81,7 @@ class _Place:
         return nbytes * (1 + (self.r - 1) * _SHARE)
 
     def shared_inside(self, nbytes: float) -> float:
-        """The same of messages inside the node."""
+        """As `shared`, for messages inside the node."""
         return nbytes * (1 + (self.r - 1) * _SHARE_INSIDE)
 
 
@@ -133,7 +133,7 @@ def _halving(place: _Place, case: Case) -> list[Send]:
 
 
 def _segmented_halving(place: _Place, case: Case) -> list[Send]:
-    """The same, each message cut into segments; `n/p` makes every segment one rank's part."""
+    """`_halving` with messages cut into segments; `n/p` makes each segment one rank's part."""
     whole = _halving(place, case)
     if case.segment == "n/p":
         if place.is_folded:
@@ -153,7 +153,7 @@ def _segment(case: Case) -> float:
 
 
 def _ring(place: _Place, case: Case) -> list[Send]:
-    """Of r ranks on a node one sends to another node; the steps of the ranks overlap."""
+    """One of the r ranks of a node sends to another node; the steps of the ranks overlap."""
     part, away = place.n / place.p, (place.p - 1) / place.r
     return [
         Send(REDUCED, away, part),

@@ -105,11 +105,11 @@ class Variant:
     """The schedules of all ranks, where no algorithm of the table is meant."""
     slices: int = 1
     changes: dict[str, object] = dataclasses.field(default_factory=dict)
-    """Of the cluster."""
+    """Fields of the cluster that this variant changes."""
     call: float = 0.0
     """Seconds of a call beside its schedule."""
     share: float = 1.0
-    """Of the bytes on the links that are data."""
+    """The share of data in the bytes on the links."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -294,7 +294,7 @@ class Simulated:
 
     seconds: float
     variant: str
-    """Of the variants of a native plan, the fastest one."""
+    """The fastest variant of a native plan."""
     slices: int
     rounds: int
     messages: int

@@ -35,11 +35,11 @@ class Network:
     across: Path
     """Between hosts."""
     port: float
-    """Of one network port in each direction."""
+    """What one network port carries in each direction."""
     ports: int = 1
     lanes: int = 1
     overhead: float = 0.3e-6
-    """Of the sender and of the receiver, for each message."""
+    """What the sender and the receiver each spend on a message."""
     reduce: float = 1e-10
     copy: float = 0.5e-10
     rendezvous: float = UNLIMITED

@@ -211,7 +211,10 @@ class Recorder:
         return float(statistics.median(one[what] for one in self._recorded))
 
     def _gradients(self) -> tuple[Gradient, ...]:
-        """In the order of the median of their times; forward beside modules is shared by all."""
+        """Return the gradients in the order of their median times.
+
+        All share the part of the forward pass beside modules.
+        """
         ready = {
             one: statistics.median(
                 record["ready"][one] for record in self._recorded if one in record["ready"]

@@ -60,7 +60,7 @@ class Study:
     schemes: tuple[str, ...]
     plans: tuple[str, ...]
     error: str
-    """Of simulated iterations."""
+    """The error of simulated iterations, in words."""
     measured: tuple[Layout, Exchange] | None = None
     """Ranks on which messages were measured, and what they cost there."""
 

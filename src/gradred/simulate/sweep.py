@@ -37,7 +37,7 @@ class Question:
     noise: float = 0.0
     seed: int = 0
     runs: int = 1
-    """With noise: how often, each time with another seed."""
+    """How often the sweep runs if there is noise, each time with another seed."""
 
     @property
     def sizes(self) -> list[int]:

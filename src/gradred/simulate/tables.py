@@ -160,7 +160,7 @@ def _text(path: str) -> str:
 
 
 def _places(path: str, heading: list[str], columns: Mapping[str, Column]) -> dict[str, int]:
-    """Where each column stands."""
+    """Return the index of each column in the table's heading."""
     where = f"{path}, line 1"
     if not any(heading):
         remedy = f"Begin with a line of the columns {', '.join(columns)}"

@@ -48,7 +48,7 @@ class Training:
 
     @property
     def setting(self) -> Training:
-        """The same, whatever the number of GPUs."""
+        """This training without its numbers of GPUs and nodes, which are 1."""
         return dataclasses.replace(self, gpus=1, nodes=1)
 
 
@@ -62,7 +62,7 @@ class Speed:
 
     @property
     def seconds(self) -> float:
-        """Of one iteration."""
+        """The seconds of one iteration."""
         return self.training.gpus * self.training.batch / self.images_per_s
 
 

@@ -69,7 +69,7 @@ class Trace:
         return max(0.0, statistics.median(lasts) - self.iteration_s)
 
     def work(self) -> Work:
-        """The same as the graph of an iteration takes it, scaled to iterations without hooks."""
+        """This record for the graph of an iteration, scaled to iterations without hooks."""
         forward = np.array([one.forward_s for one in self.gradients])
         backward = np.array([one.backward_s for one in self.gradients])
         hooked = self.load_s + self.update_s + float(forward.sum() + backward.sum())

@@ -211,7 +211,7 @@ class Trainings:
         return Outcome(math.log(images), deviation, _reason(training, found, exposed), step)
 
     def _from_similar(self, training: Training) -> Outcome:
-        """By the most similar setting, per device as fast."""
+        """Predict that each device is as fast as in the most similar setting, less a tenth."""
         best = max(self._rows, key=lambda s: _likeness(s.training, training))
         speed = best.images_per_s / best.training.gpus
         mean = math.log(speed * training.gpus * 0.9)
@@ -342,7 +342,7 @@ def _best(values: Iterable[float], loss: Callable[[float], float]) -> float:
 
 
 def _least(loss: Callable[[float], float]) -> float:
-    """Where the loss is least within reach: on a grid, then on a finer one around its best."""
+    """Find the value of least loss within reach: on a grid, then on finer ones around its best."""
     centre = _best(np.linspace(-_REACH, _REACH, 13), loss)
     centre = _best(centre + np.linspace(-0.4, 0.4, 9), loss)
     return _best(centre + np.linspace(-0.08, 0.08, 9), loss)

@@ -76,7 +76,7 @@ def widths(found: Sequence[Attempt]) -> dict[str, float]:
 
 
 def summary(found: Sequence[Attempt], reach: dict[str, float]) -> dict[str, object]:
-    """As the JSON holds it."""
+    """Return the summary of all attempts as the JSON holds it."""
     return {
         "method": (
             "the largest number of GPUs of each setting was left out and predicted from smaller "

@@ -97,7 +97,7 @@ def widths(found: Sequence[Attempt]) -> Widths:
 
 
 def summary(found: Sequence[Attempt], bands: Widths) -> dict[str, object]:
-    """As the JSON holds it: whole, by system, by system and algorithm, and the worst with why."""
+    """Return the JSON's summary: all, by system, by algorithm too, and the worst with why."""
     return {
         "method": "leave one scale out; extrapolated: predicted from smaller scales alone",
         "all": _entry(found, bands),

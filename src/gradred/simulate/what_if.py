@@ -26,7 +26,7 @@ Table = Callable[[dict[str, Any], "int | None"], str]
 """Shows a record, as wide as so many columns; None: as wide as its lines are."""
 
 TRACE_ERROR = "not known"
-"""The same from a trace and measured messages: `benchmarks/predicted_training.py`."""
+"""As `ERROR`, for a trace and measured messages: `benchmarks/predicted_training.py`."""
 
 PHASES = ("load", "copy_in", "forward", "backward", "packing", "exposed", "update", "late")
 TITLES = {"copy_in": "to device", "exposed": "exchange"}

@@ -120,7 +120,7 @@ class Work:
 
     @property
     def seconds(self) -> float:
-        """Of an iteration on the device alone."""
+        """The seconds of an iteration on the device alone."""
         computes = float(self.forward.sum() + self.backward.sum()) + self.update
         return max(self.load, self.copy_in, computes + self.fetch)
 

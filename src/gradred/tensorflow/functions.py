@@ -46,7 +46,7 @@ def broadcast_variables(
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
-    """In a graph of `tf.compat.v1`: an operation that broadcasts all of its variables.
+    """Make an operation that broadcasts all variables of a graph of `tf.compat.v1`.
 
     Raises:
         RuntimeError: it was called eagerly, where TensorFlow keeps no list of variables.

@@ -74,7 +74,7 @@ class Call:
         return registered(self.process_set)
 
     def named_like(self, tensor: Any) -> Call:
-        """The same call under a name of its own, for a gradient."""
+        """Return this call under another name, for the gradient of `tensor`."""
         return replace(self, name=node_name(self.kind, None, tensor))
 
 

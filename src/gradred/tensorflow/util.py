@@ -16,14 +16,14 @@ def _executing_eagerly() -> bool:
 
 
 def vars_to_refs(variables: Any) -> Any:
-    """Hashable references of variables; of a list or a tuple of them, a tuple."""
+    """Return hashable references of variables; for a list or a tuple of variables, a tuple."""
     if isinstance(variables, (list, tuple)):
         return tuple(vars_to_refs(one) for one in variables)
     return variables.ref()
 
 
 def refs_to_vars(refs: Any) -> Any:
-    """The variables to which such references refer."""
+    """Return the variables of such references."""
     if isinstance(refs, (list, tuple)):
         return tuple(refs_to_vars(one) for one in refs)
     return refs.deref()

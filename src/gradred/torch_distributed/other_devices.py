@@ -151,7 +151,7 @@ def serve_batches() -> None:
 
 
 def served(one: Any) -> Any:
-    """The same operation of a batch, in the group that serves its tensor."""
+    """Return an operation of a batch, moved to the group that serves its tensor."""
     if not isinstance(one, dist.P2POp):
         return one
     others = getattr(one.group or dist.group.WORLD, "other_devices", None)

@@ -11,8 +11,10 @@ import numpy as np
 from gradred.train.framework import Peer, Trial, Vector
 
 LIMITS = {"fp32": 1e-4, "bf16": 1e-2}
-"""By precision: how far the parameters of two peers may be apart after one step, and those of two
-ranks unless gradred reduced, relative to how far they have moved. Peers add in different orders."""
+"""How far the parameters of two peers may be apart after one step, by precision.
+
+The distance is relative to how far the parameters have moved. Peers add in different orders. The
+limits also hold for two ranks of a peer, unless gradred reduced: then the ranks must be equal."""
 
 
 class Checker:

@@ -27,7 +27,7 @@ class Size:
     """How far models are reduced; 0 and 1 leave them as published."""
 
     scale: float = 1.0
-    """Of widths (channels, hidden units, heads) and tables (vocabularies, people)."""
+    """A factor for widths (channels, hidden units, heads) and tables (vocabularies, people)."""
     image: int = 0
     """Pixels of each side."""
     sequence: int = 0
@@ -44,7 +44,7 @@ class Model:
     unit: str
     """What a sample is: images, sequences, rows."""
     parameters: int
-    """Of the model as published."""
+    """The number of parameters of the model as published."""
     batch: int
     """Samples of each rank in a step, if nothing else is asked for."""
     reads: tuple[str, ...]
@@ -93,7 +93,7 @@ class Layers(NamedTuple):
     ready: Sequence[float]
     """The share of the backward pass after which each is ready, up to 1."""
     backward_share: float
-    """Of a step's time."""
+    """The share of the backward pass in the time of a step."""
 
 
 class Trial(Protocol):

@@ -44,14 +44,14 @@ class Settings:
     ranks: tuple[int, ...]
     peers: tuple[str, ...]
     batches: tuple[int, ...] = ()
-    """Of each rank; empty: the model's own."""
+    """Samples of each rank in a step; empty: the model's own number."""
     precisions: tuple[Literal["fp32", "bf16"], ...] = ("fp32",)
     compiled: tuple[bool, ...] = (False,)
     device: str = "cpu"
     size: Size = Size()  # noqa: RUF009 (it is frozen)
     protocol: Protocol = Protocol()
     hosts: str = ""
-    """On which hosts, as the user gave it."""
+    """The hosts of the ranks, as the user wrote them."""
     simulated_hosts: tuple[int, ...] = ()
     """Numbers of hosts that the simulator adds to the report."""
     net: str = "10GbE"
@@ -82,7 +82,7 @@ class Settings:
         return found
 
     def record(self) -> dict[str, Any]:
-        """As a record holds it."""
+        """Return the settings as a record holds them."""
         values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
         return values
 

@@ -43,7 +43,7 @@ class Own(NamedTuple):
     by_byte: float = 0.0
     by_tensor: float = 0.0
     by_second: float = 0.0
-    """Of computing."""
+    """Work beside messages for each second of computing."""
 
 
 class Fit(NamedTuple):
@@ -51,7 +51,7 @@ class Fit(NamedTuple):
 
     overlap: float
     own: dict[str, Own]
-    """By peer; none where too few models were measured."""
+    """Each peer's own work; a peer of which too few models were measured has none."""
 
 
 class Point(NamedTuple):
@@ -197,7 +197,7 @@ class _Steps:
         return np.asarray(np.abs(modelled / self._measured - 1))
 
     def _own(self, chosen: Sequence[int], overlap: int) -> dict[str, Own]:
-        """By peer the work that explains best what steps take beyond computing and messages."""
+        """Find the work of each peer that best explains time beside computing and messages."""
         found = {}
         for name in dict.fromkeys(self._names[i] for i in chosen):
             its = [i for i in chosen if self._names[i] == name]

@@ -36,7 +36,7 @@ def spread(summary: Summary) -> str:
 
 
 def verdict(summary: Summary) -> str:
-    """`ok`, `WRONG`, or nothing to check."""
+    """Return `ok`, `WRONG`, or `-` if there was nothing to check."""
     return {True: "ok", False: "WRONG", None: "-"}[summary.get("right")]
 
 
@@ -52,7 +52,7 @@ COLUMNS = (
     Column("exchange ms", 13, _of("exchange_ms", 2)),
     Column("check", 7, verdict),
 )
-"""Those of a peer's row."""
+"""The columns of a peer's row."""
 
 _NAME = 14
 
@@ -60,7 +60,7 @@ _NAME = 14
 def heading(
     record: dict[str, Any], settings: Settings, ranks: int, left_out: Sequence[tuple[str, str]]
 ) -> str:
-    """The lines before the first cell of a job."""
+    """Return the lines before the first cell of a job."""
     job, protocol = record["jobs"][str(ranks)], settings.protocol
     lines = [
         f"# gradred train v{__version__}: {settings.framework}, {settings.device}, "
@@ -73,7 +73,7 @@ def heading(
 
 
 def lines(row: dict[str, Any]) -> str:
-    """The cell and its peers."""
+    """Return the lines of one cell: its text, the titles, and a row for each peer."""
     titles = "".join(f"{column.title:>{column.width}}" for column in COLUMNS)
     found = [f"\n{cell_text(row)}", f"{'peer':{_NAME}}{titles}"]
     for peer, summary in row["summary"].items():
@@ -83,7 +83,7 @@ def lines(row: dict[str, Any]) -> str:
 
 
 def cell_text(row: dict[str, Any]) -> str:
-    """`resnet50 (scale 0.25), batch 8 x 2 ranks, fp32, 1,993,976 parameters`."""
+    """Describe a cell: `resnet50 (scale 0.25), batch 8 x 2 ranks, fp32, 1,993,976 parameters`."""
     cell = row["cell"]
     reduced = f" ({row['reduced']})" if row["reduced"] else ""
     compiled = ", compiled" if cell["compiled"] else ""
@@ -94,12 +94,12 @@ def cell_text(row: dict[str, Any]) -> str:
 
 
 def ranks_text(number: int) -> str:
-    """`1 rank`, `2 ranks`."""
+    """Return `1 rank` or `2 ranks`."""
     return f"{number} rank{'s' * (number > 1)}"
 
 
 def short_text(row: dict[str, Any]) -> str:
-    """`resnet50, 8 x 2, fp32`."""
+    """Describe a cell in short: `resnet50, 8 x 2, fp32`."""
     cell = row["cell"]
     compiled = ", compiled" if cell["compiled"] else ""
     return f"{cell['model']}, {cell['batch']} x {row['ranks']}, {cell['precision']}{compiled}"

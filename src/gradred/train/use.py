@@ -112,7 +112,7 @@ class _Gpus:
         self._thread.start()
 
     def end(self) -> Any:
-        """For each GPU its use; or why it is not known."""
+        """Return the use of each GPU, or why it is not known."""
         if self._thread is not None:
             self._stop.set()
             self._thread.join()
@@ -165,12 +165,12 @@ def _means(samples: Sequence[dict[str, Any]]) -> Sample:
 
 @dataclasses.dataclass(frozen=True)
 class Use:
-    """Of all ranks together, over the measured steps of one repeat."""
+    """What all ranks together used over the measured steps of one repeat."""
 
     rank_cores: float
     """Cores that the ranks used, on average."""
     system_percent: float
-    """Of that, the share inside the kernel."""
+    """The share of the ranks' processor time that was spent inside the kernel."""
     other_cores: float
     """Cores that other programs used."""
     memory_bytes: float
@@ -181,7 +181,7 @@ class Use:
     network_bytes_per_s: float
     """Sent and received by network cards, for any program."""
     loopback_bytes_per_s: float
-    """The same between programs of a host, which is counted twice: sent and received."""
+    """Exchanged by programs of one host, any of them; each byte counts as sent and as received."""
 
 
 def together(readings: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -224,7 +224,7 @@ def mean(uses: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _mean_of_gpus(repeats: Sequence[Any]) -> Any:
-    """For each GPU of a host the means over the repeats; or why they are not known."""
+    """Return the means over the repeats for each GPU of a host, or why they are not known."""
     texts = [one for one in repeats if isinstance(one, str)]
     if texts:
         return texts[0]

@@ -20,7 +20,7 @@ MODELS = {
     "wide-deep": Model("Wide & Deep", "rows", 34_000_417, 256, ("scale", "layers")),
     "face": Model("ArcFace's ResNet-50, 85,742 people", "faces", 87_490_752, 8, _RESIDUAL),
 }
-"""By name; sizes are those of training, auxiliary heads included."""
+"""The models by name. Sizes are those of training, auxiliary heads included."""
 
 BUILDERS = {
     "resnet50": ("resnet", "ResNet50"),
@@ -52,4 +52,4 @@ PEERS = {
     "mpi4py": Peer("by hand: flatten, MPI's Allreduce by mpi4py, unflatten"),
     "mpi4py-gradred": Peer("by hand, with gradred's Allreduce", by_gradred=True),
 }
-"""By name, in the order of the report."""
+"""The peers by name, in the order of the report."""

@@ -36,7 +36,7 @@ class Place:
     world: Any
     device: Any
     groups: dict[str, Any]
-    """Of torch.distributed, by backend."""
+    """The groups of torch.distributed, by backend."""
 
 
 class Batch(NamedTuple):
@@ -166,7 +166,7 @@ class _ByHand(_Local):
 
 
 class _ByHandWithGradred(_Local):
-    """The same with gradred's communicator, which takes the tensor, on the device too."""
+    """Averages by hand with gradred's communicator, which takes tensors of the device too."""
 
     def _exchange(self) -> None:
         gradients = [one.grad for one in self._network.parameters()]

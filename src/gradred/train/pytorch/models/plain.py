@@ -10,7 +10,7 @@ from gradred.train.framework import Size
 from gradred.train.pytorch.models.network import CLASSES, ImageClassifier, scaled
 
 _VGG16 = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
-"""Of configuration D: channels, and convolutions before each pooling."""
+"""Configuration D: for each pooling, the channels and the number of convolutions before it."""
 
 
 def _classifier(inputs: int, width: int, dropout_first: bool) -> nn.Sequential:
