@@ -35,6 +35,7 @@ def checks(fix: bool) -> dict[str, list[str]]:
         ],
         "mypy": [*python, "mypy"],
         "mypy tools": [*python, "mypy", *sorted(str(path) for path in Path("tools").glob("*.py"))],
+        "mypy calls": [*python, "mypy", "tests/mpi/test_declared_calls.py"],
         "stubtest": [*python, "mypy.stubtest", "gradred._core", "--concise"],
         "codespell": [str(BIN / "codespell"), *(["-w"] if fix else [])],
     }

@@ -98,6 +98,38 @@ class Comm(MPI.Intracomm):
         def Ireduce_scatter_block(  # noqa: D102
             self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: OpLike = MPI.SUM
         ) -> MPI.Request: ...
+        def Scan(  # noqa: D102
+            self,
+            sendbuf: BufSpec | InPlace,
+            recvbuf: BufSpec,
+            op: OpLike = MPI.SUM,
+            *,
+            stream: StreamLike = None,
+        ) -> None: ...
+        def Exscan(  # noqa: D102
+            self,
+            sendbuf: BufSpec | InPlace,
+            recvbuf: BufSpec,
+            op: OpLike = MPI.SUM,
+            *,
+            stream: StreamLike = None,
+        ) -> None: ...
+        def Iscan(  # noqa: D102
+            self,
+            sendbuf: BufSpec | InPlace,
+            recvbuf: BufSpec,
+            op: OpLike = MPI.SUM,
+            *,
+            stream: StreamLike = None,
+        ) -> MPI.Request: ...
+        def Iexscan(  # noqa: D102
+            self,
+            sendbuf: BufSpec | InPlace,
+            recvbuf: BufSpec,
+            op: OpLike = MPI.SUM,
+            *,
+            stream: StreamLike = None,
+        ) -> MPI.Request: ...
 
     @property
     def device_path(self) -> str:

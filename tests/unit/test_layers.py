@@ -207,11 +207,19 @@ def test_a_kind_of_call_stands_in_the_files_that_the_page_lists(kind: str) -> No
 
 
 def without_text(path: Path) -> str:
-    """A file without its comments and docstrings, in which a word may mean something else."""
+    """A file without its comments and docstrings, in which a word may mean something else.
+
+    Declarations that only type checkers read are left out as well.
+    """
     text = path.read_text()
-    if path.suffix in (".py", ".pyi"):
-        return re.sub(r'"""(?:.|\n)*?"""|#.*', "", text)
-    return re.sub(r"//.*", "", text)
+    if path.suffix not in (".py", ".pyi"):
+        return re.sub(r"//.*", "", text)
+    lines = text.splitlines()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            end = node.body[-1].end_lineno or 0
+            lines[node.lineno - 1 : end] = [""] * (end - node.lineno + 1)
+    return re.sub(r'"""(?:.|\n)*?"""|#.*', "", "\n".join(lines))
 
 
 PACKAGE = ROOT / "src" / "gradred"
