@@ -6,13 +6,18 @@ what `NamedOperations.submit` takes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from gradred import _core
 from gradred.buffers import cuda_interface
+from gradred.buffers.arrays import layout_of
+from gradred.element_types import ITEMSIZES
 from gradred.errors import UsageError, explain
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from gradred.named import Described
 
 TensorT = TypeVar("TensorT", contravariant=True)
@@ -27,8 +32,20 @@ class Description(NamedTuple):
     shape: tuple[int, ...]
     on_host: bool
     """Whether the host can access the memory. Else it is a GPU's."""
-    in_order: bool
-    """Whether the elements lie side by side in the order of their indices (C order)."""
+    strides: tuple[int, ...] | None
+    """The bytes from one index of each axis to the next.
+
+    None: the elements lie side by side in the order of their indices (C order)."""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all elements."""
+        return math.prod(self.shape) * ITEMSIZES[self.dtype]
+
+    def order_of_axes(self) -> tuple[int, ...] | None:
+        """The axes from the slowest to the fastest in memory. None: there are gaps."""
+        layout = layout_of(self.shape, self.strides, ITEMSIZES[self.dtype])
+        return None if layout is None else layout.order
 
 
 class Tensors(Protocol[TensorT]):
@@ -46,12 +63,6 @@ class Tensors(Protocol[TensorT]):
             ValueError: named operations do not support its element type or its memory.
         """
 
-    def memory(self, tensor: TensorT) -> tuple[int, int]:
-        """The address of the first element, and the number of bytes of all elements."""
-
-    def order_of_axes(self, tensor: TensorT) -> tuple[int, ...] | None:
-        """The axes from the slowest to the fastest in memory. None: the tensor has gaps."""
-
     def device(self, tensor: TensorT) -> str:
         """The name of the tensor's device, for comparison and for error messages."""
 
@@ -59,17 +70,6 @@ class Tensors(Protocol[TensorT]):
         """The handle of the calling thread's current stream on the GPU that has the tensor.
 
         The legacy default stream is `gradred.buffers.dlpack.LEGACY_STREAM`, not 0.
-        """
-
-    def type_name(self, tensor: TensorT) -> str:
-        """The framework's name of the tensor's type, for error messages."""
-
-    def why_not_dense(self, tensor: TensorT, in_place: bool) -> tuple[str, str]:
-        """For an error message: why an operation needs another layout, and the remedy.
-
-        Args:
-            tensor: a tensor with gaps, or with other axes order than the tensor for the result.
-            in_place: whether the tensor itself receives the result.
         """
 
 
@@ -90,15 +90,26 @@ def described(
         gradred.DeviceError: the memory does not belong to this process.
     """
     found = tensors.describe(tensor, asked)
-    result = 0 if out is None else found.address if out is tensor else tensors.memory(out)[0]
-    plain = (found.address, result, found.dtype, found.shape)
-    placement = None if found.on_host else placement_of(tensors, tensor, out, asked)
-    if found.in_order:
+    result = found if out is tensor or out is None else tensors.describe(out, asked)
+    plain = (found.address, 0 if out is None else result.address, found.dtype, found.shape)
+    on_host = found.on_host and result.on_host
+    placement = None if on_host else placement_of(tensors, tensor, out, asked)
+    if found.strides is None and result.strides is None:
         return plain if placement is None else (*plain, 0, placement)
-    order = tensors.order_of_axes(tensor)
-    if order is None or out is None or order != tensors.order_of_axes(out):
-        raise ValueError(explain(asked, *tensors.why_not_dense(tensor, out is tensor)))
+    order = found.order_of_axes()
+    if order is None or out is None or order != result.order_of_axes():
+        raise ValueError(explain(asked, *_why_not_dense(found, result)))
     return (*plain, 0, placement, order)
+
+
+def _why_not_dense(found: Description, result: Description) -> tuple[str, str]:
+    """Why an operation needs another layout, and the remedy. In place: `result` is `found`."""
+    what = f"the axes of shape {found.shape} are in another order than those of the result"
+    for one, name in ((result, "tensor for the result"), (found, "tensor")):
+        if one.order_of_axes() is None:
+            what = f"the {name} is not dense: shape {one.shape}, strides of {one.strides} bytes"
+    remedy = "Pass a contiguous copy of it"
+    return what, f"{remedy}, and then copy the result back" if found is result else remedy
 
 
 def placement_of(
@@ -139,5 +150,19 @@ def _placed(
     plain = _core.plain_array(tensor)
     if plain is not None:
         return plain[-2:]
-    stream = tensors.current_stream(tensor)
-    return cuda_interface.place(*tensors.memory(tensor), stream, asked), stream
+    found, stream = tensors.describe(tensor, asked), tensors.current_stream(tensor)
+    return cuda_interface.place(found.address, found.nbytes, stream, asked), stream
+
+
+def write(tensors: Tensors[TensorT], tensor: TensorT, elements: NDArray[Any], asked: str) -> None:
+    """Write all elements of a dense tensor, in their order in memory. Blocks.
+
+    Args:
+        tensors: answers questions about the tensor.
+        tensor: the tensor.
+        elements: the bytes of all elements, contiguous.
+        asked: name of the call, for error messages.
+    """
+    found = tensors.describe(tensor, asked)
+    placement = None if found.on_host else placement_of(tensors, tensor, tensor, asked)
+    _core.copy_bytes(found.address, elements.ctypes.data, found.nbytes, placement)

@@ -5,13 +5,13 @@ The front ends `gradred.torch` and `gradred.torch_distributed` share this module
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gradred import _core, tensors
 from gradred.buffers import more_than_numbers
-from gradred.buffers.arrays import layout_of
 from gradred.buffers.dlpack import LEGACY_STREAM
 from gradred.element_types import ITEMSIZES
 from gradred.errors import UsageError, UsageTypeError, explain
@@ -78,17 +78,8 @@ class TorchTensors:
             found = "the tensor is a conjugated or negated view"
             raise ValueError(explain(asked, found, "Pass x.resolve_conj().resolve_neg()"))
         require_memory(tensor, asked)
-        shape = tuple(tensor.shape)
-        return Description(tensor.data_ptr(), dtype, shape, kind == "cpu", tensor.is_contiguous())
-
-    def memory(self, tensor: torch.Tensor) -> tuple[int, int]:
-        """The address of the first element, and the number of bytes of all elements."""
-        return tensor.data_ptr(), tensor.numel() * tensor.element_size()
-
-    def order_of_axes(self, tensor: torch.Tensor) -> tuple[int, ...] | None:
-        """The axes from the slowest to the fastest in memory. None: the tensor has gaps."""
-        layout = layout_of(tuple(tensor.shape), tensor.stride(), 1)
-        return None if layout is None else layout.order
+        strides = None if tensor.is_contiguous() else _strides_in_bytes(tensor)
+        return Description(tensor.data_ptr(), dtype, tuple(tensor.shape), kind == "cpu", strides)
 
     def device(self, tensor: torch.Tensor) -> str:
         """The name of the tensor's device."""
@@ -98,18 +89,6 @@ class TorchTensors:
         """The handle of the current stream on the tensor's GPU."""
         current = int(torch.cuda.current_stream(tensor.device).cuda_stream)
         return current or LEGACY_STREAM  # PyTorch's number for it is 0
-
-    def type_name(self, tensor: torch.Tensor) -> str:
-        """PyTorch's name of the tensor's type."""
-        return str(tensor.type())
-
-    def why_not_dense(self, tensor: torch.Tensor, in_place: bool) -> tuple[str, str]:
-        """The strides of a tensor with gaps, and the remedy."""
-        found = f"the tensor is not dense: shape {tuple(tensor.shape)}, strides {tensor.stride()}"
-        if in_place:
-            copied = "dense = tensor.contiguous()"
-            return found, f"Pass {copied}, and then copy it back: tensor.copy_(dense)"
-        return found, "Pass tensor.contiguous()"
 
 
 _TENSORS = TorchTensors()
@@ -130,19 +109,30 @@ def stream_of(tensor: torch.Tensor) -> int:
     return _TENSORS.current_stream(tensor)
 
 
-def tensor_of(output: Any, like: torch.Tensor, rows: int) -> torch.Tensor:
-    """Make a tensor of memory that the engine allocated for a result.
+def tensor_of(
+    memory: Any, dtype: torch.dtype, shape: Sequence[int], like: torch.Tensor | None
+) -> torch.Tensor:
+    """Make a tensor in C order of bytes in host memory.
 
     Args:
-        output: the result's bytes, an array of uint8.
-        like: the result has its device, its type, and all of its axes but the first.
-        rows: length of the first axis.
+        memory: the bytes of all elements, an array of uint8. The tensor may keep it.
+        dtype: the elements' type.
+        shape: lengths of the axes.
+        like: a tensor on the device of the new one. None: host memory.
     """
-    shape = (rows, *like.shape[1:])
-    if output.nbytes == 0:
-        return like.new_empty(shape)
-    made = torch.from_numpy(output).view(like.dtype).view(shape)
-    return made if like.device.type == "cpu" else like.new_empty(shape).copy_(made)
+    shape, like = tuple(shape), _ON_HOST if like is None else like
+    if memory.nbytes == 0:
+        return like.new_empty(shape, dtype=dtype)
+    made = torch.from_numpy(memory).view(dtype).view(shape)
+    return made if like.device.type == "cpu" else like.new_empty(shape, dtype=dtype).copy_(made)
+
+
+_ON_HOST = torch.empty(0, device="cpu")
+
+
+def _strides_in_bytes(tensor: torch.Tensor) -> tuple[int, ...]:
+    itemsize = tensor.element_size()
+    return tuple(step * itemsize for step in tensor.stride())
 
 
 def _why_not(tensor: torch.Tensor) -> str:

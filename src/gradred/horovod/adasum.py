@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from gradred.element_types import ELEMENT_TYPES
+from gradred.element_types import ELEMENT_TYPES, ITEMSIZES
 from gradred.errors import explain
+from gradred.horovod.front_end import FrontEnd, cast
 from gradred.horovod.operations import engine_of, is_global, submit
-from gradred.tensors import described
+from gradred.tensors import described, write
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gradred.horovod.front_end import FrontEnd
     from gradred.horovod.process_sets import ProcessSet
     from gradred.named import Described, NamedRequest
 
@@ -68,10 +68,9 @@ def _pair(
 
 
 def combine(
-    front_end: FrontEnd[TensorT],
+    front_end: FrontEnd[Any],
     inputs: NDArray[np.uint8],
-    like: TensorT,
-    itemsize: int,
+    dtype: str,
     factor: float = 1.0,
 ) -> NDArray[np.uint8]:
     """The Adasum of the rows of a matrix of floats. The number of rows is a power of two.
@@ -79,22 +78,26 @@ def combine(
     Args:
         front_end: converts elements.
         inputs: each rank's elements as bytes, shape (ranks, bytes).
-        like: a tensor of the elements' type.
-        itemsize: the number of bytes of an element.
+        dtype: gradred's name of the elements' type.
         factor: factor applied to the result in float64. A factor applied to all inputs would have
             the same effect.
     """
-    step = _COLUMNS * itemsize
+    step = _COLUMNS * ITEMSIZES[dtype]
     parts = [slice(begin, begin + step) for begin in range(0, inputs.shape[1], step)]
+
+    def exact(part: slice) -> NDArray[np.float64]:
+        elements = np.ascontiguousarray(inputs[:, part]).reshape(-1)
+        values = cast(front_end, elements, dtype, "float64").view(np.float64)
+        return values.reshape(len(inputs), -1)
+
     products = np.zeros((len(inputs), len(inputs)))
     for part in parts:
-        exact = front_end.to_float64(inputs[:, part], like)
-        products += exact @ exact.T
+        found = exact(part)
+        products += found @ found.T
     weights = weights_of(products) * factor
     result = np.empty(inputs.shape[1], np.uint8)
     for part in parts:
-        exact = front_end.to_float64(inputs[:, part], like)
-        result[part] = front_end.from_float64(weights @ exact, like)
+        result[part] = cast(front_end, (weights @ exact(part)).view(np.uint8), "float64", dtype)
     return result
 
 
@@ -115,8 +118,7 @@ def start(
         array = described(front_end, tensor, output, "allreduce")
         if ELEMENT_TYPES[array[2]].kind != "real":
             remedy = "Convert it, or use op=Sum"
-            found = f"{front_end.type_name(tensor)} is not supported"
-            raise ValueError(explain("op=Adasum", found, remedy))
+            raise ValueError(explain("op=Adasum", f"{array[2]} is not supported", remedy))
         arrays.append(_as_a_row(array))
     ranks = process_set.size() or 1
 
@@ -124,10 +126,9 @@ def start(
         for array, output, found in zip(arrays, outputs, request.outputs, strict=True):
             if found.nbytes == 0:
                 continue
-            itemsize = ELEMENT_TYPES[array[2]].itemsize
-            factor = prescale * postscale
-            made = combine(front_end, found.reshape(ranks, -1), output, itemsize, factor)
-            front_end.write(output, made)
+            inputs, factor = found.reshape(ranks, -1), prescale * postscale
+            made = combine(front_end, inputs, array[2], factor)
+            write(front_end, output, made, "op=Adasum")
         return result
 
     held = (tensors, outputs)

@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import numpy as np
+
 from gradred.errors import Error, UsageError, explain
 from gradred.horovod import adasum
 from gradred.horovod.basics import Adasum, Average, Sum, rank
 from gradred.horovod.errors import HorovodInternalError, internal_error
+from gradred.horovod.front_end import FrontEnd, splits_of, with_rows
 from gradred.horovod.operations import engine_of, reducing, reduction, submit
 from gradred.horovod.state import state
 from gradred.tensors import described
 
 if TYPE_CHECKING:
-    from gradred.horovod.front_end import FrontEnd
     from gradred.horovod.process_sets import ProcessSet
     from gradred.named import NamedRequest
 
@@ -204,16 +206,16 @@ class Collectives(Generic[TensorT]):
         """Start an operation whose results have rows of their own number."""
         front_end, engine = self._front_end, engine_of(process_set)
         place = process_set.place_of(rank())
-        sent = [front_end.with_rows(x, kind) for x in tensors]
+        sent = [with_rows(front_end, x, kind) for x in tensors]
 
         def finish(request: NamedRequest) -> Any:
             made = [
-                front_end.of_memory(out, x, sum(rows) if kind == "allgather" else rows[place])
-                for out, x, rows in zip(request.outputs, tensors, request.rows, strict=True)
+                x.of(front_end, out, sum(rows) if kind == "allgather" else rows[place])
+                for out, x, rows in zip(request.outputs, sent, request.rows, strict=True)
             ]
             return tuple(made) if grouped else made[0]
 
-        arrays = [described(front_end, x, None, kind) for x in sent]
+        arrays = [described(front_end, x.tensor, None, kind) for x in sent]
         return submit(engine, kind, name, arrays, finish, sent, **how)
 
     def broadcast(
@@ -252,17 +254,19 @@ class Collectives(Generic[TensorT]):
             process_set: the ranks that take part.
         """
         front_end, engine = self._front_end, engine_of(process_set)
-        sent = front_end.with_rows(tensor, "alltoall")
-        array = described(front_end, sent, None, "alltoall")
+        sent = with_rows(front_end, tensor, "alltoall")
+        array = described(front_end, sent.tensor, None, "alltoall")
+        like: TensorT | None = None
         if splits is None:
             rows = _even_splits(array[3][0], process_set.size() or 1)
         else:
-            rows = front_end.numbers_of(splits)
+            rows, like = splits_of(front_end, splits)
 
         def finish(request: NamedRequest) -> tuple[TensorT, TensorT]:
             received = request.rows[0]
-            made = front_end.of_memory(request.outputs[0], tensor, sum(received))
-            return made, front_end.like_splits(received, splits)
+            made = sent.of(front_end, request.outputs[0], sum(received))
+            numbers = np.array(received, np.int32).view(np.uint8)
+            return made, front_end.of_memory(numbers, "int32", [len(received)], like)
 
         return submit(engine, "alltoall", name, [array], finish, sent, splits=rows)
 

@@ -1,17 +1,23 @@
 """What a front end provides, so that `collectives.Collectives` serves its framework.
 
-`gradred.torch.front_end` is the implementation for PyTorch.
+These are six functions: three of `Tensors` and three of `FrontEnd`. The functions below them make
+results out of these, for all frameworks. `gradred.torch.front_end` is the implementation for
+PyTorch.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from gradred.tensors import Tensors
+import numpy as np
+
+from gradred.element_types import ITEMSIZES
+from gradred.errors import UsageError, explain
+from gradred.tensors import Description, Tensors
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 FRONT_ENDS = ("torch", "tensorflow")
@@ -25,11 +31,9 @@ TensorT = TypeVar("TensorT")
 class FrontEnd(Tensors[TensorT], Protocol[TensorT]):
     """A framework's tensors, for Horovod's operations.
 
-    `Tensors` has the questions that submitting a tensor asks: its description, memory, order of
-    axes, device, current stream and type's name. The functions here make tensors of results.
-
-    Functions that take memory take it as arrays of uint8 in host memory. They may keep such an
-    array, which the engine does not use again.
+    `Tensors` has the questions that submitting a tensor asks: its description, its device and the
+    device's current stream. The functions here make tensors of the framework. Tensors of one axis
+    have a method `tolist`, as NumPy's arrays have.
     """
 
     def empty_like(self, tensor: TensorT, asked: str) -> TensorT:
@@ -43,49 +47,106 @@ class FrontEnd(Tensors[TensorT], Protocol[TensorT]):
             gradred.UsageError: `tensor` is not a tensor.
         """
 
-    def with_rows(self, tensor: TensorT, asked: str) -> TensorT:
-        """The tensor if its elements lie in the order of their indices, else such a copy.
+    def converted(self, tensor: TensorT, dtype: str) -> TensorT:
+        """Make a copy in C order of the type `dtype`, on the same device.
 
-        A tensor that `describe` refuses may be returned as it is.
-
-        Args:
-            tensor: the tensor.
-            asked: name of the call, for error messages.
-
-        Raises:
-            gradred.UsageError: it is not a tensor.
-            ValueError: it has no axis.
-        """
-
-    def of_memory(self, output: NDArray[np.uint8], like: TensorT, rows: int) -> TensorT:
-        """Make a tensor of memory that the engine allocated for a result.
+        A tensor of this type and order may be returned as it is.
 
         Args:
-            output: the result's bytes.
-            like: the result has its device, its type, and all of its axes but the first.
-            rows: length of the first axis.
+            tensor: a tensor that `describe` accepts.
+            dtype: gradred's name of an element type of the framework.
         """
 
-    def numbers_of(self, splits: Any) -> list[int]:
-        """Read the argument `splits` of an alltoall: a tensor, or a sequence of numbers.
-
-        Raises:
-            ValueError: it is a tensor, but not of int32 and one axis.
-        """
-
-    def like_splits(self, numbers: Sequence[int], splits: Any) -> TensorT:
-        """Make an int32 tensor of one axis, on the device of `splits` if that is a tensor."""
-
-    def to_float64(self, elements: NDArray[np.uint8], like: TensorT) -> NDArray[np.float64]:
-        """Convert elements of the type of `like`, a floating-point type, to float64.
+    def of_memory(
+        self, memory: NDArray[np.uint8], dtype: str, shape: Sequence[int], like: TensorT | None
+    ) -> TensorT:
+        """Make a tensor in C order of bytes in host memory.
 
         Args:
-            elements: bytes, in order of the elements along the last axis.
-            like: a tensor of the elements' type.
+            memory: the bytes of all elements. The tensor may keep this array, which nobody else
+                uses any more.
+            dtype: gradred's name of the elements' type.
+            shape: lengths of the axes.
+            like: a tensor on the device of the new one. None: host memory.
         """
 
-    def from_float64(self, values: NDArray[np.float64], like: TensorT) -> NDArray[np.uint8]:
-        """Convert values to elements of the type of `like`."""
 
-    def write(self, tensor: TensorT, elements: NDArray[np.uint8]) -> None:
-        """Write a dense tensor's elements, in their order in memory."""
+class Rows(NamedTuple):
+    """A tensor whose first axis is divided among the ranks, or gathered from them."""
+
+    tensor: Any
+    """The tensor in C order."""
+    found: Description
+
+    def of(self, front_end: FrontEnd[Any], output: NDArray[np.uint8], rows: int) -> Any:
+        """Make a tensor like this one, with other rows.
+
+        Args:
+            front_end: the framework.
+            output: the bytes of the rows, in memory that the engine has allocated.
+            rows: their number.
+        """
+        shape = (rows, *self.found.shape[1:])
+        return front_end.of_memory(output, self.found.dtype, shape, self.tensor)
+
+
+def with_rows(front_end: FrontEnd[TensorT], tensor: TensorT, asked: str) -> Rows:
+    """Describe a tensor with rows. It is copied if it is not in C order.
+
+    Args:
+        front_end: the framework.
+        tensor: the tensor.
+        asked: name of the call, for error messages.
+
+    Raises:
+        gradred.UsageError: it is not a tensor.
+        ValueError: it has no axis, or the engine does not support it.
+    """
+    found = front_end.describe(tensor, asked)
+    if not found.shape:
+        raise ValueError(explain(asked, "the tensor has no axis", "Pass a tensor of one axis"))
+    if found.strides is None:
+        return Rows(tensor, found)
+    return Rows(front_end.converted(tensor, found.dtype), found)
+
+
+def splits_of(front_end: FrontEnd[Any], splits: Any) -> tuple[list[int], Any]:
+    """Read the argument `splits` of an alltoall, a tensor or a sequence of numbers.
+
+    Args:
+        front_end: the framework.
+        splits: the argument.
+
+    Returns:
+        The numbers, and `splits` itself if it is a tensor, else None.
+
+    Raises:
+        ValueError: it is a tensor, but not of int32 and one axis.
+    """
+    try:
+        found = front_end.describe(splits, "alltoall")
+    except UsageError:  # a sequence
+        return [int(rows) for rows in splits], None
+    if found.dtype != "int32" or len(found.shape) != 1:
+        what = f"splits are {found.dtype} of {len(found.shape)} axes"
+        raise ValueError(explain("alltoall", what, "Pass int32 of one axis"))
+    return [int(rows) for rows in splits.tolist()], splits
+
+
+def cast(
+    front_end: FrontEnd[Any], elements: NDArray[np.uint8], source: str, target: str
+) -> NDArray[np.uint8]:
+    """Convert elements in host memory from one type to another, as the framework does.
+
+    Args:
+        front_end: the framework.
+        elements: the bytes of the elements, contiguous.
+        source: gradred's name of their type.
+        target: gradred's name of the type of the result.
+    """
+    count = elements.nbytes // ITEMSIZES[source]
+    made = front_end.converted(front_end.of_memory(elements, source, (count,), None), target)
+    found = front_end.describe(made, "a conversion of elements")
+    result = np.empty(found.nbytes, np.uint8)
+    ctypes.memmove(result.ctypes.data, found.address, found.nbytes)
+    return result

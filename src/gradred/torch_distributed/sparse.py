@@ -41,7 +41,10 @@ class SparseSum:
     def put(self, outputs: Sequence[Any], rows: Sequence[Sequence[int]]) -> None:
         """Add the gathered elements, and store the sum in the tensor."""
         pairs = zip(outputs, self.parts, rows, strict=True)
-        forms, indices, values = (tensor_of(out, part, sum(each)) for out, part, each in pairs)
+        forms, indices, values = (
+            tensor_of(out, part.dtype, (sum(each), *part.shape[1:]), part)
+            for out, part, each in pairs
+        )
         if not torch.equal(forms, self.parts[0].expand_as(forms)):
             found = (
                 f"by rank they are {forms[:, 1:].tolist()}, the first {forms[:, 0].tolist()} sparse"

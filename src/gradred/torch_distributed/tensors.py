@@ -54,7 +54,8 @@ class ResultPlace:
         array = (data.data_ptr(), to, dtype, shape, nbytes)
         if data.device.type == "cpu":
             return array
-        return (*array, placement_of(data, self.target, asked))
+        into = None if self.target is None else as_bytes(self.target.reshape(-1))
+        return (*array, placement_of(data, into, asked))
 
 
 def put_back(parts: Sequence[DenseCopy]) -> None:
