@@ -1,10 +1,33 @@
 #include "messages/scheduled.h"
 
+#include <algorithm>
+
 #include "base/errors.h"
 #include "calls/scaling.h"
 #include "schedule/combinators.h"
 
 namespace gradred {
+namespace {
+
+// The shortest run that has all chunks that this rank reads or writes in the work buffer.
+Span chunks_used(const Schedule& schedule) {
+  std::uint32_t first = schedule.chunks, end = 0;
+  const auto use = [&](const Span& span) {
+    if (span.buffer != BufferId::kWork || span.chunks == 0) return;
+    first = std::min(first, span.first);
+    end = std::max(end, span.first + span.chunks);
+  };
+  if (schedule.in_place) use(input_of(schedule));
+  use(result_of(schedule));
+  for (const Round& round : schedule.rounds) {
+    for (const Step& step : round) {
+      for (const Span& span : {step.source, step.target, step.operand}) use(span);
+    }
+  }
+  return end == 0 ? Span{} : work(first, end - first);
+}
+
+}  // namespace
 
 // Rounds that take more memory than this are made anew in each call, one at a time.
 constexpr std::size_t kMostBytesOfRounds = std::size_t{256} << 10;
@@ -19,6 +42,7 @@ std::unique_ptr<BoundPlan> bind_plan(BoundPlanKey key, std::shared_ptr<const Sch
   }
   Schedule bound = bound_plan->key.in_place ? *schedule : from_input(*schedule);
   bound.rounds = bound.rounds.held_within(kMostBytesOfRounds);
+  bound_plan->held = bound_plan->key.slices == 1 ? chunks_used(bound) : work(0, bound.chunks);
   bound_plan->schedule = std::make_shared<const Schedule>(std::move(bound));
   const Partition parts{bound_plan->key.count, bound_plan->key.slices};
   for (std::size_t i = 0; i < bound_plan->key.slices; ++i) {
@@ -111,12 +135,7 @@ void ScheduledCall::put_input() {
   const std::size_t bytes = call_.count * size_of(call_.dtype);
   const bool own_block = info_of(call_.kind).input == Part::kOwnBlock;
   const void* const input = call_.input();
-  work_ = static_cast<std::byte*>(call_.out.data);
-  if (has_own_work()) {
-    const std::size_t all = bytes * vector_counts(call_.kind, size_);
-    if (bound_plan_->work.bytes() < all) bound_plan_->work = Allocation(call_.out.memory, all);
-    work_ = bound_plan_->work.data();
-  }
+  work_ = has_own_work() ? own_work() : static_cast<std::byte*>(call_.out.data);
   if (!bound_plan_->key.in_place) {
     input_ = static_cast<const std::byte*>(input);
     return;
@@ -128,6 +147,17 @@ void ScheduledCall::put_input() {
   if (call_.op == Op::kPremul) {
     bound_plan_->stream.scale(work_, bound_plan_->key.count, call_.dtype, call_.factor, false);
   }
+}
+
+// Returns where the vector would begin. There is memory only for the chunks that this rank uses: in
+// a gather, a rank other than the root uses the blocks that it passes on.
+std::byte* ScheduledCall::own_work() {
+  const Partition parts{bound_plan_->key.count, bound_plan_->schedule->chunks};
+  const Span& held = bound_plan_->held;
+  const std::size_t bytes = parts.length(held.first, held.chunks) * size_of(call_.dtype);
+  Allocation& work = bound_plan_->work;
+  if (work.bytes() < bytes) work = Allocation(call_.out.memory, bytes);
+  return work.data() - parts.begin(held.first) * size_of(call_.dtype);
 }
 
 void ScheduledCall::put_result() {

@@ -39,6 +39,7 @@ struct BoundPlan {
   std::shared_ptr<const Schedule> schedule;
   std::vector<std::unique_ptr<Execution>> slices;
   Allocation work;    // used if the caller's buffers cannot be the work buffer
+  Span held{};        // the chunks of the vector for which `work` has room
   Stream stream;      // for what comes before the slices and after them
   HostParts parts{};  // for plan "hierarchical"
 
@@ -90,6 +91,7 @@ class ScheduledCall {
   std::size_t end_of(std::size_t slice) const;  // position in the vector, in bytes
   PlaceInCall place_in_call() const { return {rank_, size_, call_.root}; }
   bool has_own_work() const;
+  std::byte* own_work();
   void put_input();
   void put_result();
 

@@ -2,6 +2,7 @@
 // They test the copies of input and result, the factor, and the average.
 #include "messages/scheduled.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -26,6 +27,7 @@ struct Case {
   Kind kind;
   Op op;
   bool in_place;
+  int root = 0;
 };
 
 constexpr Case kCases[] = {
@@ -46,6 +48,8 @@ constexpr Case kCases[] = {
     {"exscan in place", Kind::kExscan, Op::kSum, true},
     {"gather", Kind::kGather, Op::kSum, false},
     {"scatter", Kind::kScatter, Op::kSum, false},
+    {"gather to rank 3", Kind::kGather, Op::kSum, false, 3},
+    {"scatter from rank 1", Kind::kScatter, Op::kSum, false, 1},
 };
 
 const char* algorithm_of(Kind kind) {
@@ -60,7 +64,9 @@ float input_of(std::size_t rank, std::size_t index) {
 float expected(const Case& c, std::size_t rank, std::size_t index) {
   if (c.kind == Kind::kBcast) return input_of(0, index);
   if (info_of(c.kind).input == Part::kOwnBlock) return input_of(index / kCount, index % kCount);
-  if (c.kind == Kind::kScatter) return input_of(0, rank * kCount + index);
+  if (c.kind == Kind::kScatter) {
+    return input_of(static_cast<std::size_t>(c.root), rank * kCount + index);
+  }
   if (c.kind == Kind::kReduceScatterBlock) index += rank * kCount;
   float sum = 0;
   const RankRange ranks = reduced_ranks(c.kind, static_cast<int>(rank), static_cast<int>(kSize));
@@ -103,23 +109,39 @@ class Rank {
                   CallOrder{.before = {std::shared_ptr<Stream>(), &stream_}}),
               .count = kCount,
               .dtype = DType::kFloat32,
-              .op = case_.op};
+              .op = case_.op,
+              .root = case_.root};
     call.factor = 0.5;
     const char* const algorithm = algorithm_of(case_.kind);
     BoundPlanKey key{case_.kind, algorithm,       nullptr,  work_count,
                      1,          DType::kFloat32, case_.op, !reads_callers_input(call),
                      memory_};
-    auto schedule = std::make_shared<const Schedule>(make_schedule(
-        case_.kind, algorithm, static_cast<int>(rank_), static_cast<int>(kSize), Parameters()));
+    auto schedule = std::make_shared<const Schedule>(
+        make_schedule(case_.kind, algorithm, static_cast<int>(rank_), static_cast<int>(kSize),
+                      Parameters{.root = case_.root}));
     ScheduledCall scheduled(call, static_cast<int>(rank_), static_cast<int>(kSize));
     scheduled.use(bind_plan(key, schedule, transport_));
     while (!scheduled.step()) std::this_thread::yield();
+    const std::size_t reserved = scheduled.bound_plan().work.bytes();
+    check(!has_root(case_.kind) || reserved == blocks_used() * kCount * 4,
+          "the work buffer has room for other blocks than those that the rank uses");
+  }
+
+  // In a binomial gather or scatter: the blocks that this rank gives, gets and passes on, if they
+  // lie in no buffer of the caller's.
+  std::size_t blocks_used() const {
+    const std::size_t place = (rank_ + kSize - static_cast<std::size_t>(case_.root)) % kSize;
+    if (case_.kind == Kind::kBcast || (place == 0 && case_.kind == Kind::kGather)) return 0;
+    if (place == 0) return 1;  // a root that scatters sends from its input
+    const std::size_t blocks = std::min(place & (~place + 1), kSize - place);
+    return rank_ + blocks > kSize ? kSize : blocks;  // blocks on both ends of the vector
   }
 
   std::string compare(const std::vector<float>& out) const {
     const int me = static_cast<int>(rank_), size = static_cast<int>(kSize);
     // The rest is undefined.
-    const std::size_t right = kCount * got_counts(case_.kind, {.rank = me, .size = size});
+    const PlaceInCall place{.rank = me, .size = size, .root = case_.root};
+    const std::size_t right = kCount * got_counts(case_.kind, place);
     for (std::size_t i = 0; i < right; ++i) {
       if (out[i] != expected(case_, rank_, i)) {
         return "element " + std::to_string(i) + " of rank " + std::to_string(rank_) + " is " +
