@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/errors.h"
 #include "coordinator/named.h"
 #include "engine/callbacks.h"
@@ -29,12 +30,13 @@ class NoHook final : public WaitHook {
 
 using Operations = std::vector<std::shared_ptr<NamedOperation>>;
 
-// Afterwards it has ended, with or without an error.
-void wait_for_end(NamedOperation& operation) {
+// Returns whether it has ended, with or without an error.
+bool ends_by(NamedOperation& operation, std::uint64_t deadline_ns) {
   NoHook hook;
   try {
-    wait_until(operation, hook, UINT64_MAX);
+    return wait_until(operation, hook, deadline_ns);
   } catch (...) {  // a time limit, which is its error too
+    return true;
   }
 }
 
@@ -272,7 +274,7 @@ class WaitingThread {
       lock.unlock();
       {
         const DoneCallbacks::Waiter waiter(next.get());
-        wait_for_end(*next);
+        ends_by(*next, UINT64_MAX);
         next->call_callbacks();
       }
       lock.lock();
@@ -291,29 +293,39 @@ WaitingThread& waiting_thread() {
   return *made;
 }
 
-void wait_here(const Operations& operations, CallInFlight* flight) {
+// A kernel that reduces several tensors, such as the gradients of a step, waits so long itself. If
+// the peers come meanwhile, this saves two changes of threads. If they don't, the kernel returns, so
+// ranks whose graphs run such kernels in different orders go on.
+constexpr std::uint64_t kMoment = 500'000;  // nanoseconds
+
+// Waits for operations that end by the deadline, and returns the others.
+Operations wait_here(const Operations& operations, CallInFlight* flight,
+                     std::uint64_t deadline_ns) {
+  Operations others;
   for (const auto& operation : operations) {
-    wait_for_end(*operation);
-    flight->end_one();
+    ends_by(*operation, deadline_ns) ? flight->end_one() : others.push_back(operation);
   }
+  return others;
 }
 
 void submit(const KernelCall* call, bool waits, KernelDone done, void* context) {
   auto* const flight = new CallInFlight(call->count, done, context);
   flight->submit(*call);
-  const Operations operations = flight->operations();
-  if (!waits && !operations.empty()) {
+  const bool waits_a_moment = call->count > 1;
+  Operations left = flight->operations();
+  if (!waits && waits_a_moment) left = wait_here(left, flight, now_ns() + kMoment);
+  if (!waits && !left.empty()) {
     try {
       done_callbacks().use_threads();
-      waiting_thread().add(operations);
-      for (const auto& operation : operations) {
+      waiting_thread().add(left);
+      for (const auto& operation : left) {
         operation->when_ended([flight] { flight->end_one(); });
       }
     } catch (const TransportError&) {  // no thread can be started: this one waits
       waits = true;
     }
   }
-  if (waits) wait_here(operations, flight);
+  if (waits) wait_here(left, flight, UINT64_MAX);
   flight->end_one();
 }
 

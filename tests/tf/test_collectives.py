@@ -140,21 +140,32 @@ def test_shapes_in_a_graph_are_known_as_far_as_they_are_fixed() -> None:
     assert seen == {"allreduce": [None, 5], "allgather": [None, 5]}
 
 
-def test_operations_of_a_graph_meet_by_name_in_any_order() -> None:
-    """Ranks build the same function in opposite orders, with more operations than threads."""
+@pytest.mark.parametrize("tensors", [1, 3])
+def test_operations_of_a_graph_meet_by_name_in_any_order(tensors: int) -> None:
+    """Ranks build the same function in opposite orders, with more operations than threads.
+
+    The kernel of several tensors waits itself for a moment, and must then return.
+    """
     numbers = range(60) if hvd.rank() % 2 else reversed(range(60))
     order = list(numbers)
 
+    def start(i: int, x: Any) -> Any:
+        name = f"order.{tensors}.{i}"
+        if tensors == 1:
+            return [hvd.allreduce(x + float(i), op=hvd.Sum, name=name)]
+        return hvd.grouped_allreduce([x + float(i)] * tensors, op=hvd.Sum, name=name)
+
     @tf.function
     def many(x: Any) -> Any:
-        made = {i: hvd.allreduce(x + float(i), op=hvd.Sum, name=f"order.{i}") for i in order}
+        made = {i: start(i, x) for i in order}
         return [made[i] for i in range(60)]
 
     for _ in range(3):
         found = many(tf.fill([300], float(hvd.rank())))
-        for i, one in enumerate(found):
+        for i, group in enumerate(found):
             expected = float(sum(rank + i for rank in range(hvd.size())))
-            np.testing.assert_array_equal(one, np.full(300, expected))
+            for one in group:
+                np.testing.assert_array_equal(one, np.full(300, expected))
     assert not kernels.kernels_wait()
 
 
