@@ -13,6 +13,7 @@ __all__ = [
     "UsageError",
     "UsageTypeError",
     "explain",
+    "type_of",
 ]
 
 
@@ -69,3 +70,14 @@ def explain(asked: str, found: str, remedy: str) -> str:
         'allreduce of x: x is read-only. Pass a writable array as out=.'
     """
     return f"{asked}: {found}. {remedy}" + ("" if remedy.endswith("?") else ".")
+
+
+def type_of(x: object) -> str:
+    """Name the type of a value with its article.
+
+    Example:
+        >>> type_of([]), type_of(3)
+        ('a list', 'an int')
+    """
+    name = type(x).__name__
+    return f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}"

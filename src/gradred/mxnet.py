@@ -1,6 +1,6 @@
 """Data-parallel training with MXNet 1.9 and Gluon: `import gradred.mxnet as hvd`.
 
-The names are those of Horovod. docs/mxnet.md shows their use. Arrays are reduced in MXNet's own
+The names are those of Horovod. docs/paddle.md shows their use. Arrays are reduced in MXNet's own
 memory, which `to_dlpack_for_write` lends. No other module of gradred imports MXNet.
 """
 
@@ -29,7 +29,7 @@ except ModuleNotFoundError as error:
 
 from gradred.buffers import dlpack
 from gradred.element_types import ITEMSIZES
-from gradred.errors import UsageError, UsageTypeError, explain
+from gradred.errors import UsageError, UsageTypeError, explain, type_of
 from gradred.horovod.basics import (
     Average,
     Max,
@@ -97,7 +97,7 @@ def _memory(array: Any, asked: str) -> dlpack.Exported:
             not supported.
     """
     if not isinstance(array, mx.nd.NDArray):
-        found = f"a {type(array).__name__} is not an array of MXNet"
+        found = f"{type_of(array)} is not an array of MXNet"
         raise UsageTypeError(explain(asked, found, "Pass mxnet.nd.array(x)"))
     if array.stype != "default":
         found = f"the array is sparse ({array.stype})"

@@ -8,7 +8,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from gradred import _core, user_ops
-from gradred.errors import UsageError, UsageTypeError, explain
+from gradred.errors import UsageError, UsageTypeError, explain, type_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -112,7 +112,7 @@ def resolve(op: Any) -> tuple[str, float] | None:
         return None
     message = explain(
         f"op={op!r}",
-        f"a {type(op).__name__} is not an operation",
+        f"{type_of(op)} is not an operation",
         "Use an MPI.Op, a name from gradred.OPS, gradred.premul(factor) or gradred.user_op(f)",
     )
     raise UsageTypeError(message)

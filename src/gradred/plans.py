@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from gradred import _core, schedules
-from gradred.errors import UsageError, UsageTypeError, explain
+from gradred.errors import UsageError, UsageTypeError, explain, type_of
 from gradred.schedules import Schedule
 
 PlanLike: TypeAlias = "str | Schedule | Callable[[int, int], Schedule] | None"
@@ -56,7 +56,7 @@ def resolve(plan: Any, collective: str, rank: int, size: int) -> Plan:
         return _made(plan, collective, rank, size)
     message = explain(
         f"plan={plan!r}",
-        f"a {type(plan).__name__} is not a plan",
+        f"{type_of(plan)} is not a plan",
         "Give a name, a gradred.schedules.Schedule, or a function (rank, size) -> Schedule",
     )
     raise UsageTypeError(message)
@@ -117,7 +117,7 @@ def _check(schedule: Any, collective: str, rank: int, size: int) -> None:
     if not isinstance(schedule, Schedule):
         message = explain(
             "a plan made by a function",
-            f"it made a {type(schedule).__name__}",
+            f"it made {type_of(schedule)}",
             "Return a gradred.schedules.Schedule",
         )
         raise UsageTypeError(message)

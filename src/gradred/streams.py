@@ -6,7 +6,7 @@ import warnings
 from typing import Any, Final
 
 from gradred import _core
-from gradred.errors import UsageError, UsageTypeError, explain
+from gradred.errors import UsageError, UsageTypeError, explain, type_of
 
 StreamLike = Any
 """An integer as in the array API (1: the legacy default stream, 2: the calling thread's own
@@ -34,7 +34,7 @@ def handle_of(stream: StreamLike, asked: str) -> int:
     else:
         handle = _handle_inside(stream)
     if not isinstance(handle, int) or isinstance(handle, bool):
-        found = f"a {type(stream).__name__} is not a CUDA stream"
+        found = f"{type_of(stream)} is not a CUDA stream"
         raise UsageTypeError(explain(f"{asked} with stream={stream!r}", found, _REMEDY))
     if handle < 0:
         found = "no stream has a handle below zero"

@@ -14,7 +14,7 @@ from gradred import _core, tensors
 from gradred.buffers import more_than_numbers
 from gradred.buffers.dlpack import LEGACY_STREAM
 from gradred.element_types import ITEMSIZES
-from gradred.errors import UsageError, UsageTypeError, explain
+from gradred.errors import UsageError, UsageTypeError, explain, type_of
 from gradred.tensors import Description
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def require_tensor(x: Any, asked: str) -> torch.Tensor:
         found = "the tensor is None, as is the gradient of a parameter that no loss depends on"
         remedy = "Pass a tensor: of a gradient zeros, or leave it out where no rank has one"
         raise UsageTypeError(explain(asked, found, remedy))
-    found = f"a {type(x).__name__} is not a tensor"
+    found = f"{type_of(x)} is not a tensor"
     raise UsageTypeError(explain(asked, found, "Pass torch.as_tensor(x)"))
 
 

@@ -13,7 +13,7 @@ from gradred import _core
 from gradred.buffers import arrays
 from gradred.buffers.cuda_interface import libraries
 from gradred.buffers.dlpack import LEGACY_STREAM
-from gradred.errors import UsageError, UsageTypeError, explain
+from gradred.errors import UsageError, UsageTypeError, explain, type_of
 
 CURRENT: Final = -1
 _REMEDY = "Pass 'cuda', 'cuda:0' or another number, or a device of CuPy or PyTorch"
@@ -129,6 +129,6 @@ def empty_like(x: Any, given: arrays.Array, asked: str) -> Any:
         return module.asarray(made).transpose(back)
     if hasattr(getattr(module, "cuda", None), "as_cuda_array"):  # Numba
         return module.cuda.as_cuda_array(made).transpose(back)
-    found = f"gradred knows no way to make a {type(x).__name__} of memory that is there"
+    found = f"gradred knows no way to make {type_of(x)} of memory that is there"
     remedy = "Use gradred.empty(shape, dtype, device=...), which has the CUDA Array Interface"
     raise UsageError(explain(asked, found, remedy))

@@ -22,7 +22,7 @@ from gradred.buffers.arrays import read as read_array
 from gradred.buffers.cuda_interface import finish_stream, require_host
 from gradred.buffers.dlpack import Exported
 from gradred.element_types import ITEMSIZES
-from gradred.errors import UsageError, UsageTypeError, explain
+from gradred.errors import UsageError, UsageTypeError, explain, type_of
 
 _ROWS = {row["name"]: row for row in _core.call_kinds()}
 
@@ -168,7 +168,7 @@ def _take_apart(spec: Any, asked: str, *, is_result: bool) -> _Parts:
     if not isinstance(spec, (list, tuple)):
         if spec is None or not _is_buffer(spec):
             more_than_numbers.refuse(spec, asked, is_result=is_result)
-            name = "None" if spec is None else f"a {type(spec).__name__}"
+            name = "None" if spec is None else type_of(spec)
             message = explain(
                 asked, f"{name} is not a buffer", "Pass an array, or [array, count, MPI type]"
             )

@@ -19,7 +19,7 @@ from gradred.buffers.cuda_interface import require_host
 from gradred.buffers.messages import Message
 from gradred.buffers.refusing import refusing
 from gradred.buffers.typemaps import Comparable
-from gradred.errors import TransportError, UsageError, UsageTypeError, explain
+from gradred.errors import TransportError, UsageError, UsageTypeError, explain, type_of
 
 
 def bcast(comm: MPI.Comm, buf: Any, root: int) -> None:
@@ -48,7 +48,7 @@ def rank_of_root(root: Any, comm: MPI.Comm, asked: str) -> int:
     try:
         rank = operator.index(root)
     except TypeError:
-        found = f"a {type(root).__name__} is not a rank"
+        found = f"{type_of(root)} is not a rank"
         raise UsageTypeError(explain(f"{asked} with root={root!r}", found, remedy)) from None
     if not 0 <= rank < size:
         found = f"the communicator has {size} ranks"

@@ -9,7 +9,7 @@ import numpy as np
 import paddle
 
 from gradred.element_types import ITEMSIZES
-from gradred.errors import UsageTypeError, explain
+from gradred.errors import UsageTypeError, explain, type_of
 from gradred.horovod.collectives import Collectives
 from gradred.horovod.front_end import FrontEnd
 from gradred.tensors import Description
@@ -29,7 +29,7 @@ def require_tensor(x: Any, asked: str) -> paddle.Tensor:
     """Return `x` if it is a tensor of PaddlePaddle, else raise UsageTypeError."""
     if isinstance(x, paddle.Tensor):
         return x
-    found = f"a {type(x).__name__} is not a tensor"
+    found = f"{type_of(x)} is not a tensor"
     raise UsageTypeError(explain(asked, found, "Pass paddle.to_tensor(x)"))
 
 

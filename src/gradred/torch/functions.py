@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gradred.errors import explain
+from gradred.errors import explain, type_of
 from gradred.horovod.basics import rank
 from gradred.horovod.objects import allgather_object, broadcast_object
 from gradred.torch.mpi_ops import broadcast_async_, synchronize
@@ -41,7 +41,7 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
         ]
     else:
         remedy = "Pass model.state_dict() or a list of tensors"
-        raise ValueError(explain("broadcast_parameters", f"got a {type(params).__name__}", remedy))
+        raise ValueError(explain("broadcast_parameters", f"got {type_of(params)}", remedy))
     handles = [
         broadcast_async_(tensor.detach(), root_rank, f"parameter.{name}")
         for name, tensor in named
