@@ -487,6 +487,16 @@ def test_torch_tensors_without_plain_memory_are_refused(make: Callable[[Any], An
         describe(make(torch), ASKED)
 
 
+def test_expanded_torch_tensors_are_refused_for_their_layout_not_their_memory() -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(UsageError, match=r"not dense.*Pass a contiguous copy.*x\.contiguous\(\)"):
+        describe(torch.ones(1).expand(3), ASKED)
+    x = torch.ones(8)
+    x.untyped_storage().resize_(16)  # four of eight elements
+    with pytest.raises(UsageError, match="has no memory"):
+        describe(x, ASKED)
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_torch_transforms_are_refused() -> None:
     torch = pytest.importorskip("torch")

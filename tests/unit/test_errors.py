@@ -44,5 +44,9 @@ def test_every_class_is_exported():
     assert {error.__name__ for error in CLASSES} == {*errors.__all__} - {"explain", "type_of"}
 
 
+def test_types_are_named_with_their_article():
+    assert (errors.type_of(3), errors.type_of([])) == ("an int", "a list")
+
+
 def test_message_says_what_was_asked_found_and_to_be_done():
     assert errors.explain("asked", "found", "Do this") == "asked: found. Do this."

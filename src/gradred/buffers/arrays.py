@@ -26,7 +26,7 @@ from gradred import _core
 from gradred.buffers import cuda_interface, dlpack, more_than_numbers
 from gradred.buffers.dlpack import Exported
 from gradred.element_types import ITEMSIZES, numpy_dtype
-from gradred.errors import DeviceError, UsageError, UsageTypeError, explain
+from gradred.errors import DeviceError, UsageError, UsageTypeError, explain, type_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -236,7 +236,7 @@ def _of_torch(x: Any, asked: str) -> Exported:
     itemsize = x.element_size()
     shape = tuple(x.shape)
     strides = tuple(step * itemsize for step in x.stride())
-    nbytes = math.prod(shape) * itemsize
+    nbytes = _reach(shape, strides, itemsize)
     address = _torch_address(x, nbytes, asked)
     _know_torch()
     memory = stream = None
@@ -249,8 +249,15 @@ def _of_torch(x: Any, asked: str) -> Exported:
     return Exported(address, dtype, shape, strides, itemsize, True, x, *where)
 
 
+def _reach(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> int:
+    """Bytes from the first element to the end of the last one; the strides are not negative."""
+    if 0 in shape:
+        return 0
+    return itemsize + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+
+
 def _torch_address(x: Any, nbytes: int, asked: str) -> int:
-    """Return the address of a dense tensor's elements.
+    """Return the address of a tensor's elements, which reach over `nbytes`.
 
     The tensors of FakeTensorMode, torch.compile and vmap have no elements. Neither have tensors
     whose storage was made smaller, as FSDP does.
@@ -264,11 +271,11 @@ def _torch_address(x: Any, nbytes: int, asked: str) -> int:
         begin = x.storage_offset() * x.element_size()
         held = storage.nbytes() if nbytes > 0 else 0
     except RuntimeError as error:
-        _refuse_empty_tensor(f"a {type(x).__name__} does not lend it: {error}", asked)
+        _refuse_empty_tensor(f"{type_of(x)} does not lend it: {error}", asked)
     if nbytes > 0 and begin + nbytes > held:
         _refuse_empty_tensor(f"its storage holds {held} bytes, it needs {begin + nbytes}", asked)
     if nbytes > 0 and address == 0:
-        _refuse_empty_tensor(f"a {type(x).__name__} at address 0", asked)
+        _refuse_empty_tensor(f"{type_of(x)} at address 0", asked)
     return address
 
 
@@ -314,7 +321,7 @@ def _view_of(x: Any, asked: str) -> memoryview:
             raise UsageTypeError(explain(asked, found, remedy)) from None
         message = explain(
             asked,
-            f"a {type(x).__name__} is not an array",
+            f"{type_of(x)} is not an array",
             "Pass an array, for example numpy.asarray(x), or use comm.allreduce(x) for objects",
         )
         raise UsageTypeError(message) from None
