@@ -182,6 +182,10 @@ def test_results_are_in_out_when_the_request_says_that_it_is_done(
         (lambda x: gradred.iallreduce(x.astype(bool)), "bool has no 'sum'"),
         (lambda x: gradred.iallreduce(np.zeros((4, 4))[:, ::2]), "not dense"),
         (lambda x: gradred.iallreduce_many([x, x], out=[x]), "2 arrays, but 1 in out="),
+        (
+            lambda x: gradred.iallreduce_many({"x": x}),
+            r"a dict is not a list.*list\(x\.values\(\)\)",
+        ),
         (lambda x: gradred.iallreduce(x, stream=0), "Pass 1 for the legacy"),
         (lambda x: gradred.iallreduce(x, MPI.Op.Create(lambda *_: None)), "the MPI alone"),
     ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
@@ -12,7 +12,7 @@ from gradred.buffers import arrays, cuda_interface
 from gradred.buffers.arrays import Array, Result
 from gradred.comm import Comm
 from gradred.element_types import ITEMSIZES
-from gradred.errors import UsageError, UsageTypeError, explain
+from gradred.errors import UsageError, UsageTypeError, explain, type_of
 
 if TYPE_CHECKING:
     from gradred.ops import OpLike
@@ -29,7 +29,7 @@ def communicator(comm: Any, asked: str) -> MPI.Intracomm:
         return _world
     if not isinstance(comm, MPI.Intracomm):
         null = isinstance(comm, MPI.Comm) and comm == MPI.COMM_NULL
-        found = "comm is null" if null else f"comm is a {type(comm).__name__}"
+        found = "comm is null" if null else f"comm is {type_of(comm)}"
         message = explain(asked, found, "Pass an MPI.Intracomm, or None for COMM_WORLD")
         raise UsageTypeError(message)
     return comm  # may also be a plain MPI.Intracomm
@@ -104,10 +104,12 @@ def refuse_overlap(given: Array, result: Array, asked: str) -> None:
 
 
 def require_list(given: Any, asked: str) -> None:
-    """Raise UsageTypeError unless it has a length and items."""
-    if not (hasattr(given, "__len__") and hasattr(given, "__getitem__")):
-        found = f"a {type(given).__name__} is not a list of arrays"
-        raise UsageTypeError(explain(asked, found, "Pass a list or tuple"))
+    """Raise UsageTypeError unless it has a length and items by number."""
+    of_names = isinstance(given, Mapping)
+    if of_names or not (hasattr(given, "__len__") and hasattr(given, "__getitem__")):
+        found = f"{type_of(given)} is not a list of arrays"
+        remedy = "Pass a list or tuple" + (", as list(x.values())" if of_names else "")
+        raise UsageTypeError(explain(asked, found, remedy))
 
 
 def outs(out: Any, count: int, asked: str) -> Sequence[Any]:
