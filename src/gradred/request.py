@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from mpi4py import MPI
 
 from gradred import _core, streams
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError, UsageTypeError, explain
 
 RequestT = TypeVar("RequestT", bound="Request")
 
@@ -21,6 +21,14 @@ _in_flight: collections.OrderedDict[_core.Operation, Any] = collections.OrderedD
 # The number of unfinished operations that one call of `let_ended_go` skips. With two, all ended
 # operations are released before as many others have been started, whatever their number.
 _PASSED_OVER = 2
+
+
+def require_callable(fn: object) -> None:
+    """Raise UsageTypeError unless `fn` can be a callback of a request."""
+    if not callable(fn):
+        found = f"{fn!r} cannot be called"
+        remedy = "Pass a function of one argument, the request"
+        raise UsageTypeError(explain("add_done_callback of a request", found, remedy))
 
 
 def keep_alive(operation: _core.Operation, buffers: Any) -> None:
@@ -126,6 +134,7 @@ class Request(_Base):
             >>> request.Wait()
             True
         """
+        require_callable(fn)
         operation = self._operation
         if operation is not None:
             operation.add_done_callback(fn, self)

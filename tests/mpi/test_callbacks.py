@@ -110,6 +110,18 @@ def test_callback_is_called_once_with_its_request_after_the_end(
         assert len(seen.requests) == 1
 
 
+def test_what_cannot_be_called_is_refused_where_it_is_added() -> None:
+    with made("shared memory") as comm:
+        request, y = start(comm)
+        arrays = gradred.iallreduce(np.ones(2), comm=comm)
+        for each in (request, arrays):
+            with pytest.raises(TypeError, match=r"3 cannot be called\. Pass a function"):
+                each.add_done_callback(3)  # type: ignore[arg-type]
+        request.Wait()
+        assert right(comm, y)
+        assert (arrays.wait() == SIZE).all()
+
+
 @pytest.mark.skipif(SIZE == 1, reason="operations of one rank end at once")
 def test_wait_of_the_request_has_called_its_callbacks_in_their_order() -> None:
     with made("shared memory") as comm:

@@ -13,7 +13,7 @@ from gradred._util import clock
 from gradred.calls import arguments, reductions
 from gradred.calls.reductions import Asked
 from gradred.errors import Error, UsageError, explain
-from gradred.request import let_go, start
+from gradred.request import let_go, require_callable, start
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -158,6 +158,7 @@ class ArrayRequest(Generic[ResultT]):
             >>> request.add_done_callback(lambda request: print(request.wait()))
             [1. 1. 1.]
         """
+        require_callable(fn)
         self._operations[0].add_done_callback(functools.partial(self._call_after, 1), fn)
 
     def _call_after(self: RequestT, index: int, fn: Callable[[RequestT], object]) -> None:
