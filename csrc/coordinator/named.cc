@@ -56,6 +56,16 @@ class Pump final : public Operation {
   const std::shared_ptr<NamedOperations> all_;
 };
 
+// "sum, min, max": the operations that elements of a type have.
+std::string operations_of(DType dtype) {
+  std::string text;
+  for (const OpInfo& info : kOpInfo) {
+    if (info.op == Op::kPremul || find_reduction(info.op, dtype) == nullptr) continue;
+    text += (text.empty() ? "" : ", ") + std::string(info.name);
+  }
+  return text;
+}
+
 // Throws UsageError for arguments that no rank could carry out.
 void validate(const Communicator& comm, const Submission& what,
               const std::vector<NamedArray>& arrays, const std::vector<std::int64_t>& splits) {
@@ -75,7 +85,8 @@ void validate(const Communicator& comm, const Submission& what,
     }
     if (find_reduction(op, array.dtype) == nullptr) {
       throw UsageError(std::string(name_of(what.kind)) + ": " + std::string(name_of(op)) +
-                       " is not defined for " + std::string(name_of(array.dtype)));
+                       " is not defined for " + std::string(name_of(array.dtype)) +
+                       ". Use one of " + operations_of(array.dtype));
     }
   }
   if (what.kind == NamedKind::kBroadcast && (what.root < 0 || what.root >= comm.size())) {

@@ -77,6 +77,10 @@ ON_ALL_RANKS: dict[str, tuple[Callable[[], object], str]] = {
         lambda: dist.all_to_all(lists(ones(2)), lists(ones(3))),
         r"have sent \[3, .* and \[2, .* were expected",
     ),
+    "a tensor with gaps": (
+        lambda: dist.all_reduce(ones(8)[::2]),
+        r"all_reduce: the tensor is not dense.*tensor\.copy_\(dense\)",
+    ),
     "splits of another sum": (
         lambda: dist.all_to_all_single(ones(SIZE), ones(SIZE), [SIZE] * SIZE, [1] * SIZE),
         rf"output_split_sizes=.* the output has {SIZE} rows",
@@ -96,7 +100,11 @@ ON_ALL_RANKS: dict[str, tuple[Callable[[], object], str]] = {
 ON_ONE_RANK: dict[str, tuple[Callable[[], object], str]] = {
     "an operation that its type has not": (
         lambda: dist.all_reduce(ones(4), dist.ReduceOp.SUM if RANK else dist.ReduceOp.BAND),
-        "band is not defined for float32",
+        "band is not defined for float32. Use one of sum, prod, min, max, avg$",
+    ),
+    "a tensor with gaps": (
+        lambda: dist.all_reduce(ones(8)[::2] if RANK == 0 else ones(4)),
+        "all_reduce: the tensor is not dense",
     ),
     "splits of more rows than there are": (
         lambda: dist.all_to_all_single(ones(SIZE), ones(SIZE), None, [1 + (RANK == 0)] * SIZE),
@@ -130,7 +138,7 @@ def require_that_the_group_goes_on() -> None:
 @pytest.mark.parametrize("case", ON_ALL_RANKS)
 def test_what_does_not_fit_is_named(case: str) -> None:
     call, text = ON_ALL_RANKS[case]
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises(UsageError, match=text):
         call()
     require_that_the_group_goes_on()
 
@@ -138,7 +146,7 @@ def test_what_does_not_fit_is_named(case: str) -> None:
 @pytest.mark.parametrize("case", ON_ONE_RANK)
 def test_what_one_rank_refuses_ends_the_others_calls(case: str) -> None:
     call, text = ON_ONE_RANK[case]
-    with pytest.raises(ValueError, match=text if RANK == 0 else "rank 0 has refused its arguments"):
+    with pytest.raises(UsageError, match=text if RANK == 0 else "rank 0 has refused its arguments"):
         call()
     require_that_the_group_goes_on()
 

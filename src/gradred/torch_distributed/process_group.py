@@ -88,7 +88,7 @@ _Collective = TypeVar("_Collective", bound=Callable[..., Any])
 
 
 def _told(collective: _Collective) -> _Collective:
-    """Decorate a collective: if this rank's arguments are invalid, the other ranks' call fails."""
+    """Decorate a collective: if this rank's arguments are invalid, all ranks get a UsageError."""
 
     @functools.wraps(collective)
     def call(self: ProcessGroupOfRanks, *args: Any, **kwargs: Any) -> Any:
@@ -99,6 +99,8 @@ def _told(collective: _Collective) -> _Collective:
         except Exception as error:
             if numbers.taken == before:  # nothing has been submitted
                 self._refuse(error)
+            if type(error) is ValueError:  # what Horovod programs get for a tensor with gaps
+                raise UsageError(str(error)) from error
             raise
 
     return cast("_Collective", call)
