@@ -41,7 +41,7 @@ def install() -> None:
 
 
 _ABSENT = {
-    "horovod.mxnet": "Reduce arrays by gradred.allreduce",
+    "horovod.mxnet": "Write import gradred.mxnet as hvd",
     "horovod.spark": "Start ranks by gradred run or gradred.run",
     "horovod.ray": "Start ranks by gradred run or gradred.run",
 }
