@@ -102,7 +102,11 @@ constexpr const char* kNotAlive =
 void require_running_mpi() {
   int finalized = 0;
   mpi::get().call.Finalized(&finalized);
-  if (!mpi::initialized()) throw UsageError("MPI is not initialised: call MPI.Init() first");
+  if (!mpi::initialized()) {
+    throw UsageError(
+        "MPI is not initialised. Call MPI.Init() first. Importing mpi4py.MPI does so, unless "
+        "MPI4PY_RC_INITIALIZE=0 is set, or mpi4py.rc.initialize is False");
+  }
   if (finalized != 0) throw UsageError("MPI is already finalised: no communication is possible");
 }
 

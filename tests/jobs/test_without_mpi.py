@@ -140,7 +140,7 @@ def _errors(rank: int, size: int, allgather: Any) -> None:
     comm = gradred.connect(rank, size, allgather)
     with pytest.raises(UsageError, match="Barrier on a communicator of shared memory"):
         comm.Barrier()
-    with pytest.raises(UsageError, match="MPI is not initialised"):
+    with pytest.raises(UsageError, match=r"not initialised.*MPI4PY_RC_INITIALIZE=0"):
         comm.Allreduce(np.zeros(3, np.longdouble), np.zeros(3, np.longdouble))
     with pytest.raises(UsageError, match="rank 1"):  # the ranks' arrays have different lengths
         gradred.allreduce(np.zeros(3 + (rank == 1)), comm=comm)
