@@ -531,9 +531,11 @@ def test_hosts_with_other_versions_are_named_though_their_ranks_never_met() -> N
     finding = across.versions(alone)
     assert finding.status == "fail"
     assert finding.found == "Python 3.11 on a and 3.12 on b; MPI M 5 on a and O 4 on b"
-    for look in (across.places, across.messages, across.allreduce):
-        with pytest.raises(NotKnown, match="line across"):
-            look(alone)
+    none = dataclasses.replace(alone, greetings=[])
+    looks = (across.places, across.messages, across.allreduce)
+    for look, job_of in [(across.versions, none), *((look, alone) for look in looks)]:
+        with pytest.raises(NotKnown, match="see the line across"):
+            look(job_of)
 
 
 @pytest.mark.parametrize(

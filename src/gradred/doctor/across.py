@@ -41,7 +41,7 @@ def places(job: Job) -> Finding:
 def versions(job: Job) -> Finding:
     """Check whether all hosts have the same versions."""
     if not job.greetings:
-        raise NotKnown("no rank has started (see the line job)")
+        raise NotKnown("no rank has started (see the line across)")
     differing = []
     for name in job.greetings[0]["versions"]:
         hosts_of: dict[str, list[str]] = {}
