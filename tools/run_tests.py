@@ -26,6 +26,8 @@ from types import MappingProxyType
 import tally
 from processes import Beside, run_job
 
+from gradred._util import cpu
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path("build", "test-results")
 STARTS_PROCESSES = [
@@ -191,8 +193,13 @@ def verdict(case: ElementTree.Element, title: str, outcome: Outcome) -> str:
     return "passed"
 
 
-def report(outcomes: list[Outcome]) -> int:
-    """Print seconds, skips, failures and the closing line; returns the exit status."""
+def report(outcomes: list[Outcome], load: float) -> int:
+    """Print seconds, skips, failures and the closing line; returns the exit status.
+
+    Args:
+        outcomes: of all jobs.
+        load: the number of other programs that wanted a core before the first job.
+    """
     print(f"\n{'':28}{'seconds':>8}{'core-s':>8}{'passed':>8}{'failed':>8}{'skipped':>8}")
     for one in outcomes:
         skips = sum(one.skipped.values())
@@ -204,6 +211,8 @@ def report(outcomes: list[Outcome]) -> int:
     failures = [failure for one in outcomes for failure in one.failed]
     for failure in failures:
         print(f"FAILED {failure}")
+    if failures and (busy := cpu.busy(load)):
+        print(f"Before the tests {busy}, so limits of time mean little. Try when less runs here.")
     passed = sum(one.passed for one in outcomes)
     tally.add(passed, reasons)
     print(f"{passed} passed, {len(failures)} failed, {reasons.total()} skipped")
@@ -232,6 +241,7 @@ def main() -> int:
     parser.add_argument("--timeout", type=float, default=400, help="seconds for one job")
     options = parser.parse_args()
     os.chdir(ROOT)
+    load = cpu.load()
     if options.part:
         return 1 if run_pytest(options.part, WITHOUT_MPI[options.part], 0, options).failed else 0
     if options.ranks is None:
@@ -240,9 +250,9 @@ def main() -> int:
     if options.paths:
         paths = options.paths.split(",")
         chosen = [run_pytest(f"chosen, {ranks} ranks", paths, ranks, options) for ranks in numbers]
-        return report(chosen)
+        return report(chosen, load)
     if options.devices:
-        return report([run_on_devices(ranks, options) for ranks in numbers])
+        return report([run_on_devices(ranks, options) for ranks in numbers], load)
     outcomes = [] if options.no_unit else run_without_mpi(options)
     on_devices = max((ranks for ranks in numbers if ranks <= MOST_ON_A_DEVICE), default=0)
     for ranks in numbers:
@@ -266,7 +276,7 @@ def main() -> int:
             outcomes.append(
                 run_pytest("devices, 4 ranks", ["tests/gpu/test_workspaces.py"], 4, options)
             )
-    return report(outcomes)
+    return report(outcomes, load)
 
 
 if __name__ == "__main__":

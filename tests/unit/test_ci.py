@@ -367,6 +367,24 @@ def test_revision_that_is_no_commit_is_one_line(revision: str) -> None:
     assert line.startswith(f"--since {revision}: git finds no such commit (fatal: ")
 
 
+@pytest.mark.parametrize(
+    ("failed", "load", "said"), [(["x"], 1e3, True), (["x"], 0.0, False), ([], 1e3, False)]
+)
+def test_failures_on_a_busy_machine_come_with_its_load(
+    failed: list[str],
+    load: float,
+    said: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("CI_TALLY", "")  # this very run may have set it
+    run_tests = importlib.import_module("run_tests")
+    assert run_tests.report([run_tests.Outcome("a job", passed=1, failed=failed)], load) == bool(
+        failed
+    )
+    assert ("the machine is busy (load 1000.0" in capsys.readouterr().out) == said
+
+
 def test_tests_of_the_gate_are_there() -> None:
     gate = importlib.import_module("gate_tests")
     for table in (gate.FAULTS, gate.COMMANDS, gate.FRONT_ENDS):
