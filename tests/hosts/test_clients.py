@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hosts.jobs import NETWORK, PATHS, why_not
 from hosts.machines import HEAD, Machines
+from hosts.test_without_mpiexec import agents, needs_pmi
 
 pytest.importorskip("torch")
 pytest.importorskip("accelerate")
@@ -18,6 +19,8 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 ACCELERATED = """
 import os, socket
@@ -61,3 +64,15 @@ def test_accelerate_launch_on_two_hosts(tmp_path: Path) -> None:
     assert process.returncode == 0, err
     for host in ("h1", "h2"):
         assert len(re.findall(rf"rank \d of 4 on {host} by gradred is right", out)) == 2, (out, err)
+
+
+@needs_pmi
+def test_transformer_of_the_example_generates_the_same_text_on_two_hosts(tmp_path: Path) -> None:
+    with Machines(2) as hosts:
+        done = agents(hosts, tmp_path, [str(EXAMPLES / "tensor_parallel.py")], "c10d", 29507)
+    assert [status for *_, status in done] == [0, 0], done
+    assert "4 ranks generate the same as the whole model: 3 141 59" in done[0][0] + done[1][0]
+    for host, (out, *_) in zip(("h1", "h2"), done, strict=True):
+        kept = re.findall(rf"rank \d on {host} keeps (\d+) of (\d+) weights", out)
+        assert len(kept) == 2, done
+        assert all(int(part) < 0.3 * int(whole) for part, whole in kept), kept
