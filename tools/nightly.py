@@ -39,9 +39,10 @@ WITH_TORCH = tuple(
     f"tests/jobs/test_torch{name}.py"
     for name in (
         *("_examples", "run", "_failures", "_trained_by", "_streams", "_stand_in", "_train"),
-        "_run_function",
+        *("_run_function", "_entry_points"),
     )
 )
+OF_ENTRY_POINTS = "tests/jobs/test_torch_entry_points.py"
 WITH_DEVICES = "tests/jobs/test_device.py"
 OF_TORCHFT = "tests/jobs/test_torchft.py"
 WITH_JAX = "tests/jobs/test_jax.py"
@@ -136,11 +137,13 @@ def optional_packages() -> bool:
 
 def other_torch(version: str) -> bool:
     """Run them with another PyTorch, and a NumPy that it supports."""
-    words = ["--no-unit", "--torch", "--ranks", "2"]
     packages = [f"torch=={version}", OTHER_TORCH[version]]
-    return checks.with_packages(
-        f"torch-{version}", "openmpi,test", packages, lambda one: checks.ranks(one, *words)
-    )
+
+    def both(environment: Path) -> bool:
+        well = checks.ranks(environment, "--no-unit", "--torch", "--ranks", "2")
+        return jobs(environment, OF_ENTRY_POINTS) and well
+
+    return checks.with_packages(f"torch-{version}", "openmpi,test", packages, both)
 
 
 def jax(version: str) -> bool:
