@@ -185,6 +185,12 @@ def test_misuse_is_refused(fn, options):
         run(fn, **options)
 
 
+@pytest.mark.parametrize("args", [3, "ab", {"steps": 3}])
+def test_one_argument_without_a_tuple_is_refused_with_the_remedy(args):
+    with pytest.raises(UsageError, match=r"args has the type .*Pass a tuple of all arguments"):
+        run(say, args, np=1)
+
+
 def test_lambda_without_cloudpickle_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     with pytest.raises(UsageError, match="Install cloudpickle"):

@@ -54,7 +54,8 @@ def run(
         fn: the function. It is sent by name if the ranks can import a module that has it.
             Otherwise (a lambda, a function of `__main__` or a notebook) it is sent by value, which
             needs cloudpickle.
-        args: positional arguments, the same for every rank; must be picklable, as `kwargs`.
+        args: tuple of the positional arguments, the same for every rank; must be picklable, as
+            `kwargs`.
         np: number of ranks; may exceed the number of cores.
         kwargs: keyword arguments.
         timeout: seconds for everything, including the start; None for no limit.
@@ -75,7 +76,7 @@ def run(
         [3, 3]
     """
     asked = f"gradred.run of {getattr(fn, '__name__', fn)} on {np} ranks"
-    _check(asked, fn, np, timeout)
+    _check(asked, fn, args, np, timeout)
     deadline = None if timeout is None else clock.now() + timeout
     payload = _payload(asked, fn, args, dict(kwargs or {}))
     mpi = find_mpi()
@@ -92,9 +93,12 @@ def run(
         return job.results(deaths)
 
 
-def _check(asked: str, fn: object, np: int, timeout: float | None) -> None:
+def _check(asked: str, fn: object, args: object, np: int, timeout: float | None) -> None:
     if not callable(fn):
         raise UsageError(explain(asked, "it is not callable", "Pass a function"))
+    if not isinstance(args, Sequence) or isinstance(args, (str, bytes)):
+        found = f"args has the type {type(args).__name__}"
+        raise UsageError(explain(asked, found, "Pass a tuple of all arguments, such as (100,)"))
     if isinstance(np, bool) or not isinstance(np, int) or np < 1:
         raise UsageError(explain(asked, "np is not a number of ranks", "Pass a whole number >= 1"))
     if timeout is not None and not timeout > 0:
