@@ -187,3 +187,12 @@ def test_host_that_vanishes_ends_the_job_with_its_name(start, tmp_path):
         assert "h2" in err[-1], err
         assert "lost" in err[-1], err
         assert hosts.commands("h1") == []
+
+
+def test_host_without_a_way_to_it_is_an_error_that_says_how_to_check(start):
+    _, err, status = finish(start("true", where="h1:1,h3:1"))
+    assert status not in (0, 124), err
+    *_, never_started, how_to_check, cause = err
+    assert never_started.endswith("never started"), err
+    assert how_to_check.startswith("gradred run: `gradred doctor -H HOSTS` says"), err
+    assert "mpiexec ended the job" in cause, err

@@ -22,6 +22,7 @@ TIMED_OUT = 124  # the exit status of a job that took too long, as of timeout(1)
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _START_NOTICE = 30.0  # seconds before a message names the ranks that have not started
+_CHECK_HOSTS = "`gradred doctor -H HOSTS` says whether ranks can start on those hosts, and why not"
 _BACKGROUND = 0.5  # seconds between checks whether the terminal's input is for this job
 _PIECE = 32768
 
@@ -209,6 +210,8 @@ class _Foreground:
             if self._job.missing:
                 late = ranks_text(self._job.missing)
                 self._say(f"{late} not started after {_START_NOTICE:g} s; mpiexec is still trying")
+                if self._order.remote:
+                    self._say(_CHECK_HOSTS)
         self._input.look_again()
 
     def _status(self) -> int:
@@ -256,6 +259,7 @@ class _Foreground:
         elif job.status and self._unwritable is None:
             if job.missing:
                 lines.append(f"{ranks_text(job.missing)} never started")
+                lines += [_CHECK_HOSTS] if self._order.remote else []
             lines.append(f"mpiexec ended the job, with status {job.mpiexec_status}")
         lines += exit_summary.failure_lines(job.fatal)
         return lines + (silent if others_failed_of_it else [])
