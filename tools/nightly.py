@@ -173,7 +173,7 @@ def other_framework(name: str) -> bool:
 
 def clients() -> bool:
     """Run clients of torch.distributed on several hosts."""
-    packages = [checks.TORCH, "accelerate"]
+    packages = [checks.TORCH, "accelerate", "ray[train]"]
     return checks.with_packages(
         "clients", "mpich,test", packages, lambda one: jobs(one, OF_CLIENTS)
     )

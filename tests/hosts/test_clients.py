@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hosts.jobs import NETWORK, PATHS, why_not
 from hosts.machines import HEAD, Machines
-from hosts.test_without_mpiexec import agents, needs_pmi
+from hosts.test_without_mpiexec import agents, needs_pmi, start
 
 pytest.importorskip("torch")
 pytest.importorskip("accelerate")
@@ -76,3 +76,68 @@ def test_transformer_of_the_example_generates_the_same_text_on_two_hosts(tmp_pat
         kept = re.findall(rf"rank \d on {host} keeps (\d+) of (\d+) weights", out)
         assert len(kept) == 2, done
         assert all(int(part) < 0.3 * int(whole) for part, whole in kept), kept
+
+
+RAY = """
+import pathlib, socket, sys
+import ray, ray.train.torch
+import torch
+from ray.train.torch import TorchConfig, TorchTrainer
+
+def train(folder):
+    model = ray.train.torch.prepare_model(torch.nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    rank, before = torch.distributed.get_rank(), model.module.bias.item()
+    model(torch.ones(4, 3)).sum().mul(rank).backward()
+    optimizer.step()
+    moved = round(before - model.module.bias.item(), 3)  # 4 rows times the mean rank
+    backend = torch.distributed.get_backend()
+    text = f"on {socket.gethostname()} by {backend} moved {moved}"
+    (pathlib.Path(folder) / f"rank{rank}").write_text(text)
+
+ray.init(address="10.91.7.1:6379")
+TorchTrainer(
+    train,
+    train_loop_config=sys.argv[1],
+    scaling_config=ray.train.ScalingConfig(num_workers=4),
+    torch_config=TorchConfig(backend="gradred"),
+    run_config=ray.train.RunConfig(storage_path=sys.argv[1]),
+).fit()
+"""
+RAY_NODES = {
+    "h1": "--head --port=6379 --node-ip-address=10.91.7.1 --temp-dir=/mnt/ray",
+    "h2": "--address=10.91.7.1:6379 --node-ip-address=10.91.7.2",
+}
+RAY_START = """
+mount -t tmpfs tmpfs /mnt  # the hosts have the same files, and Ray keeps sockets in its folder
+exec "$0" -m ray.scripts.scripts start --num-cpus=2 --object-store-memory=80000000 \\
+  --disable-usage-stats "$@" >"$LOG" 2>&1
+"""
+
+
+@needs_pmi
+@pytest.mark.timeout(600)
+def test_ray_train_on_two_hosts(tmp_path: Path) -> None:
+    pytest.importorskip("ray.train", reason="takes ray[train]", exc_type=ImportError)
+    (tmp_path / "program.py").write_text(RAY)
+    settings = {"RAY_AUTH_MODE": "disabled"}
+    with Machines(2) as hosts:
+        for host, words in RAY_NODES.items():
+            node = ["sh", "-c", RAY_START, sys.executable, *words.split()]
+            log = tmp_path / f"{host}.log"
+            environment = {
+                **os.environ,
+                **NETWORK,
+                **settings,
+                "PYTHONPATH": PATHS,
+                "LOG": str(log),
+            }
+            status = hosts.start(host, node, environment, tmp_path).wait(timeout=100)
+            assert status == 0, log.read_text()
+        program = [str(tmp_path / "program.py"), str(tmp_path)]
+        process = start(hosts, "h1", tmp_path, program, **settings)
+        _, err = process.communicate(timeout=400)
+    assert process.returncode == 0, err
+    found = sorted((tmp_path / f"rank{rank}").read_text() for rank in range(4))
+    by_host = [f"on {host} by gradred moved 6.0" for host in ("h1", "h2")]
+    assert found == sorted(by_host * 2)
