@@ -238,6 +238,9 @@ def ended(status: int | None, reports: list[dict[str, Any]], output: str = "") -
     return job.Job(PLACED, 1.0, status, [], reports, output)
 
 
+LAUNCHER = "gradred run: rank 0 on h1 exited with status 3"
+
+
 def of(status: int | None = 0, output: str = "", **changes: Any) -> job.Job:
     return ended(status, [report(rank, **changes) for rank in range(2)], output)
 
@@ -250,6 +253,8 @@ def of(status: int | None = 0, output: str = "", **changes: Any) -> job.Job:
         (of(allreduce_right=False), "fail", "wrong result"),
         (of(size=1), "fail", "each saw 1 rank"),
         (ended(None, [], "one\nlast words\n"), "fail", "last words"),
+        (ended(3, [], f"no route\n{LAUNCHER}\n"), "fail", f"last lines: no route / {LAUNCHER}"),
+        (ended(3, [], f"{LAUNCHER}\n"), "fail", f"last line: {LAUNCHER}"),
         (ended(3, []), "fail", "status 3"),
         (ended(0, [report(0)]), "fail", "status 0"),
     ],

@@ -24,6 +24,7 @@ PARTS = ("here", "met")
 RANKS = 2
 HERE = hosts.Hosts("this host", (Host("localhost", RANKS),))
 _BIND_VARIABLES = "I_MPI_PIN, PRTE_MCA_hwloc_default_binding_policy, HYDRA_BINDING"
+_BY_LAUNCHER = "gradred run: "  # the begin of lines that are not the ranks' own
 _SLOW_FLAG_NS = 1000.0
 
 
@@ -61,8 +62,14 @@ class Job:
 
     @property
     def last_line(self) -> str:
-        """The last line of the output, as a part of a message; empty if there is none."""
+        """The last line of the output, as a part of a message; empty if there is none.
+
+        Two lines if the last is by `gradred run`, which names a rank, not what that rank printed.
+        """
         lines = [line.strip() for line in self.output.splitlines() if line.strip(" =-*")]
+        by_others = [line for line in lines if not line.startswith(_BY_LAUNCHER)]
+        if by_others and lines[-1].startswith(_BY_LAUNCHER):
+            return f"; last lines: {by_others[-1][:200]} / {lines[-1][:200]}"
         return f"; last line: {lines[-1][:200]}" if lines else ""
 
 
