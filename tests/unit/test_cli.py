@@ -46,6 +46,18 @@ def status_of(words):
         return ended.code
 
 
+def test_torch_is_refused_where_pytorch_would_not_load_gradred(monkeypatch, capsys):
+    words = ["run", "--torch", "--dry-run", "-np", "2", "true"]
+    assert status_of(words) == 0
+    monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+    capsys.readouterr()
+    assert status_of(words) == 2
+    error = capsys.readouterr().err
+    assert "--torch: TORCH_DEVICE_BACKEND_AUTOLOAD is '0'" in error
+    assert "Unset this variable" in error
+    assert status_of([*words[:2], "-x", "TORCH_DEVICE_BACKEND_AUTOLOAD=1", *words[2:]]) == 0
+
+
 @pytest.mark.parametrize(
     ("words", "status"),
     [

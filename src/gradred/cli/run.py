@@ -115,6 +115,15 @@ def _with_horovod(variables: dict[str, str]) -> None:
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, [horovod.path(), before]))
 
 
+def _with_torch(variables: dict[str, str]) -> None:
+    """Make gradred take the place of gloo on the ranks, which PyTorch's entry points load."""
+    autoload = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+    if (value := variables.get(autoload, os.environ.get(autoload, "1"))) != "1":
+        found = f"{autoload} is {value!r}, and so PyTorch would not load gradred"
+        raise UsageError(explain("--torch", found, "Unset this variable, or set it to 1"))
+    variables[config.variable("torch")] = "1"
+
+
 def _configure_output(parser: argparse.ArgumentParser) -> None:
     look = parser.add_argument_group("output")
     look.add_argument(
@@ -171,7 +180,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.horovod:
         _with_horovod(variables)
     if arguments.torch:
-        variables[config.variable("torch")] = "1"
+        _with_torch(variables)
     launch.refuse_inside_job("starting a job")
     job = job_order.JobOrder(arguments, program, variables, values.carry_env)
     if elastic.is_asked(arguments):
