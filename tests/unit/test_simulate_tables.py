@@ -42,6 +42,16 @@ def written(folder: Path, *lines: str) -> str:
         ((HEADING, ROW.replace("12.5", "")), "line 2, column median_us: it is empty"),
         ((HEADING, ROW.replace("there", "")), "line 2, column system: it is empty"),
         ((HEADING, ROW.replace("there", 'a"b"')[:3] + '"x'), "line 2, column nodes: it has"),
+        ((HEADING.replace(",", ";"),), "Separate the fields of all lines by commas"),
+        ((HEADING.replace(",", "\t"),), "Separate the fields of all lines by commas"),
+        ((HEADING.upper(), ROW), "Write the names of columns in lower case"),
+        ((HEADING, ROW, f'"{ROW}', ROW, ROW), "line 3: a field begins with a quotation mark"),
+        ((HEADING, ROW, ROW.replace("8,8", "8,7")), "line 3, column ranks: it is 7, and nodes is"),
+        (
+            (f"{HEADING},p10_us", f"{ROW},12.6"),
+            "line 2, column median_us: it is 12.5, and p10_us is 12.6. Give at least p10_us",
+        ),
+        ((f"{HEADING},p90_us", f"{ROW},12.4"), "line 2, column p90_us: it is 12.4, and median_us"),
     ],
 )
 def test_bad_tables_are_told_with_file_line_and_column(
@@ -71,6 +81,14 @@ def test_lines_are_counted_as_an_editor_does(tmp_path: Path) -> None:
         tables.read(path, {"a": Column(tables.words), "b": Column(tables.count)})
 
 
+def test_lines_end_where_a_table_program_ends_them(tmp_path: Path) -> None:
+    row = ROW.replace("MPI 1", "MPI\x0b\u20281")  # not the end of a line in CSV
+    for end in ("\n", "\r\n", "\r"):
+        path = tmp_path / "table.csv"
+        path.write_bytes(end.join([HEADING, row, ROW, ""]).encode())
+        assert [one.library for one in measured.read_rows(str(path))] == ["MPI\x0b\u20281", "MPI 1"]
+
+
 def test_rows_to_predict_need_no_times_and_other_columns_are_passed_over(tmp_path: Path) -> None:
     bare = HEADING.replace(",median_us", ",more")
     path = written(tmp_path, bare, ROW.replace("12.5", "anything"))
@@ -85,6 +103,11 @@ def test_bad_table_of_training_is_told_too(tmp_path: Path) -> None:
     path = written(tmp_path, heading, "c,ResNet-50,64,fp32,10 GbE,BSP,f,8,two,100")
     with pytest.raises(UsageError, match=r"line 2, column nodes: it is 'two', no whole number"):
         throughput.read_fit(path)
+    path = written(tmp_path, heading, "c,ResNet-50,64,fp32,10 GbE,BSP,f,8,9,100")
+    with pytest.raises(UsageError, match="line 2, column gpus: it is 8, and nodes is 9"):
+        throughput.read_fit(path)
+    with pytest.raises(UsageError, match="line 2, column gpus: it is 8, and nodes is 9"):
+        throughput.read_rows(path)
 
 
 @pytest.mark.parametrize("what", ["allreduce", "training"])

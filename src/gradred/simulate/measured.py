@@ -43,6 +43,8 @@ FIT = {
 }
 ROWS = {**_GIVEN, "median_us": Column(tables.ignored, may_lack=True)}
 
+_ASCENDING = (("nodes", "ranks"),)
+
 
 @dataclass(frozen=True)
 class Case:
@@ -113,7 +115,8 @@ def read_fit(path: str) -> list[Measured]:
     Raises:
         UsageError: the file is not such a table, or has no line but the heading.
     """
-    records = tables.read(path, FIT)
+    spread = (("p10_us", "median_us"), ("median_us", "p90_us"))
+    records = tables.read(path, FIT, (*_ASCENDING, *spread))
     if not records:
         found = "it has a heading and no measurement"
         raise UsageError(explain(f"{path}, line 2", found, "Give a line per measurement"))
@@ -122,7 +125,7 @@ def read_fit(path: str) -> list[Measured]:
 
 def read_rows(path: str) -> list[Case]:
     """The cases to predict, in the order of the file; their times are not looked at."""
-    return [_case(record) for record in tables.read(path, ROWS)]
+    return [_case(record) for record in tables.read(path, ROWS, _ASCENDING)]
 
 
 def _measured(record: Record) -> Measured:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -117,32 +119,39 @@ def _number(text: str, what: str, *, zero: bool) -> float | None:
     return value
 
 
-def read(path: str, columns: Mapping[str, Column]) -> list[Record]:
+def read(
+    path: str, columns: Mapping[str, Column], ascending: Sequence[tuple[str, str]] = ()
+) -> list[Record]:
     """The records of a CSV file with a heading; columns that nobody asked for are passed over.
+
+    Args:
+        path: the file.
+        columns: those that are read.
+        ascending: pairs of columns with numbers, of which the second one's is not the smaller.
 
     Raises:
         UsageError: the file cannot be read, lacks a column, or a field is not what it should be.
     """
-    text = _text(path)
-    reader = csv.reader(text.splitlines(keepends=True), strict=True)
+    reader = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
     csv.field_size_limit(_MOST)
+    begun = 0  # lines of the file before the record that is read now
     try:
         heading = [field.strip() for field in next(reader, [])]
         places = _places(path, heading, columns)
-        return [
-            _record(path, line, fields, heading, places, columns) for line, fields in _lines(reader)
-        ]
+        records = []
+        begun = reader.line_num
+        for fields in reader:
+            begun = reader.line_num
+            if any(field.strip() for field in fields):
+                records.append(_record(path, begun, fields, heading, places, columns))
+                _require_ascending(path, records[-1], ascending)
+        return records
     except csv.Error as error:
-        raise UsageError(
-            explain(f"{path}, line {reader.line_num}", str(error), "Write it as CSV")
-        ) from None
-
-
-def _lines(reader: Iterator[list[str]]) -> Iterator[tuple[int, list[str]]]:
-    """Each line that is not blank, with the number of its last line in the file."""
-    for fields in reader:
-        if any(field.strip() for field in fields):
-            yield reader.line_num, fields  # type: ignore[attr-defined]
+        where = f"{path}, line {begun + 1}"
+        if "unexpected end of data" in str(error):
+            found = "a field begins with a quotation mark, and none ends it"
+            raise UsageError(explain(where, found, 'Add the second ", or leave out both')) from None
+        raise UsageError(explain(where, str(error), "Write it as CSV")) from None
 
 
 def _text(path: str) -> str:
@@ -172,7 +181,12 @@ def _places(path: str, heading: list[str], columns: Mapping[str, Column]) -> dic
     lacking = [name for name, c in columns.items() if not c.may_lack and name not in heading]
     if lacking:
         found = f"the heading lacks it (it has {', '.join(heading[:20])})"
-        raise UsageError(explain(f"{where}, column {lacking[0]}", found, "Add the column"))
+        remedy = "Add the column"
+        if len(heading) == 1 and re.search(r"[;\t|]", heading[0]):
+            remedy = "Separate the fields of all lines by commas"
+        elif lacking[0] in map(str.lower, heading):
+            remedy = "Write the names of columns in lower case"
+        raise UsageError(explain(f"{where}, column {lacking[0]}", found, remedy))
     return {name: heading.index(name) for name in columns if name in heading}
 
 
@@ -197,3 +211,13 @@ def _record(
             where = f"{path}, line {line}, column {name}"
             raise UsageError(explain(where, f"it {error}", "Correct the field")) from None
     return Record(line, values)
+
+
+def _require_ascending(path: str, record: Record, pairs: Sequence[tuple[str, str]]) -> None:
+    """Raise UsageError for the first pair of columns that is out of order."""
+    for smaller, larger in pairs:
+        least, value = record.number(smaller), record.number(larger)
+        if least is not None and value is not None and value < least:
+            found = f"it is {value:g}, and {smaller} is {least:g}"
+            where = f"{path}, line {record.line}, column {larger}"
+            raise UsageError(explain(where, found, f"Give at least {smaller}"))

@@ -29,6 +29,8 @@ FIT = {
 }
 ROWS = {**_GIVEN, "images_per_s": Column(tables.ignored, may_lack=True)}
 
+_ASCENDING = (("nodes", "gpus"),)
+
 
 @dataclass(frozen=True)
 class Training:
@@ -72,7 +74,7 @@ def read_fit(path: str) -> list[Speed]:
     Raises:
         UsageError: the file is not such a table, or has no line but the heading.
     """
-    records = tables.read(path, FIT)
+    records = tables.read(path, FIT, _ASCENDING)
     if not records:
         found = "it has a heading and no measurement"
         raise UsageError(explain(f"{path}, line 2", found, "Give a line per measurement"))
@@ -81,7 +83,7 @@ def read_fit(path: str) -> list[Speed]:
 
 def read_rows(path: str) -> list[Training]:
     """The trainings to predict, in the order of the file; their speeds are not looked at."""
-    return [_training(record) for record in tables.read(path, ROWS)]
+    return [_training(record) for record in tables.read(path, ROWS, _ASCENDING)]
 
 
 def _speed(record: Record) -> Speed:
