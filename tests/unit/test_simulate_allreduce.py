@@ -7,6 +7,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -299,6 +300,27 @@ def test_record_has_each_row_in_order_and_the_error_by_system_and_algorithm(
     printed = capsys.readouterr().out
     assert "12 times predicted (simulated)" in printed
     assert "Testbed host mpi ring" in printed
+
+
+def test_predictions_that_nothing_could_be_compared_with_say_that_their_error_is_not_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = [one for one in rows((8, 16)) if one.case.algorithm == "ring"]
+    one_scale = [one for one in both if one.case.nodes == 8]
+    other = [replace(one, case=replace(one.case, system="Other")) for one in one_scale]
+    fit = write(tmp_path / "fit.csv", [*both, *other], times=True)
+    words = ["simulate", "allreduce", "--calibrate", fit, "--rows", fit, "--json", "-"]
+    assert cli.main(words) == cli.DONE
+    printed = capsys.readouterr()
+    validated = json.loads(printed.out)["cross_validation"]
+    assert validated["not_compared"] == [{"system": "Other", "buffer": "host"}]
+    assert "Error of predictions for Other host: not known." in printed.err
+    assert "Error of predictions for Testbed" not in printed.err
+    write(tmp_path / "fit.csv", one_scale, times=True)
+    assert cli.main(words[:-2]) == cli.DONE
+    printed = capsys.readouterr()
+    assert "Error of predictions for Testbed host: not known." in printed.out
+    assert "left out  " not in printed.out, "a table without lines"
 
 
 def test_record_goes_to_stdout_and_the_table_to_stderr(

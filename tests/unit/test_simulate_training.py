@@ -306,6 +306,20 @@ def test_record_has_each_row_in_order_and_the_error_of_the_whole(
     assert "4 throughputs predicted (simulated)" in capsys.readouterr().out
 
 
+def test_steps_that_no_measurement_takes_say_that_their_error_is_not_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fit = write(tmp_path / "fit.csv", cluster(((2, 1), (4, 1))), measured=True)
+    wanted = [truth(setting(gpus, nodes)) for gpus, nodes in ((8, 2), (16, 4), (4, 1))]
+    asked = write(tmp_path / "rows.csv", wanted, measured=False)
+    words = ["simulate", "training", "--calibrate", fit, "--rows", asked, "--json", "-"]
+    assert cli.main(words) == cli.DONE
+    printed = capsys.readouterr()
+    validated = json.loads(printed.out)["cross_validation"]
+    assert validated["not_compared"] == [{"step": "across", "rows": 2}]
+    assert "Error of 2 of these: not known. They go from measurements within one" in printed.err
+
+
 def test_table_of_networks_is_part_of_the_package() -> None:
     root = Path(__file__).resolve().parents[2]
     folder = root / "src" / "gradred" / "simulate" / "data"

@@ -37,7 +37,10 @@ def allreduce(calibrate: str, rows: str) -> dict[str, object]:
         "calibrate": calibrate,
         "band_percent": round(100 * accuracy.QUANTILE),
         "rows": [row(case, one) for case, one in zip(cases, predictions, strict=True)],
-        "cross_validation": validation.summary(tried, bands),
+        "cross_validation": {
+            **validation.summary(tried, bands),
+            "not_compared": validation.not_compared(tried, cases),
+        },
     }
 
 
@@ -62,6 +65,21 @@ def text(record: Mapping[str, object]) -> str:
     lines = [
         f"{len(rows)} times predicted (simulated), each with a band for "
         f"{record['band_percent']} % of measurements.",
+    ]
+    for one in validated["not_compared"]:
+        name = " ".join(filter(None, one.values()))
+        lines.append(
+            f"Error of predictions for {name}: not known. {record['calibrate']} has fewer than two "
+            "numbers of nodes of it, so none could be left out. Its band is a guess."
+        )
+    return "\n".join([*lines, *_compared(validated)])
+
+
+def _compared(validated: Mapping[str, Sequence[Mapping[str, object]]]) -> list[str]:
+    """The tables of errors; nothing if no scale could be left out."""
+    if not validated["by_system"]:
+        return []
+    lines = [
         "Error of such predictions where they can be compared: whole scales were left out and "
         "predicted from smaller ones (or, of the smallest scale, from the others).",
         "near, far: a run of the same week was measured, or only runs of other times were.",
@@ -70,7 +88,7 @@ def text(record: Mapping[str, object]) -> str:
     ]
     for part in ("by_system", "by_scale", "by_algorithm"):
         lines += _section(validated[part])
-    return "\n".join([*lines, "", *_worst(validated["worst"])])
+    return [*lines, "", *_worst(validated["worst"])]
 
 
 _TOLD = {

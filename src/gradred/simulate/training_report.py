@@ -22,15 +22,20 @@ def training(calibrate: str, rows: str) -> dict[str, object]:
     tried = training_validation.attempts(fit)
     reach = training_validation.widths(tried)
     model = Trainings(fit)
+    outcomes = [model.predict(one) for one in asked]
     return {
         "schema": SCHEMA,
         "kind": "predicted (simulated), not measured",
         "calibrate": calibrate,
         "band_percent": round(100 * accuracy.QUANTILE),
         "rows": [
-            {**dataclasses.asdict(one), **_columns(model.predict(one), reach)} for one in asked
+            {**dataclasses.asdict(one), **_columns(outcome, reach)}
+            for one, outcome in zip(asked, outcomes, strict=True)
         ],
-        "cross_validation": training_validation.summary(tried, reach),
+        "cross_validation": {
+            **training_validation.summary(tried, reach),
+            "not_compared": training_validation.not_compared(tried, outcomes),
+        },
     }
 
 
@@ -55,6 +60,29 @@ def text(record: Mapping[str, object]) -> str:
     lines = [
         f"{len(rows)} throughputs predicted (simulated), each with a band for "
         f"{record['band_percent']} % of measurements.",
+    ]
+    for one in validated["not_compared"]:
+        lines.append(
+            f"Error of {one['rows']} of these: not known. They go {_STEPS[one['step']]}, and no "
+            f"such step could be left out of {record['calibrate']}. Their band is a guess."
+        )
+    return "\n".join([*lines, *_compared(validated)])
+
+
+_STEPS = {
+    "inside": "to more GPUs of one node",
+    "across": "from measurements within one node to several nodes",
+    "between": "from several nodes to other numbers of nodes",
+    "elsewhere": "to a work that was measured nowhere",
+}
+"""Where a prediction goes from what was measured, in words."""
+
+
+def _compared(validated: Mapping[str, Sequence[Mapping[str, object]]]) -> list[str]:
+    """The tables of errors; nothing if nothing could be left out."""
+    if not validated["by_source"]:
+        return []
+    lines = [
         "Error of such predictions where they can be compared: the largest number of GPUs was left "
         "out (of a sixth of the settings; or of all, so that no network between nodes was seen).",
         "",
@@ -68,7 +96,7 @@ def text(record: Mapping[str, object]) -> str:
             f"  {one['error_percent']:.0f} %: {one['model']}, {one['framework']}, "
             f"{one['gpus']} GPUs, {one['network']}: {one['why']}"
         )
-    return "\n".join(lines)
+    return lines
 
 
 def _section(entries: Sequence[Mapping[str, object]]) -> list[str]:

@@ -12,7 +12,7 @@ from gradred.simulate.accuracy import Trial
 from gradred.simulate.allreduce import NORMAL
 from gradred.simulate.links import is_server
 from gradred.simulate.throughput import Speed, Training
-from gradred.simulate.training import Trainings
+from gradred.simulate.training import Outcome, Trainings
 
 _FOLDS = 6
 _WORST = 8  # number of reported trials with the largest errors
@@ -94,6 +94,15 @@ def summary(found: Sequence[Attempt], reach: dict[str, float]) -> dict[str, obje
         ),
         "worst": _worst(found),
     }
+
+
+def not_compared(found: Sequence[Attempt], outcomes: Sequence[Outcome]) -> list[dict[str, object]]:
+    """How many predictions take a step from what was measured that no trial took."""
+    tried = {attempt.step for attempt in found}
+    counts = collections.Counter(outcome.step for outcome in outcomes)
+    return [
+        {"step": step, "rows": counts[step]} for step in STEPS if counts[step] and step not in tried
+    ]
 
 
 def _worst(found: Sequence[Attempt]) -> list[dict[str, object]]:

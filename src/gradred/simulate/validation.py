@@ -108,6 +108,15 @@ def summary(found: Sequence[Attempt], bands: Widths) -> dict[str, object]:
     }
 
 
+def not_compared(found: Sequence[Attempt], cases: Sequence[Case]) -> list[dict[str, str]]:
+    """The clusters of some cases for which nothing was predicted beyond the kept scales."""
+    tried = {(a.case.system, a.case.buffer) for a in found if a.is_beyond}
+    return [
+        {"system": system, "buffer": buffer}
+        for system, buffer in sorted({(case.system, case.buffer) for case in cases} - tried)
+    ]
+
+
 def _worst(found: Sequence[Attempt]) -> list[dict[str, object]]:
     """The extrapolations furthest off, one of each algorithm, with the likely cause."""
     beyond = sorted((a for a in found if a.is_beyond), key=lambda attempt: -attempt.trial.percent)
@@ -126,7 +135,9 @@ def _worst(found: Sequence[Attempt]) -> list[dict[str, object]]:
             "error_percent": round(attempt.trial.percent, 1),
             "why": _why(attempt, beyond),
         }
-        for attempt in [*near[:_WORST], *far[:_WORST]]
+        for attempt in sorted(
+            [*near[:_WORST], *far[:_WORST]], key=lambda attempt: -attempt.trial.percent
+        )
     ]
 
 
