@@ -202,11 +202,20 @@ def test_more_hosts_exchange_longer() -> None:
 def test_work_of_every_network_has_its_gradients_and_its_speed() -> None:
     for name in networks.names():
         alone = work.on_device(name, DEVICES["V100"], 8, rate=100.0)
-        assert alone.forward.sum() + alone.backward.sum() == pytest.approx(0.08)
+        assert alone.forward.sum() + alone.backward.sum() + alone.update == pytest.approx(0.08)
         assert alone.backward.sum() == pytest.approx(2 * alone.forward.sum())
         assert alone.nbytes.sum() == 4 * networks.find(name, "").elements.sum()
     by_speed = work.on_device("resnet50", DEVICES["V100"], 391)
     assert by_speed.forward.sum() + by_speed.backward.sum() == pytest.approx(1, rel=0.001)
+
+
+def test_measured_speed_of_a_device_is_its_speed_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = "simulate training --model vgg16 --net 10GbE --gpus 1 --samples-per-s 120 --json -"
+    record = json.loads(command(f"{words} --scheme wfbp", capsys)[0])
+    assert record["rows"][0]["samples_per_s"] == pytest.approx(120)
+    assert record["device"]["source"].startswith("120 samples/s by --samples-per-s; all else: ")
 
 
 def test_every_device_and_network_and_scheme_has_a_source() -> None:
@@ -254,7 +263,7 @@ def test_the_table_says_simulated_its_error_and_what_limits(
     assert f"# error of simulated iterations: {what_if.ERROR}" in head
     rows = [line.split()[0] for line in table.splitlines()[2:]]
     assert rows == ["wfbp", "bsp", "ps"]
-    assert best.startswith("simulated: buckets of")
+    assert best.startswith("simulated: of buckets of 64 KiB to 1 GiB those of")
     drawn = (tmp_path / "bars.svg").read_text()
     ElementTree.fromstring(drawn)
     assert "Simulated, not measured. Error: iterations of 2 to 8 GPUs are off" in drawn

@@ -64,7 +64,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--hosts", type=positive, metavar="COUNT",
-        help="hosts, each with the same number of devices (default: as many as --gpus needs)",
+        help="hosts, which share the devices as equally as can be (default: as many as --gpus "
+        "needs)",
     )  # fmt: skip
     group.add_argument(
         "--scheme", type=words, default=(), metavar="NAME[,NAME]",
@@ -203,7 +204,10 @@ def _alone(
     row = work.DEVICES[arguments.device or network.device]
     batch = arguments.batch or _BATCH
     alone = work.on_device(arguments.model, row, batch, arguments.samples_per_s)
-    return {"about": row.about, "source": row.source}, batch, alone
+    source = row.source
+    if arguments.samples_per_s is not None:
+        source = f"{arguments.samples_per_s:g} samples/s by --samples-per-s; all else: {source}"
+    return {"about": row.about, "source": source}, batch, alone
 
 
 def _refuse_of_a_model(arguments: argparse.Namespace) -> None:

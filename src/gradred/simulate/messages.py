@@ -153,12 +153,15 @@ def iterate(name: str, work: Work, exchange: Exchange) -> Phases:
     return run(work, scheme.group(work, exchange), scheme.rules, exchange)
 
 
+BUCKETS = tuple(float(1 << power) for power in range(16, 31))
+"""Lengths of buckets, of which the best one is looked for: bytes."""
+
+
 def best_bucket(work: Work, exchange: Exchange) -> tuple[float, float]:
     """The length of buckets with which an iteration is shortest, and its seconds."""
-    sizes = [float(1 << power) for power in range(16, 31)]
     times = [
         (run(work, buckets(size)(work, exchange), _PACKED, exchange).iteration, size)
-        for size in sizes
+        for size in BUCKETS
     ]
     seconds, size = min(times)
     return size, seconds

@@ -148,10 +148,11 @@ def table(record: dict[str, Any], columns: int | None = None) -> str:
     ]
     lines += [_line(row) for row in record["rows"]]
     best = record["best_bucket"]
+    shortest, longest = size_text(messages.BUCKETS[0]), size_text(messages.BUCKETS[-1])
     lines += [
         "",
-        f"simulated: buckets of {size_text(best['bytes'])} are best, with "
-        f"{time_text(1e3 * best['iteration_ms'])} an iteration",
+        f"simulated: of buckets of {shortest} to {longest} those of {size_text(best['bytes'])} are "
+        f"best, with {time_text(1e3 * best['iteration_ms'])} an iteration",
     ]
     return "\n".join(lines)
 

@@ -12,6 +12,7 @@ from gradred.simulate.networks import Network
 from gradred.simulate.process import Floats
 
 _FORWARD = 1 / 3  # of the time that a device computes; backward takes the rest
+_FLOAT32 = 4.0  # bytes
 _FLOPS = 6  # per sample and multiply-add of forward: 2, and twice as many in backward
 
 _SAMPLE_BYTES = {"image": 224 * 224 * 3 * 4, "text": 128 * 8}
@@ -125,7 +126,7 @@ class Work:
         return max(self.load, self.copy_in, computes + self.fetch)
 
 
-def of_network(network: Network, seconds: float, itemsize: float = 4.0) -> Work:
+def of_network(network: Network, seconds: float, itemsize: float = _FLOAT32) -> Work:
     """Divide the seconds of one device by the multiply-adds between two gradients."""
     shares = np.diff(network.ready, prepend=0.0)
     return Work(
@@ -152,16 +153,20 @@ def on_device(model: str, device: Device, batch: int, rate: float | None = None)
     if not network.is_known:
         known = ", ".join(networks.names())
         raise UsageError(explain(f"--model {model}", f"there are {known}", "Name one of these"))
-    seconds = batch / rate if rate else batch * network.macs * _FLOPS / device.flops
+    nbytes = float(network.elements.sum()) * _FLOAT32
+    update = 2.5 * nbytes * device.copy  # reads gradient, parameter and momentum, writes two
+    seconds = batch * network.macs * _FLOPS / device.flops
+    if rate:  # was measured with the update, which then takes at most half of it
+        update = min(update, 0.5 * batch / rate)
+        seconds = batch / rate - update
     kind = "text" if network.name.startswith(_TEXT) else "image"
     work = of_network(network, seconds)
-    nbytes = float(work.nbytes.sum())
     return Work(
         name=network.name,
         nbytes=work.nbytes,
         forward=work.forward,
         backward=work.backward,
         copy_in=batch * _SAMPLE_BYTES[kind] / device.bus,
-        update=2.5 * nbytes * device.copy,  # reads gradient, parameter and momentum, writes two
+        update=update,
         packing=device.copy,
     )
