@@ -134,7 +134,7 @@ def _models(arguments: argparse.Namespace, network: presets.Network) -> tuple[Mo
     for name in arguments.model or (None,):
         asked = argparse.Namespace(**{**vars(arguments), "model": name})
         device, batch, alone = simulated_training.trained(asked, network)
-        found.append(Model(batch, alone, device))
+        found.append(Model(batch, alone, device, is_measured=arguments.trace is not None))
     return tuple(found)
 
 

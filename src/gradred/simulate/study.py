@@ -45,6 +45,8 @@ class Model:
     batch: int
     work: Work
     device: dict[str, str]
+    is_measured: bool = False
+    """Whether a trace has its phases; else they follow from the device's speed."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ def _topology(study: Study) -> dict[str, str]:
     between = f"torus of {network.torus} dimensions" if network.torus else "switches"
     return {
         "cluster (simulated)": f"{counts} hosts with {study.local} devices each, {between}, "
-        f"{network.ports} ports of a host",
+        f"ports of a host: {network.ports}",
         "inside hosts (simulated)": {"nvlink": "NVLink", "pci": "PCIe"}.get(
             network.link, "shared memory"
         ),
@@ -185,6 +187,7 @@ def _alone(model: Model) -> dict[str, Any]:
     phases = messages.iterate("none", work, free)
     return {
         "model": work.name,
+        "measured": model.is_measured,
         "batch": model.batch,
         "gradients": len(work.nbytes),
         "bytes": float(work.nbytes.sum()),

@@ -94,13 +94,12 @@ def _device(item: Sequence[Row]) -> list[str]:
         )
         for row in item
     ]
-    phases = ("forward, ms", "backward, ms", "update, ms")
-    titles = ("model", "batch", "gradients", "their size", *phases, "samples/s")
-    return [
-        *_table(titles, rows),
-        "",
-        "By the device of item 1: measured where its source is a trace, else by its speed.",
-    ]
+    is_measured = all(row["measured"] for row in item)
+    mark = "" if is_measured else " (simulated)"
+    phases = [f"{name}{mark}" for name in ("forward, ms", "backward, ms", "update, ms")]
+    titles = ("model", "batch", "gradients", "their size", *phases, f"samples/s{mark}")
+    source = "Measured: the trace" if is_measured else "By the speed of the device"
+    return [*_table(titles, rows), "", f"{source} of item 1."]
 
 
 def _host(item: Sequence[Row]) -> list[str]:
@@ -144,7 +143,8 @@ def _exchange(item: Row) -> list[str]:
         )
         for row in rows
     ]
-    return [f"{item['ranks']} ranks on {item['hosts']} hosts.", "", *_table(titles, shown)]
+    hosts = "host" if item["hosts"] == 1 else "hosts"
+    return [f"{item['ranks']} ranks on {item['hosts']} {hosts}.", "", *_table(titles, shown)]
 
 
 def _scaling(item: Sequence[Row]) -> list[str]:
