@@ -87,6 +87,13 @@ def test_phases_are_about_an_iteration_and_processes_ran_beside_each_other(
     assert 0 < trace["copy_s_per_byte"] < 1e-7, "slower than 10 MB/s"
 
 
+def test_a_program_that_fails_is_to_be_run_alone(tmp_path: Path) -> None:
+    done = record(tmp_path, "--", sys.executable, "missing.py")
+    assert done.returncode == 1
+    assert "process 0 ended with status 1 and without a trace" in done.stderr
+    assert "Run it without gradred, and correct what fails" in done.stderr
+
+
 def test_a_program_without_steps_is_refused(tmp_path: Path) -> None:
     done = record(tmp_path, "--", sys.executable, "train.py", "3")
     assert done.returncode == 1

@@ -102,6 +102,8 @@ def _run(command: Sequence[str], folder: Path, copies: int) -> list[Trace]:
     if missing:
         found = f"process {missing[0]} ended with status {statuses[missing[0]]} and without a trace"
         remedy = "Let it call an optimizer's step() at least ten times"
+        if statuses[missing[0]] != 0:
+            remedy = "Run it without gradred, and correct what fails"
         raise Error(explain("simulate record", found, remedy))
     return [trace.read(file) for file in files]
 
