@@ -184,6 +184,9 @@ def test_noise_gives_a_band_by_seed(capsys: pytest.CaptureFixture[str]) -> None:
     found = first["rows"][0]["plans"]["ring"]
     assert found["low_us"] < found["simulated_us"] < found["high_us"]
     assert other["rows"][0]["plans"]["ring"] != found
+    words = f"{WORDS} --noise 0.2 --runs 3"
+    assert "--bytes N and --json also give 10-90 % of the runs" in run(words, capsys)[0]
+    assert "of 1 MiB also 10-90 % of the runs" in run(f"{words} --bytes 1m", capsys)[0]
     assert found["simulated_ranks"] == 16
 
 
@@ -199,6 +202,7 @@ def test_noise_gives_a_band_by_seed(capsys: pytest.CaptureFixture[str]) -> None:
         ("--net 10GbE --bytes many", "is not a number of bytes"),
         ("--net 10GbE --plot times.gif", "its ending says no format"),
         ("", "no network is named. Add --net with one of 10GbE"),
+        ("--calibrate fit.csv", "or --rows ROWS.csv, if --calibrate names a CSV file"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused(

@@ -70,7 +70,8 @@ def _configure_allreduce(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--hosts", type=positive, metavar="COUNT",
-        help="number of hosts, each with the same number of ranks (default: as many as -np needs)",
+        help="number of hosts, which share the ranks as equally as can be (default: as many as -np "
+        "needs)",
     )  # fmt: skip
     parser.add_argument(
         "--algorithm", type=_names, default=(), metavar="PLAN[,PLAN]",
@@ -154,10 +155,10 @@ def _interruptible() -> Iterator[None]:
 
 def _question(arguments: argparse.Namespace) -> sweep.Question:
     if arguments.net is None:
-        known = ", ".join(presets.NETWORKS)
-        raise UsageError(
-            explain("simulate allreduce", "no network is named", f"Add --net with one of {known}")
-        )
+        remedy = f"Add --net with one of {', '.join(presets.NETWORKS)}"
+        if arguments.calibrate is not None:
+            remedy += "; or --rows ROWS.csv, if --calibrate names a CSV file"
+        raise UsageError(explain("simulate allreduce", "no network is named", remedy))
     network = preset = presets.find(arguments.net)
     for name in arguments.algorithm:
         plans.find(name)

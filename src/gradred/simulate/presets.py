@@ -132,7 +132,7 @@ NETWORKS: dict[str, Network] = {
         rendezvous=16 << 10,
     ),
     "P40-56Gb-IB": Network(
-        about="4 hosts, each with 4 Tesla P40 on PCIe 3.0 and 56 Gb/s InfiniBand",
+        about="hosts with 4 Tesla P40 on PCIe 3.0 and 56 Gb/s InfiniBand",
         source="Shi, Wang and Chu, Performance modeling and evaluation of distributed deep "
         "learning frameworks on GPUs, 2018 (arXiv 1711.05979); 64/66 of the line rate is data; "
         f"{_ASSUMED}",
@@ -169,7 +169,7 @@ NETWORKS: dict[str, Network] = {
         link="nvlink",
     ),
     "V100-1000": Network(
-        about="125 hosts with 8 V100 each, 1,000 GPUs, connected as V100-100Gb",
+        about="hosts with 8 V100 on NVLink, connected as V100-100Gb, in all 1,000 GPUs",
         source=f"hosts of V100-100Gb in the number of published runs on 1,000 GPUs; {_ASSUMED}",
         hosts=125,
         local=8,

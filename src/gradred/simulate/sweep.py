@@ -143,9 +143,11 @@ def table(record: dict[str, Any], columns: int | None = None) -> str:
         f"# error of simulated times: {record['error']}",
     ]
     if record["noise"]:
+        band = "medians; --bytes N and --json also give 10-90 % of the runs"
+        if record["bytes"] is not None:
+            band = f"medians; of {size_text(record['bytes'])} also 10-90 % of the runs"
         lines.append(
-            f"# noise {record['noise']:g}, {record['runs']} runs from seed {record['seed']}: "
-            "medians, and 10-90 % of the runs"
+            f"# noise {record['noise']:g}, {record['runs']} runs from seed {record['seed']}: {band}"
         )
     for name, why_not in record["left_out"].items():
         lines.append(f"# left out: {name} ({why_not})")
