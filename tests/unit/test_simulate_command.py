@@ -297,9 +297,14 @@ def test_a_calibrated_network_says_its_error(
         f"simulate allreduce --net 10GbE -np 64 --algorithm ring --calibrate {path}", capsys
     )
     assert "# error of simulated times: median 0%, 95th percentile 0% of 18 times" in out
-    assert "on more ranks than were measured not known" in out
+    assert "(8 B to 4 MiB, 3 ranks on 3 hosts)" in out
+    assert "; on more ranks and at other lengths not known" in out
     words = f"simulate allreduce --net 10GbE -np 4 --algorithm ring --json - --calibrate {path}"
     record = json.loads(run(words, capsys)[0])
+    path.write_text(json.dumps(bench_record(NETWORKS["10GbE"], [3])))
+    error = json.loads(run(words, capsys)[0])["error"]
+    assert "3 ranks on 1 host), " in error
+    assert "; between hosts, on more ranks and at other lengths not known" in error
     assert record["calibration"]["rows"] == 18
     assert record["calibration"]["factors"]["speed"] == pytest.approx(1)
 
@@ -344,8 +349,16 @@ def test_records_of_something_else_are_refused(
 
 
 def test_times_and_sizes_read_well() -> None:
-    times = [sweep.time_text(t) for t in (0.1234567, 17.4, 999.4, 999.6, 12345, 2.5e6)]
-    assert times == ["0.1235 us", "17.4 us", "999.4 us", "0.9996 ms", "12.35 ms", "2.5 s"]
+    times = [sweep.time_text(t) for t in (0.1234567, 17.4, 999.4, 999.6, 12345, 2.5e6, 3.944e10)]
+    assert times == [
+        "0.1235 us",
+        "17.4 us",
+        "999.4 us",
+        "0.9996 ms",
+        "12.35 ms",
+        "2.5 s",
+        "39440 s",
+    ]
     sizes = [sweep.size_text(n) for n in (0, 8, 1024, 1 << 26, 3 << 29, 1 << 42)]
     assert sizes == ["0 B", "8 B", "1 KiB", "64 MiB", "1.5 GiB", "4096 GiB"]
 

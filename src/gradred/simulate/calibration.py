@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gradred.errors import UsageError, explain
-from gradred.simulate import plans
+from gradred.simulate import plans, sweep
 from gradred.simulate.plans import Layout
 from gradred.simulate.presets import Network
 
@@ -113,9 +113,13 @@ def calibrate(network: Network, path: Path) -> Calibration:
     factors = _fit(network, layout, rows)
     errors.sort()
     median, p95 = statistics.median(errors), errors[round(0.95 * (len(errors) - 1))]
+    shortest, longest = map(sweep.size_text, (sizes[0], sizes[-1]))
+    between = "between hosts, " if layout.hosts == 1 else ""
     error = (
-        f"median {median:.0%}, 95th percentile {p95:.0%} of {len(rows)} times in {path.name}, each "
-        "predicted by a fit to every other length; on more ranks than were measured not known"
+        f"median {median:.0%}, 95th percentile {p95:.0%} of {len(rows)} times in {path.name} "
+        f"({shortest} to {longest}, {layout.ranks} ranks on {layout.hosts} "
+        f"host{'s' * (layout.hosts > 1)}), each predicted by a fit to every other length; "
+        f"{between}on more ranks and at other lengths not known"
     )
     return Calibration(
         dataclasses.replace(factors.applied(network), error=error),

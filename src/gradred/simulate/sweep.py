@@ -206,7 +206,8 @@ def time_text(microseconds: float) -> str:
     for unit, scale in (("us", 1.0), ("ms", 1e3)):
         if microseconds < 999.5 * scale:
             return f"{microseconds / scale:.4g} {unit}"
-    return f"{microseconds / 1e6:.4g} s"
+    seconds = microseconds / 1e6
+    return f"{seconds:.4g} s" if seconds < 1e4 else f"{seconds:.0f} s"
 
 
 def size_text(count: float) -> str:
