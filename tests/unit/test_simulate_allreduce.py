@@ -297,6 +297,7 @@ def test_record_has_each_row_in_order_and_the_error_by_system_and_algorithm(
     for part in ("by_system", "by_algorithm", "by_scale"):
         for one in validated[part]:
             assert {"median_error_percent", "p95_error_percent"} <= set(one["all"])
+    assert [one["nodes"] for one in validated["by_scale"]] == [8, 16, 32]
     printed = capsys.readouterr().out
     assert "12 times predicted (simulated)" in printed
     assert "Testbed host mpi ring" in printed

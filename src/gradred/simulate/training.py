@@ -292,7 +292,8 @@ def _reason(training: Training, found: Found, exposed: float) -> str:
         parts.append(f"{100 * exposed:.2g} % of the iteration not overlapped")
     at = found.anchor.training
     whose = "" if at.setting == training.setting else f" of {at.framework}, another setting"
-    parts.append(f"set off from the measured {at.gpus} GPUs on {at.nodes} nodes{whose}")
+    gpus, nodes = ("s" if count > 1 else "" for count in (at.gpus, at.nodes))
+    parts.append(f"set off from the measured {at.gpus} GPU{gpus} on {at.nodes} node{nodes}{whose}")
     if training.nodes > 1 and at.nodes == 1:
         parts.append("no run across nodes was measured: the network counts by its name")
     return "; ".join(parts)

@@ -164,8 +164,13 @@ def _by(
         groups[tuple(getattr(attempt.case, column) for column in columns)].append(attempt)
     return [
         {**dict(zip(columns, name, strict=True)), **_entry(group, bands)}
-        for name, group in sorted(groups.items(), key=lambda item: str(item[0]))
+        for name, group in sorted(groups.items(), key=lambda item: _place(item[0]))
     ]
+
+
+def _place(name: tuple[object, ...]) -> list[tuple[int, str]]:
+    """Texts by the alphabet, numbers by their size."""
+    return [(part if isinstance(part, int) else 0, str(part)) for part in name]
 
 
 def _entry(found: Sequence[Attempt], bands: Widths) -> dict[str, object]:
