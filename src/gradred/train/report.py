@@ -134,7 +134,8 @@ def _simulated(record: Record) -> list[Block]:
             f"{here['steps']} {here['how']}. Error between hosts: {found['error_between_hosts']}."
         )
     )
-    titles = ["model", "peer (simulated)", "hosts", "ranks", "samples/s", "ms/step", "efficiency"]
+    simulated = [f"{title} (simulated)" for title in ("samples/s", "ms/step", "efficiency")]
+    titles = ["model", "peer", "hosts", "ranks", *simulated]
     rows = [
         [
             f"{one['cell']['model']}{plots.variant(one['cell'])}",
