@@ -97,8 +97,8 @@ def _configure_allreduce(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--runs", type=positive, metavar="N",
-        help="with --noise: number of runs; prints the medians and 10th to 90th percentiles "
-        "(default: 11)",
+        help="with --noise: number of runs; prints the medians, of --bytes also the 10th and 90th "
+        "percentiles (default: 11)",
     )  # fmt: skip
     parser.add_argument(
         "--json", metavar="FILE",
