@@ -186,6 +186,17 @@ def test_the_command_predicts_from_a_trace_and_measured_messages(
     assert "both say what is trained" in capsys.readouterr().err
 
 
+def test_a_study_of_a_trace_says_that_its_device_was_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example().write(tmp_path / "trace.json")
+    words = f"simulate study --trace {tmp_path}/trace.json --net 10GbE --hosts 1,2 --scheme bsp"
+    assert cli.main(f"{words} --out {tmp_path}/study".split()) == 0
+    item = capsys.readouterr().out.split("\n## 6. One device\n")[1].split("\n## ")[0]
+    assert "Measured: the trace of item 1." in item
+    assert "simulated" not in item
+
+
 def test_measured_allreduces_say_nothing_of_parameter_servers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
