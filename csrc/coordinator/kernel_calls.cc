@@ -294,8 +294,8 @@ WaitingThread& waiting_thread() {
 }
 
 // A kernel that reduces several tensors, such as the gradients of a step, waits so long itself. If
-// the peers come meanwhile, this saves two changes of threads. If they don't, the kernel returns, so
-// ranks whose graphs run such kernels in different orders go on.
+// the peers come meanwhile, this saves two changes of threads. If they don't, the kernel returns,
+// so ranks whose graphs run such kernels in different orders go on.
 constexpr std::uint64_t kMoment = 500'000;  // nanoseconds
 
 // Waits for operations that end by the deadline, and returns the others.
