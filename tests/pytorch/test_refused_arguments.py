@@ -81,6 +81,14 @@ ON_ALL_RANKS: dict[str, tuple[Callable[[], object], str]] = {
         lambda: dist.all_reduce(ones(8)[::2]),
         r"all_reduce: the tensor is not dense.*tensor\.copy_\(dense\)",
     ),
+    "another root of a gather": (
+        lambda: dist.gather(ones(2), lists(ones(2)), RANK),
+        "gather: ranks? .* named another root than this rank",
+    ),
+    "another root of a scatter": (
+        lambda: dist.scatter(ones(2), lists(ones(2)), RANK),
+        "scatter: ranks? .* named another root than this rank",
+    ),
     "splits of another sum": (
         lambda: dist.all_to_all_single(ones(SIZE), ones(SIZE), [SIZE] * SIZE, [1] * SIZE),
         rf"output_split_sizes=.* the output has {SIZE} rows",

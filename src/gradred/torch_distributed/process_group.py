@@ -41,6 +41,7 @@ from gradred.torch_distributed.tensors import (
     reducible,
     require_fit,
     require_one_for_each,
+    require_one_root,
     require_rows,
 )
 from gradred.torch_distributed.work import GradredWork, Tensor, together
@@ -473,7 +474,10 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         splits = [int(rank == opts.rootRank) for rank in range(self._ranks)]
         request = self._swap(flat.reshape(1, flat.numel()), splits, ResultPlace(None), "gather")
 
+        expected, names = [int(is_root)] * self._ranks, self._engine.ranks
+
         def finish() -> None:
+            require_one_root(expected, request.rows[0], names, "gather")
             if is_root and flat.numel():
                 put_behind(torch.from_numpy(request.outputs[0]).view(flat.dtype), targets)
 
@@ -494,7 +498,10 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
                 require_fit(output, part, 1, "scatter")
             rows = torch.cat(parts).reshape(len(parts), output.numel())
             splits = [1] * self._ranks
-        return self._result_of_swap(rows, splits, output, "scatter")
+        expected = [int(rank == opts.rootRank) for rank in range(self._ranks)]
+        names = self._engine.ranks
+        check = functools.partial(require_one_root, expected, ranks=names, asked="scatter")
+        return self._result_of_swap(rows, splits, output, "scatter", check)
 
     def _swap(self, rows: Tensor, splits: Sequence[int], result: ResultPlace, asked: str) -> Any:
         """Submit an alltoall of rows."""
@@ -508,7 +515,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         splits: Sequence[int],
         output: Tensor,
         asked: str,
-        expected: Sequence[int] = (),
+        check: Callable[[Sequence[int]], None],
     ) -> GradredWork:
         """Exchange rows, and store the rows for this rank in `output`.
 
@@ -517,13 +524,13 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
             splits: number of rows for each rank.
             output: tensor for the result.
             asked: name of the call, for error messages.
-            expected: number of rows from each rank. Empty: unknown.
+            check: raises an error unless the numbers of rows from each rank are right.
         """
         target = dense(output, asked)
         request = self._swap(rows, splits, ResultPlace(target), asked)
 
         def finish() -> None:
-            require_rows(expected, request.rows[0], asked)
+            check(request.rows[0])
             if target.numel() and (made := request.outputs):
                 put(torch.from_numpy(made[0]).view(target.dtype), target)
 
@@ -553,7 +560,8 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
             raise UsageError(explain(f"{asked}(output_split_sizes={expected})", found, remedy))
         each = math.prod(tensor.shape[1:])  # elements per row, also if there are no rows
         data = tensor.contiguous().reshape(tensor.shape[0], each)
-        return self._result_of_swap(data, rows, output, asked, expected)
+        check = functools.partial(require_rows, expected, asked=asked)
+        return self._result_of_swap(data, rows, output, asked, check)
 
     def alltoall_base(
         self,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from gradred._util.text import ranks_text
 from gradred.errors import UsageError, explain
 from gradred.torch_tensors import DTYPES, SERVED, placement_of, require_memory, require_tensor
 
@@ -88,6 +89,24 @@ def require_rows(expected: Sequence[int], found: Sequence[int], asked: str) -> N
     if expected and list(expected) != list(found):
         rows = f"the ranks have sent {list(found)}, and {list(expected)} were expected of them"
         raise UsageError(explain(asked, rows, "Expect what the other ranks send"))
+
+
+def require_one_root(
+    expected: Sequence[int], found: Sequence[int], ranks: Sequence[int], asked: str
+) -> None:
+    """Raise UsageError if the rows show that some ranks named another root than this one.
+
+    Args:
+        expected: number of rows from each rank, if all name this rank's root.
+        found: number of rows that came from each.
+        ranks: the ranks' numbers in error messages, by rank.
+        asked: name of the call, for error messages.
+    """
+    rows = zip(ranks, expected, found, strict=True)
+    others = [number for number, wanted, came in rows if wanted != came]
+    if others:
+        text = f"{ranks_text(others)} named another root than this rank"
+        raise UsageError(explain(asked, text, "Name one root on all ranks"))
 
 
 def put(part: Tensor, target: Tensor) -> None:
