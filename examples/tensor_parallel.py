@@ -106,9 +106,9 @@ def main() -> None:
     torch.manual_seed(42)
     torch.set_num_threads(1)
     model = Transformer()
-    expected = generated(model, 32)
+    expected = generated(model, 16)
     split(model, size)
-    found = generated(model, 32)
+    found = generated(model, 16)
     if found != expected:
         raise SystemExit(f"rank {rank}: {found}, and the whole model: {expected}")
     if rank == 0:

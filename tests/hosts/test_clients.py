@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hosts.jobs import NETWORK, PATHS, why_not
 from hosts.machines import HEAD, Machines
-from hosts.test_without_mpiexec import agents, needs_pmi, start
+from hosts.test_without_mpiexec import finished, needs_pmi, start, start_agents
 
 pytest.importorskip("torch")
 pytest.importorskip("accelerate")
@@ -67,9 +67,11 @@ def test_accelerate_launch_on_two_hosts(tmp_path: Path) -> None:
 
 
 @needs_pmi
+@pytest.mark.timeout(600)
 def test_transformer_of_the_example_generates_the_same_text_on_two_hosts(tmp_path: Path) -> None:
     with Machines(2) as hosts:
-        done = agents(hosts, tmp_path, [str(EXAMPLES / "tensor_parallel.py")], "c10d", 29507)
+        words = [str(EXAMPLES / "tensor_parallel.py")]
+        done = finished(start_agents(hosts, tmp_path, words, "c10d", 29507), seconds=400)
     assert [status for *_, status in done] == [0, 0], done
     assert "4 ranks generate the same as the whole model: 3 141 59" in done[0][0] + done[1][0]
     for host, (out, *_) in zip(("h1", "h2"), done, strict=True):

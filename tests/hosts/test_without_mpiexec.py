@@ -122,20 +122,28 @@ def start(
     return hosts.start(host, [sys.executable, *words], environment, folder)
 
 
-def finished(processes: Sequence[subprocess.Popen[str]]) -> list[tuple[str, str, int]]:
-    found = [process.communicate(timeout=120) for process in processes]
+def finished(
+    processes: Sequence[subprocess.Popen[str]], seconds: float = 120
+) -> list[tuple[str, str, int]]:
+    found = [process.communicate(timeout=seconds) for process in processes]
     return [(*texts, process.returncode) for texts, process in zip(found, processes, strict=True)]
 
 
 def agents(
+    hosts: Machines, folder: Path, words: Sequence[str], rendezvous: str, **variables: str
+) -> list[tuple[str, str, int]]:
+    """Two agents of torchrun, each with two ranks."""
+    return finished(start_agents(hosts, folder, words, rendezvous, **variables))
+
+
+def start_agents(
     hosts: Machines,
     folder: Path,
     words: Sequence[str],
     rendezvous: str,
     port: int = 29501,
     **variables: str,
-) -> list[tuple[str, str, int]]:
-    """Two agents of torchrun, each with two ranks."""
+) -> list[subprocess.Popen[str]]:
     where = ["--master-addr", "10.91.7.1", "--master-port", str(port)]
     module = "launch" if rendezvous == "torch.distributed.launch" else "run"
     if rendezvous == "c10d":
@@ -155,7 +163,7 @@ def agents(
         place = [] if rendezvous == "c10d" else ["--node-rank", str(number)]
         command = [*torchrun, *place, *words]
         started.append(start(hosts, f"h{number + 1}", folder, command, **variables))
-    return finished(started)
+    return started
 
 
 def loop(
