@@ -191,12 +191,16 @@ def test_works_and_futures() -> None:
 
 @pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")
 def test_works_that_cpp_makes_of_ours_serve_wait_and_futures() -> None:
-    """A call of torch's class takes the way of C++'s callers: the work that comes back is C++'s."""
+    """A call of torch's class takes the way of C++'s callers.
+
+    The work that comes back is C++'s, where C++ keeps the Python half of a work alive.
+    """
     group = dist.group.WORLD
 
     def start(x: Any) -> Any:
         work = dist.ProcessGroup.allreduce(group, [x])
-        assert type(work).__name__ != "GradredWork"
+        if torch.torch_version.TorchVersion(torch.__version__) >= (2, 13):
+            assert type(work).__name__ != "GradredWork"
         return work
 
     x = torch.ones(1000)

@@ -29,6 +29,10 @@ def of_root(tensors: list[Any]) -> list[Any] | None:
     return tensors if RANK == 0 else None
 
 
+# A PyTorch that formats the arguments of a call that has failed, for its log.
+LOGS_ARGUMENTS = "{args}" in inspect.getsource(torch.distributed.c10d_logger)
+
+
 def masked() -> Any:
     module = pytest.importorskip("torch.masked")
     with warnings.catch_warnings():  # a prototype of PyTorch, which warns
@@ -37,7 +41,7 @@ def masked() -> Any:
 
 
 def freed() -> Any:
-    if "{args}" in inspect.getsource(torch.distributed.c10d_logger._get_msg_dict):
+    if LOGS_ARGUMENTS:
         pytest.skip("this PyTorch reads a tensor without memory to log that it was refused")
     tensor = ones(1000)
     tensor.untyped_storage().resize_(0)

@@ -258,7 +258,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         how = self._reduction(op, given[0])
         request = self._submit_plain(given[0], how) if len(given) == 1 else None
         if request is None:
-            if len(given) == 1 and given[0].is_sparse:
+            if len(given) == 1 and given[0].layout is torch.sparse_coo:
                 return self._sparse_allreduce(given[0], how["op"])
             views = [reducible(tensor, "all_reduce") for tensor in given]
             arrays = [described(view, view, "all_reduce") for view in views]
