@@ -125,6 +125,22 @@ def test_other_computations_do_not_change_the_names(rank: int) -> None:
     assert MPI.COMM_WORLD.allgather(names) == [names] * MPI.COMM_WORLD.size
 
 
+def test_ranks_choose_what_they_compute_by_cond(rank: int) -> None:
+    """The programs are the same on all ranks then, and so is the order of their calls."""
+
+    @jax.jit
+    def program(xs: Any, rank: Any) -> Any:
+        made = []
+        for i, x in enumerate(xs):
+            odd = (i + rank) % 2 == 1
+            made.append(mean(jax.lax.cond(odd, lambda y: jnp.cos(y @ y) * 0 + y, jnp.copy, x)))
+        return made
+
+    xs = [jnp.full((200, 200), float(i)) for i in range(40)]
+    for _ in range(RUNS):
+        assert [float(one[0, 0]) for one in program(xs, rank)] == [float(i) for i in range(40)]
+
+
 def test_calls_outside_of_jit(size: int) -> None:
     assert [float(collectives.allreduce(float(i))) for i in range(3)] == [0.0, size, 2.0 * size]
     with jax.disable_jit():

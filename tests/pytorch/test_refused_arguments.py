@@ -29,7 +29,7 @@ def of_root(tensors: list[Any]) -> list[Any] | None:
     return tensors if RANK == 0 else None
 
 
-# A PyTorch that formats the arguments of a call that has failed, for its log.
+# Whether this PyTorch formats the arguments of a call that has failed, for its log.
 LOGS_ARGUMENTS = "{args}" in inspect.getsource(torch.distributed.c10d_logger)
 
 
