@@ -321,12 +321,13 @@ std::array<PyMethodDef, kMethods> comm_methods = {{
      "Raises:\n"
      "    gradred.UsageError: the arguments do not fit each other.\n"},
     {"Reduce_scatter_block", as_method(comm_reduce_scatter), METH_FASTCALL | METH_KEYWORDS,
-     "Reduce_scatter_block($self, sendbuf, recvbuf, op=SUM)\n--\n\n"
+     "Reduce_scatter_block($self, sendbuf, recvbuf, op=SUM, *, stream=None)\n--\n\n"
      "Reduce the vectors of all ranks; rank r gets block r of the result. Blocks.\n\n"
      "Args:\n"
      "    sendbuf: as many blocks as there are ranks; `MPI.IN_PLACE` takes them from `recvbuf`.\n"
      "    recvbuf: one block.\n"
-     "    op: an MPI.Op, a name from gradred.OPS, or gradred.premul(factor).\n\n"
+     "    op: an MPI.Op, a name from gradred.OPS, or gradred.premul(factor).\n"
+     "    stream: as in gradred.reduce_scatter.\n\n"
      "Raises:\n"
      "    gradred.UsageError: the arguments do not fit each other, or the ranks' calls differ.\n"},
     {"Allgather", as_method(comm_allgather), METH_FASTCALL | METH_KEYWORDS,

@@ -89,14 +89,24 @@ class Comm(MPI.Intracomm):
             stream: StreamLike = None,
         ) -> Request: ...
         def Reduce_scatter_block(  # noqa: D102
-            self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: OpLike = MPI.SUM
+            self,
+            sendbuf: BufSpecB | InPlace,
+            recvbuf: BufSpec | BufSpecB,
+            op: OpLike = MPI.SUM,
+            *,
+            stream: StreamLike = None,
         ) -> None: ...
         def Allgather(  # noqa: D102
             self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB
         ) -> None: ...
         def Bcast(self, buf: BufSpec, root: int = 0) -> None: ...  # noqa: D102
         def Ireduce_scatter_block(  # noqa: D102
-            self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: OpLike = MPI.SUM
+            self,
+            sendbuf: BufSpecB | InPlace,
+            recvbuf: BufSpec | BufSpecB,
+            op: OpLike = MPI.SUM,
+            *,
+            stream: StreamLike = None,
         ) -> MPI.Request: ...
         def Scan(  # noqa: D102
             self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -142,7 +143,7 @@ def test_wrong_arguments_are_refused_on_this_rank() -> None:
     array = np.ones(3)
     assert submit("allreduce", [array], process_set=SET + 1).wait().end == NOT_SERVED
     for words, told in {
-        ("alltoall", (3,) * SIZE): "splits give out",
+        ("alltoall", (4,) * SIZE): "splits give out",
         ("nothing", ()): "not a kind of named operation",
     }.items():
         flight = submit(words[0], [array], in_place=False, splits=words[1]).wait()
@@ -157,11 +158,8 @@ def test_refused_part_of_a_call_leaves_the_others_to_end() -> None:
     """The first part is in flight; booleans cannot be averaged."""
     arrays = [np.ones(3), np.ones(3, bool)]
     flight = submit("allreduce", arrays, "parts", op="avg").wait()
-    if SIZE == 1:
-        assert flight.end == WELL
-        return
     assert flight.end == REFUSED
-    assert "bool cannot be averaged" in flight.text
+    assert re.search("bool cannot be averaged|not defined for bool", flight.text)
     assert (arrays[0] == 1).all()
 
 
@@ -173,7 +171,7 @@ def test_peers_learn_of_refused_arguments() -> None:
     arrays = [np.ones(3), np.ones(3, last), np.ones(3, "float32")]
     flight = submit("allreduce", arrays, "peers", op="avg").wait()
     assert flight.end == (REFUSED if RANK == 0 else DISAGREED)
-    assert "bool cannot be averaged" in flight.text
+    assert re.search("bool cannot be averaged|not defined for bool", flight.text)
     if RANK > 0:
         assert "rank 0 has refused its arguments" in flight.text
     COMM.Barrier()
