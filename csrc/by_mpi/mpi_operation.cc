@@ -134,7 +134,7 @@ class MpiOperation final : public StartedOperation {
                                      unnumbered().call);
   }
   bool spins() const override { return parts_->node_path.spins(); }
-  Went went() const override { return Went::kMpi; }
+  UsedTransport used_transport() const override { return UsedTransport::kMpi; }
   // At MPI_THREAD_MULTIPLE the progress thread advances it, and MPI functions may hold the MPI's
   // locks here.
   bool may_advance_in_mpi() const override { return !thread_may_drive(); }

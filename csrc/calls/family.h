@@ -6,7 +6,7 @@
 #include <span>
 #include <string_view>
 
-#include "base/went.h"
+#include "base/used_transport.h"
 #include "calls/call.h"
 #include "calls/parts.h"
 #include "plan/plan.h"
@@ -39,7 +39,7 @@ class Family : public PlanSource {
   // The name of a whole call in a timeline; nullptr: each of its messages is an event instead.
   virtual const char* traced_as() const = 0;
   // How the data of its calls are moved. If that is unknown here, the node group knows it.
-  virtual Went went() const { return Went::kMessages; }
+  virtual UsedTransport used_transport() const { return UsedTransport::kMessages; }
   // Whether the ranks send each other messages, for which the MPI must be called between the start
   // and the end of an operation.
   virtual bool sends(const Place& /*place*/) const { return false; }

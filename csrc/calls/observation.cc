@@ -61,11 +61,12 @@ void Observation::spent(std::uint64_t ns) {
   if (row_ != nullptr) row_->exposed(ns);
 }
 
-void Observation::end(bool well, const Stood& stood, Went went, bool is_copied_to_host) noexcept {
+void Observation::end(bool well, const WaitTimes& waits, UsedTransport transport,
+                      bool is_copied_to_host) noexcept {
   if (row_ != nullptr && well) {
     row_->ended(bytes_, now_ns() - start_ns_);
-    row_->stood(stood);
-    row_->went(went, is_copied_to_host);
+    row_->add_waits(waits);
+    row_->add_transport(transport, is_copied_to_host);
   }
   if (trace_ != nullptr) record(*trace_, event_, well);
   if (results_ != nullptr && well) results_->end(number_, result_);

@@ -26,7 +26,8 @@ class Observation {
   void spent(std::uint64_t ns);      // by the program, in Start, Test or Wait
   bool counts() const { return row_ != nullptr; }
   // Called once.
-  void end(bool well, const Stood& stood, Went went, bool is_copied_to_host) noexcept;
+  void end(bool well, const WaitTimes& waits, UsedTransport transport,
+           bool is_copied_to_host) noexcept;
 
  private:
   const std::shared_ptr<Profile> profile_;

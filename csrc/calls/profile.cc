@@ -46,9 +46,10 @@ void ProfileCounts::add(const ProfileCounts& other) {
   exposed_ns += other.exposed_ns;
   looks += other.looks;
   skew_ns += other.skew_ns;
-  for (std::size_t i = 0; i < kStoodSums; ++i) stood[i] += other.stood[i];
-  for (std::size_t way = 0; way < kWays; ++way) {
-    for (std::size_t staged = 0; staged < 2; ++staged) went[way][staged] += other.went[way][staged];
+  for (std::size_t i = 0; i < kWaitCauses; ++i) waits[i] += other.waits[i];
+  for (std::size_t way = 0; way < kUsedTransports; ++way) {
+    for (std::size_t staged = 0; staged < 2; ++staged)
+      transports[way][staged] += other.transports[way][staged];
   }
 }
 
@@ -95,9 +96,9 @@ void ProfileRow::ended(std::uint64_t bytes, std::uint64_t ns) {
   timed_ns_.fetch_add(ns, std::memory_order_relaxed);
 }
 
-void ProfileRow::stood(const Stood& stood) {
-  for (std::size_t i = 0; i < kStoodSums; ++i) {
-    stood_[i].fetch_add(stood[i], std::memory_order_relaxed);
+void ProfileRow::add_waits(const WaitTimes& waits) {
+  for (std::size_t i = 0; i < kWaitCauses; ++i) {
+    waits_[i].fetch_add(waits[i], std::memory_order_relaxed);
   }
 }
 
@@ -131,10 +132,10 @@ ProfileCounts ProfileRow::counts() const {
                      .exposed_ns = get(exposed_ns_),
                      .looks = get(looks_),
                      .skew_ns = get(skew_ns_)};
-  for (std::size_t i = 0; i < kStoodSums; ++i) made.stood[i] = get(stood_[i]);
-  for (std::size_t way = 0; way < kWays; ++way) {
+  for (std::size_t i = 0; i < kWaitCauses; ++i) made.waits[i] = get(waits_[i]);
+  for (std::size_t way = 0; way < kUsedTransports; ++way) {
     for (std::size_t staged = 0; staged < 2; ++staged) {
-      made.went[way][staged] = get(went_[way][staged]);
+      made.transports[way][staged] = get(transports_[way][staged]);
     }
   }
   return made;

@@ -11,8 +11,8 @@
 #include <mutex>
 #include <vector>
 
-#include "base/stood.h"
-#include "base/went.h"
+#include "base/used_transport.h"
+#include "base/wait_times.h"
 #include "calls/call.h"
 #include "node/group.h"
 
@@ -39,9 +39,9 @@ struct ProfileCounts {
   std::uint64_t exposed_ns = 0;                 // of started calls: in Start, Test and Wait
   std::uint64_t looks = 0;                      // how often the arrivals of all ranks were known
   std::uint64_t skew_ns = 0;
-  Stood stood{};  // where the time of started calls went
-  // Timed calls, by Went, and by whether the data were copied to the host.
-  std::array<std::array<std::uint64_t, 2>, kWays> went{};
+  WaitTimes waits{};  // where the time of started calls went
+  // Timed calls, by UsedTransport, and by whether the data were copied to the host.
+  std::array<std::array<std::uint64_t, 2>, kUsedTransports> transports{};
 
   void add(const ProfileCounts& other);
   double time_ns() const;  // of all calls: untimed ones are assumed to be like the rest
@@ -87,9 +87,9 @@ class ProfileRow {
   // Any thread may call these: a started call has ended, and the time that the program spent in it.
   void ended(std::uint64_t bytes, std::uint64_t ns);
   void exposed(std::uint64_t ns) { exposed_ns_.fetch_add(ns, std::memory_order_relaxed); }
-  void stood(const Stood& stood);
-  void went(Went went, bool is_copied_to_host) {
-    went_[static_cast<std::size_t>(went)][is_copied_to_host ? 1 : 0].fetch_add(
+  void add_waits(const WaitTimes& waits);
+  void add_transport(UsedTransport transport, bool is_copied_to_host) {
+    transports_[static_cast<std::size_t>(transport)][is_copied_to_host ? 1 : 0].fetch_add(
         1, std::memory_order_relaxed);
   }
   // Right after an operation of the node group, before the next one.
@@ -112,8 +112,8 @@ class ProfileRow {
   std::uint64_t next_timed_ = 0, next_look_ = 0, begun_ = 0;
   Counter calls_{0}, bytes_{0}, early_calls_{0}, early_ns_{0}, timed_calls_{0}, timed_ns_{0};
   Counter waited_ns_{0}, exposed_ns_{0}, looks_{0}, skew_ns_{0};
-  std::array<Counter, kStoodSums> stood_{};
-  std::array<std::array<Counter, 2>, kWays> went_{};
+  std::array<Counter, kWaitCauses> waits_{};
+  std::array<std::array<Counter, 2>, kUsedTransports> transports_{};
   std::vector<Lateness> lateness_;
 };
 

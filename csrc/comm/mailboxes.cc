@@ -101,8 +101,8 @@ bool MessageOperation::step() {
   }
   if (lost != nullptr) std::rethrow_exception(lost);
   const auto awaited = all_->awaited(*this);
-  stop_at(awaited ? Progress{Progress::State::kAwaits, *awaited, StoodFor::kPeers}
-                  : Progress{Progress::State::kPolls, {}, StoodFor::kPeers});
+  stop_at(awaited ? Progress{Progress::State::kAwaits, *awaited, WaitCause::kPeers}
+                  : Progress{Progress::State::kPolls, {}, WaitCause::kPeers});
   return false;
 }
 

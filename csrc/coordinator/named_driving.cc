@@ -235,7 +235,7 @@ void NamedOperations::run_works() {
       if (part.chunk == 0) part.operation->times_.started_ns = done->started_ns();
       part.operation->times_.batch = done->parts().size();
       if (!part.is_last_chunk()) continue;
-      part.operation->went_ = done->went();
+      part.operation->used_transport_ = done->used_transport();
       part.operation->is_copied_to_host_ = done->is_copied_to_host();
       if (result_log_ != nullptr) log_results(*part.operation);
       finish(part.operation, nullptr);

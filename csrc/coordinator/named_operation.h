@@ -95,7 +95,7 @@ class NamedOperation final : public StartedOperation {
   std::size_t bytes() const override { return submission_.bytes; }
   // After the operation has failed: a device may still use the arrays.
   bool holds_memory() const override { return holds_memory_; }
-  Went went() const override { return went_; }
+  UsedTransport used_transport() const override { return used_transport_; }
   bool is_copied_to_host() const override { return is_copied_to_host_; }
   // Also whether its work has been given to the device, so that streams can wait for it.
   bool is_given() const override { return is_given_.load(std::memory_order_acquire) || ended(); }
@@ -124,8 +124,9 @@ class NamedOperation final : public StartedOperation {
   const std::shared_ptr<NamedOperations> all_;
   // Protected by NamedOperations::intake_. No value: the board has no room for the operation yet.
   std::optional<Board::Place> place_;
-  NamedTimes times_;            // set while a timeline is written
-  Went went_ = Went::kUnknown;  // like the next one, of its last chunk, set before finished_
+  NamedTimes times_;  // set while a timeline is written
+  UsedTransport used_transport_ =
+      UsedTransport::kUnknown;  // like the next one, of its last chunk, set before finished_
   bool is_copied_to_host_ = false;
   std::exception_ptr failed_with_;
   bool holds_memory_ = false;                     // like failed_with_, set before finished_

@@ -65,7 +65,9 @@ class NamedWork {
   bool finish(Communicator& comm);
   // After finish(): how the data of the last call moved (kUnknown: there were no data), and whether
   // they passed through copies in host memory.
-  Went went() const { return calls_.empty() ? Went::kUnknown : calls_.back()->went(); }
+  UsedTransport used_transport() const {
+    return calls_.empty() ? UsedTransport::kUnknown : calls_.back()->used_transport();
+  }
   bool is_copied_to_host() const {
     return on_host_ != nullptr || (!calls_.empty() && calls_.back()->is_copied_to_host());
   }

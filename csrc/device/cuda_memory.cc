@@ -6,8 +6,7 @@
 #include "base/errors.h"
 #include "base/tell_once.h"
 #include "device/ipc/cuda_workspace.h"
-#include "device/libraries/nccl.h"
-#include "device/libraries/shots.h"
+#include "device/libraries/libraries.h"
 #include "device/streams/direct_order.h"
 
 namespace gradred::device {
@@ -109,15 +108,14 @@ std::unique_ptr<Workspace> CudaMemory::make_workspace(std::size_t rank, std::siz
   return made;
 }
 
-CollectiveLibrary* CudaMemory::collectives(LibraryKind kind, std::string& why) {
+CollectiveLibrary* CudaMemory::collectives(std::string_view plan, std::string& why) {
   const std::lock_guard lock(mutex_);
-  if (const auto known = collectives_.find(kind); known != collectives_.end()) {
+  if (const auto known = collectives_.find(plan); known != collectives_.end()) {
     return known->second.get();
   }
   try {
-    auto made =
-        kind == LibraryKind::kNccl ? make_nccl(context_, options_) : make_shots(parts_, kind);
-    return collectives_.emplace(kind, std::move(made)).first->second.get();
+    auto made = make_library(plan, parts_, options_);
+    return collectives_.emplace(plan, std::move(made)).first->second.get();
   } catch (const DeviceError& error) {
     why = error.what();
     return nullptr;

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "device/driver/cuda_context.h"
 #include "device/driver/driver_gate.h"
@@ -50,7 +51,7 @@ class CudaMemory final : public DeviceMemory {
                                             std::string& why) override;
 
   Identity identity() const override { return std::bit_cast<Identity>(context_.uuid()); }
-  CollectiveLibrary* collectives(LibraryKind kind, std::string& why) override;
+  CollectiveLibrary* collectives(std::string_view plan, std::string& why) override;
   std::shared_ptr<StreamOrder> open_direct_order(std::uint64_t stream) override;
   std::shared_ptr<StreamOrder> open_order(std::uint64_t stream,
                                           std::span<const std::size_t> host_bytes,
@@ -93,7 +94,7 @@ class CudaMemory final : public DeviceMemory {
   const CudaParts parts_{context_, gate_,     kernels_,  host_,    moments_,
                          orders_,  exported_, programs_, of_peers_};
   // The libraries that have been requested, by plan; protected by mutex_.
-  std::map<LibraryKind, std::unique_ptr<CollectiveLibrary>> collectives_;
+  std::map<std::string, std::unique_ptr<CollectiveLibrary>, std::less<>> collectives_;
 };
 
 }  // namespace gradred::device

@@ -102,10 +102,12 @@ void Observer::run_timed(const Call& call, WaitHook& hook, Mode mode) {
 void Observer::note_way(const Call& call, Mode mode, ProfileRow& row) const {
   const Family* const family = dispatch_.family_for(call, mode != Mode::kBlocking);
   if (family == nullptr) return;
-  const bool on_node = family->went() == Went::kUnknown && node() != nullptr;
-  const Went went = on_node ? node()->how_it_went() : family->went();
-  const bool on_devices = went == Went::kDevices || went == Went::kDevicesCopied;
-  row.went(went, !call.on_host() && !on_devices && works_on_copies(family->access(call)));
+  const bool on_node = family->used_transport() == UsedTransport::kUnknown && node() != nullptr;
+  const UsedTransport transport = on_node ? node()->used_transport() : family->used_transport();
+  const bool on_devices =
+      transport == UsedTransport::kDevices || transport == UsedTransport::kDevicesCopied;
+  row.add_transport(transport,
+                    !call.on_host() && !on_devices && works_on_copies(family->access(call)));
 }
 
 void Observer::run_traced(const Call& call, WaitHook& hook, Mode mode) {
@@ -126,7 +128,8 @@ std::shared_ptr<Observation> Observer::observation(const Call& call) const {
   if (idle()) return nullptr;
   const Family* const family = dispatch_.family_for(call, true);
   // The MPI notifies nobody of the end of its own operations.
-  const bool traced = trace_ != nullptr && family != nullptr && family->went() != Went::kMpi &&
+  const bool traced = trace_ != nullptr && family != nullptr &&
+                      family->used_transport() != UsedTransport::kMpi &&
                       family->traced_as() != nullptr;
   if (profile_ == nullptr && !traced && results_ == nullptr) return nullptr;
   return std::make_shared<Observation>(profile_, traced ? trace_ : nullptr, call,

@@ -19,7 +19,7 @@ Progress Operation::advance(Caller caller) noexcept {
   caller_ = caller;
   const Progress before = stopped_;
   stopped_ = {Progress::State::kPolls, {}};
-  if (stood_) stood_->step_begins();
+  if (wait_clock_) wait_clock_->step_begins();
   try {
     if (!step()) {
       note_stop(before);
@@ -38,9 +38,9 @@ void Operation::note_stop(const Progress& before) {
                     stopped_.awaited.word == before.awaited.word &&
                     stopped_.awaited.target == before.awaited.target;
   if (!same) stops_.store(stops() + 1, std::memory_order_relaxed);
-  if (!stood_) return;
+  if (!wait_clock_) return;
   const bool awaits = stopped_.state == Progress::State::kAwaits;
-  stood_->step_ends(awaits ? StoodFor::kPeers : stopped_.what, same);
+  wait_clock_->step_ends(awaits ? WaitCause::kPeers : stopped_.what, same);
 }
 
 void Operation::abandon(std::exception_ptr reason) noexcept {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/bell.h"
-#include "base/stood.h"
+#include "base/wait_times.h"
 #include "engine/callbacks.h"
 #include "liveness/wait_record.h"
 
@@ -27,8 +27,8 @@ struct Progress {
     kTaken,   // another thread is advancing it
   };
   State state;
-  Awaited awaited;                  // for kAwaits
-  StoodFor what = StoodFor::kLine;  // for kPolls
+  Awaited awaited;                    // for kAwaits
+  WaitCause what = WaitCause::kLine;  // for kPolls
 
   explicit operator bool() const { return state == State::kEnded; }
 };
@@ -92,7 +92,7 @@ class Operation {
   // Ends the operation with an error. The memory that it held is the caller's again.
   void abandon(std::exception_ptr reason) noexcept;
   // Measures where the operation's time goes, from `since_ns` on. Only before the first advance().
-  void measure(std::uint64_t since_ns) { stood_ = std::make_unique<StoodClock>(since_ns); }
+  void measure(std::uint64_t since_ns) { wait_clock_ = std::make_unique<WaitClock>(since_ns); }
   // No other thread knows the operation, now or later: it takes no lock and has no callbacks.
   void stay_private() { private_ = true; }
 
@@ -109,7 +109,7 @@ class Operation {
   void end(std::exception_ptr failure) noexcept;  // only while no other thread advances it
   // Lets an operation that has ended well begin anew. No other thread may hold it.
   void renew() { ended_.store(false, std::memory_order_relaxed); }
-  StoodClock* stood() const { return stood_.get(); }  // nullptr if nothing measures it
+  WaitClock* wait_clock() const { return wait_clock_.get(); }  // nullptr if nothing measures it
 
  private:
   void note_stop(const Progress& before);
@@ -121,7 +121,7 @@ class Operation {
   std::atomic<std::uint64_t> stops_{0};
   std::atomic<bool> ended_{false};
   std::exception_ptr failure_;
-  std::unique_ptr<StoodClock> stood_;
+  std::unique_ptr<WaitClock> wait_clock_;
   std::mutex callbacks_mutex_;  // its own, since mutex_ is held throughout a step
   std::vector<DoneCallback> callbacks_;
 };

@@ -1,31 +1,24 @@
 #include "families/families.h"
 
-#include <algorithm>
-#include <array>
+#include <vector>
 
 namespace gradred {
-namespace {
-
-constexpr std::size_t kCount = 8;
 
 // If two plans cost the same, the selector takes the first in this order.
-const std::array<const Family*, kCount>& table() {
-  static const std::array<const Family*, kCount> table = {
-      &copy_family(), &node_family(), &hierarchical_family(), &schedule_family(),
-      &mpi_family(),  &nccl_family(), &one_shot_family(),     &two_shot_family()};
-  return table;
-}
-
-}  // namespace
-
-Families plan_families() { return table(); }
-
-PlanSources plan_sources() {
-  static const auto sources = [] {
-    std::array<const PlanSource*, kCount> all{};
-    std::ranges::copy(table(), all.begin());
+Families plan_families() {
+  static const std::vector<const Family*> families = [] {
+    std::vector<const Family*> all = {&copy_family(), &node_family(), &hierarchical_family(),
+                                      &schedule_family(), &mpi_family()};
+    const Families libraries = library_families();
+    all.insert(all.end(), libraries.begin(), libraries.end());
     return all;
   }();
+  return families;
+}
+
+PlanSources plan_sources() {
+  static const std::vector<const PlanSource*> sources(plan_families().begin(),
+                                                      plan_families().end());
   return sources;
 }
 

@@ -18,8 +18,6 @@ const Family& node_family();          // family_node.cc
 const Family& hierarchical_family();  // family_hierarchical.cc
 const Family& schedule_family();      // family_schedule.cc
 const Family& mpi_family();           // family_mpi.cc
-const Family& nccl_family();          // family_library.cc, like the two below
-const Family& one_shot_family();
-const Family& two_shot_family();
+Families library_families();          // family_library.cc
 
 }  // namespace gradred

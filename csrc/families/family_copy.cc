@@ -44,7 +44,7 @@ class CopyFamily final : public Family {
   std::string_view about() const override { return "one rank: the input is the result"; }
   std::string_view medium() const override { return "none"; }
   const char* traced_as() const override { return "a copy"; }
-  Went went() const override { return Went::kNowhere; }
+  UsedTransport used_transport() const override { return UsedTransport::kNowhere; }
   std::vector<std::string> plans(Collective) const override { return {}; }  // no call can name it
 
   std::optional<std::string> why_not(const Question&, const Place& place) const override {

@@ -25,15 +25,14 @@ constexpr std::array kKindsOfNccl = {Kind::kAllreduce, Kind::kReduceScatterBlock
 
 class LibraryFamily final : public Family {
  public:
-  LibraryFamily(LibraryKind kind, std::string_view name, std::string_view about, Reach reach,
-                Kinds serves)
-      : kind_(kind), name_(name), about_(about), reach_(reach), serves_(serves) {}
+  LibraryFamily(std::string_view name, std::string_view about, Reach reach, Kinds serves)
+      : name_(name), about_(about), reach_(reach), serves_(serves) {}
 
   std::string_view name() const override { return name_; }
   std::string_view about() const override { return about_; }
   std::string_view medium() const override { return "library"; }
   const char* traced_as() const override { return name_.data(); }
-  Went went() const override { return Went::kLibrary; }
+  UsedTransport used_transport() const override { return UsedTransport::kLibrary; }
   // Without shared memory the ranks agree on the call by messages.
   bool sends(const Place& place) const override { return !place.why_no_memory.empty(); }
   std::vector<std::string> plans(Collective collective) const override {
@@ -62,22 +61,21 @@ class LibraryFamily final : public Family {
   // check() refuses what it cannot serve.
   ArrayAccess access(const Call&) const override { return ArrayAccess::kStreamOrder; }
   void check(const Parts& parts, const Call& call) const override {
-    const std::string why = parts.libraries.ranks(name_, kind_).why_not(call);
+    const std::string why = parts.libraries.ranks(name_).why_not(call);
     if (why.empty()) return;
     throw UsageError("plan '" + std::string(name_) + "' cannot serve this call: " + why);
   }
   void run(const Parts& parts, const Plan& plan, const Call& call, WaitHook& hook) const override {
-    wait_for(*library_operation(parts, call, plan, kind_), hook);
+    wait_for(*library_operation(parts, call, plan), hook);
   }
   std::shared_ptr<StartedOperation> operation(const Parts& parts, const Plan& plan,
                                               const Call& call) const override {
-    return library_operation(parts, call, plan, kind_);
+    return library_operation(parts, call, plan);
   }
 
  private:
   bool serves(Kind kind) const { return std::ranges::find(serves_, kind) != serves_.end(); }
 
-  const LibraryKind kind_;
   const std::string_view name_, about_;
   const Reach reach_;
   const Kinds serves_;
@@ -85,28 +83,21 @@ class LibraryFamily final : public Family {
 
 }  // namespace
 
-const Family& nccl_family() {
-  static const LibraryFamily family(
-      LibraryKind::kNccl, "nccl",
-      "NCCL's own call, on arrays in the memory of GPUs of which each rank has one", Reach::kHosts,
-      kKindsOfNccl);
-  return family;
-}
-
-const Family& one_shot_family() {
-  static const LibraryFamily family(
-      LibraryKind::kOneShot, "one_shot",
-      "a kernel on each rank's own GPU, which reads the inputs of all ranks", Reach::kOneHost,
-      kAllreduceAlone);
-  return family;
-}
-
-const Family& two_shot_family() {
-  static const LibraryFamily family(
-      LibraryKind::kTwoShot, "two_shot",
-      "a kernel on each rank's own GPU, which reduces a slice and reads the others",
-      Reach::kOneHost, kAllreduceAlone);
-  return family;
+Families library_families() {
+  static const std::array<LibraryFamily, 3> families = {{
+      {"nccl", "NCCL's own call, on arrays in the memory of GPUs of which each rank has one",
+       Reach::kHosts, kKindsOfNccl},
+      {"one_shot", "a kernel on each rank's own GPU, which reads the inputs of all ranks",
+       Reach::kOneHost, kAllreduceAlone},
+      {"two_shot", "a kernel on each rank's own GPU, which reduces a slice and reads the others",
+       Reach::kOneHost, kAllreduceAlone},
+  }};
+  static const auto all = [] {
+    std::array<const Family*, families.size()> made{};
+    std::ranges::transform(families, made.begin(), [](const auto& family) { return &family; });
+    return made;
+  }();
+  return all;
 }
 
 }  // namespace gradred

@@ -22,7 +22,7 @@ class MpiFamily final : public Family {
   std::string_view about() const override { return "the MPI's own call"; }
   std::string_view medium() const override { return "mpi"; }
   const char* traced_as() const override { return "the MPI"; }
-  Went went() const override { return Went::kMpi; }
+  UsedTransport used_transport() const override { return UsedTransport::kMpi; }
   std::vector<std::string> plans(Collective) const override { return {"mpi"}; }
 
   std::optional<std::string> why_not(const Question& question, const Place& place) const override {

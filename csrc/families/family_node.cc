@@ -40,7 +40,7 @@ class NodeFamily final : public Family {
   }
   std::string_view medium() const override { return "memory"; }
   const char* traced_as() const override { return "shared memory"; }
-  Went went() const override { return Went::kUnknown; }
+  UsedTransport used_transport() const override { return UsedTransport::kUnknown; }
   std::vector<std::string> plans(Collective) const override { return {"node"}; }
 
   std::optional<std::string> why_not(const Question& question, const Place& place) const override {

@@ -16,9 +16,6 @@
 
 namespace gradred {
 
-// The libraries that a device may have.
-enum class LibraryKind : std::uint8_t { kNccl, kOneShot, kTwoShot };
-
 // A call as such a library takes it. `count` as in MPI (see calls/call.h).
 struct LibraryCall {
   Kind kind = Kind::kAllreduce;

@@ -11,7 +11,7 @@ std::unique_ptr<Workspace> DeviceMemory::make_workspace(std::size_t, std::size_t
   return nullptr;
 }
 
-CollectiveLibrary* DeviceMemory::collectives(LibraryKind, std::string& why) {
+CollectiveLibrary* DeviceMemory::collectives(std::string_view, std::string& why) {
   why = "no library makes collective calls on the memory of " + name();
   return nullptr;
 }

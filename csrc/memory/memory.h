@@ -16,6 +16,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -36,9 +37,8 @@ struct Reduction {
 
 class DeviceMemory;
 class CollectiveLibrary;  // collectives.h
-enum class LibraryKind : std::uint8_t;
-class StreamOrder;  // stream_order.h
-class Workspace;    // workspace.h
+class StreamOrder;        // stream_order.h
+class Workspace;          // workspace.h
 
 // Marks all work that a stream of the program had been given when the mark was created. Streams of
 // any thread can wait for it.
@@ -139,9 +139,9 @@ class DeviceMemory {
   // Identifies the device on the machine, whatever number processes use for it.
   using Identity = std::array<std::byte, 16>;
   virtual Identity identity() const { return {}; }
-  // Returns the library that carries out collective calls on this memory by the plan of that kind.
+  // Returns the library that carries out collective calls on this memory by this plan.
   // Returns nullptr and `why` if there is none.
-  virtual CollectiveLibrary* collectives(LibraryKind kind, std::string& why);
+  virtual CollectiveLibrary* collectives(std::string_view plan, std::string& why);
   // As open_order(), but the work is enqueued in the program's stream itself.
   virtual std::shared_ptr<StreamOrder> open_direct_order(std::uint64_t stream);
   // Opens an order for a call in the program's `stream` that uses host memory of such lengths.

@@ -67,7 +67,7 @@ Steps Chunks::pipeline(Pieces pieces, Flow* flow, Export export_chunk, Use use_c
   for (std::size_t time = 0; time <= chunks; ++time) {
     if (time < chunks) {
       while (flow != nullptr && !flow->has_input(pieces.end(time))) {
-        co_await Steps::LookAgain{StoodFor::kStream};
+        co_await Steps::LookAgain{WaitCause::kStream};
       }
       export_chunk(time);
       step_done(time + 1);
@@ -246,7 +246,7 @@ Steps Chunks::fetch(NodeCall call) {
   for (std::size_t c = 0; c < pieces.count(); ++c) {
     if (rank_ == root) {
       while (call.flow != nullptr && !call.flow->has_input(pieces.end(c))) {
-        co_await Steps::LookAgain{StoodFor::kStream};
+        co_await Steps::LookAgain{WaitCause::kStream};
       }
       for (std::size_t distance = 1; c >= options().depth && distance < size_; ++distance) {
         co_await step_of(peer_at(distance), c - options().depth + 1);
@@ -308,7 +308,7 @@ Steps Chunks::exchange(NodeCall call) {
   for (std::size_t time = 0; time <= chunks + 1; ++time) {
     if (time < chunks) {
       while (call.flow != nullptr && !call.flow->has_input(parts.end(time))) {
-        co_await Steps::LookAgain{StoodFor::kStream};
+        co_await Steps::LookAgain{WaitCause::kStream};
       }
       for (std::size_t distance = 1; distance < size_; ++distance) {
         const auto part = parts.place(time, peer_at(distance));

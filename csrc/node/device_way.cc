@@ -462,12 +462,12 @@ Steps DeviceWay::steps(NodeCall call) {
   bool all_known = true;   // all exported arrays are open, so devices can access them directly
   const bool tells = !workspace.in_use() || any_says(ReadOffer::kUnknown);
   const bool gives = !tells && device.given != nullptr;  // nothing need be ready for that
-  while (!gives && !device.before->ready()) co_await Steps::LookAgain{StoodFor::kStream};
+  while (!gives && !device.before->ready()) co_await Steps::LookAgain{WaitCause::kStream};
   // Given work ends by itself. While there is any, peers' memory cannot be opened.
-  while (tells && workspace.has_given_work()) co_await Steps::LookAgain{StoodFor::kDevice};
+  while (tells && workspace.has_given_work()) co_await Steps::LookAgain{WaitCause::kDevice};
   // Processes that take turns on a device give it one call at a time: more took longer on an H200.
   const bool one_by_one = workspace.is_of_one_device() && workspace.is_used_by_turns();
-  while (one_by_one && *rests_ > 0) co_await Steps::LookAgain{StoodFor::kDevice};
+  while (one_by_one && *rests_ > 0) co_await Steps::LookAgain{WaitCause::kDevice};
   if (tells) {
     const Told told = told_by(device);
     std::memcpy(chunk(rank_, 0), &told, sizeof told);
@@ -514,17 +514,17 @@ Steps DeviceWay::steps(NodeCall call) {
   if (all_known && takes_arrays(call)) {
     workspace.take_arrays(device.input_place.is_programs() || device.result_place.is_programs());
     device.is_open = device.begun = true;
-    group_.goes(Went::kDevices);
+    group_.uses(UsedTransport::kDevices);
     ++calls_;
     if (!give(call)) {
-      while (!device.before->ready()) co_await Steps::LookAgain{StoodFor::kStream};
-      while (*rests_ > 0) co_await Steps::LookAgain{StoodFor::kDevice};  // counts only grow
+      while (!device.before->ready()) co_await Steps::LookAgain{WaitCause::kStream};
+      while (*rests_ > 0) co_await Steps::LookAgain{WaitCause::kDevice};  // counts only grow
       group_.tell_arrays_there(calls_);  // the input is complete, and the result may be overwritten
       for (std::size_t distance = 1; distance < size_; ++distance) {
         co_await group_.arrays_there(peer_at(distance), calls_);
       }
       work_on_arrays(call);
-      while (!workspace.ready()) co_await Steps::LookAgain{StoodFor::kDevice};
+      while (!workspace.ready()) co_await Steps::LookAgain{WaitCause::kDevice};
       group_.tell_share_done(calls_);
       for (std::size_t distance = 1; distance < size_; ++distance) {
         co_await group_.share_done(peer_at(distance), calls_);
@@ -534,11 +534,11 @@ Steps DeviceWay::steps(NodeCall call) {
     device.done = true;
     co_return;
   }
-  while (!device.before->ready()) co_await Steps::LookAgain{StoodFor::kStream};
+  while (!device.before->ready()) co_await Steps::LookAgain{WaitCause::kStream};
   DevicePieces pieces(call, rank_, size_);
   const std::size_t count = pieces.count(), lag = pieces.lag();
   device.begun = true;
-  group_.goes(Went::kDevicesCopied);
+  group_.uses(UsedTransport::kDevicesCopied);
   for (std::size_t time = 0; time < count + lag; ++time) {
     for (std::size_t distance = 1; time > 0 && distance < size_; ++distance) {
       co_await step_of(peer_at(distance), before + time);
@@ -546,7 +546,7 @@ Steps DeviceWay::steps(NodeCall call) {
     if (time < count) pieces.put(time);
     if (time >= 1 && time <= count) pieces.reduce(time - 1);
     if (time >= lag) pieces.get(time - lag);
-    while (!workspace.ready()) co_await Steps::LookAgain{StoodFor::kDevice};
+    while (!workspace.ready()) co_await Steps::LookAgain{WaitCause::kDevice};
     step_done(before + time + 1);
   }
   // A rank that leaves may free its part.

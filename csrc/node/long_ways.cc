@@ -69,7 +69,7 @@ Steps LongWays::steps(const NodeCall& call) {
   const bool past = measured && decided(call, ReadOffer::kPast);
   if (measured && reads(call)) {
     taken_ = past ? Way::kReadingPast : Way::kReading;
-    group_.goes(Went::kPeersMemory);
+    group_.uses(UsedTransport::kPeersMemory);
     return single_copy_.steps(call, past);
   }
   if (measured && !decided(call, ReadOffer::kWanted)) {
@@ -78,7 +78,7 @@ Steps LongWays::steps(const NodeCall& call) {
     stores_.begin_on(call.input_bytes(size_));
   }
   taken_ = stores_.past() ? Way::kChunksPast : Way::kChunks;
-  group_.goes(Went::kChunks);
+  group_.uses(UsedTransport::kChunks);
   return chunks_.steps(call);
 }
 

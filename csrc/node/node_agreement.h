@@ -33,7 +33,7 @@
 #include "base/failure.h"
 #include "base/rank_names.h"
 #include "base/signature.h"
-#include "base/went.h"
+#include "base/used_transport.h"
 #include "liveness/process.h"
 #include "liveness/wait_record.h"
 #include "node/bootstrap.h"
@@ -126,10 +126,10 @@ class NodeAgreement : private Guard {
     return catch_up_ ? missing_announcement() : std::nullopt;
   }
   void enter();
-  // goes() records which plan carries the operation's data; how_it_went() returns that of the last
-  // operation.
-  void goes(Went went) { went_ = went; }
-  Went how_it_went() const { return went_; }
+  // uses() records which transport carries the data of an operation; used_transport() returns that
+  // of the last operation.
+  void uses(UsedTransport transport) { used_transport_ = transport; }
+  UsedTransport used_transport() const { return used_transport_; }
   void finish() { part_.state(rank_).finished.store(operation_, std::memory_order_release); }
   std::uint64_t operation() const { return operation_; }  // number of the last operation
   // Memory for the coroutine frame of the current operation.
@@ -236,7 +236,7 @@ class NodeAgreement : private Guard {
   Waiter waiter_;
   std::uint64_t operation_;
   std::uint64_t steps_ = 0;  // steps of all earlier operations; the same on all ranks
-  Went went_ = Went::kUnknown;
+  UsedTransport used_transport_ = UsedTransport::kUnknown;
   bool catch_up_ = false;         // after abort(): its announcements have not been awaited yet
   std::uint64_t arrival_ns_ = 0;  // arrival at the next operation; 0: not recorded
   std::uint64_t looked_ns_ = 0;   // when look_after_peers() last checked

@@ -85,7 +85,7 @@ bool NodeExecution::in_chunks() {
     to_host();
   }
   if (!steps_) {
-    if (!has_whole_input()) return await({}, StoodFor::kStream);
+    if (!has_whole_input()) return await({}, WaitCause::kStream);
     measured_from_ns_ = ways_.long_ways().begin_measuring(call_);
     steps_ = ways_.long_ways().steps(call_);
   }
@@ -143,7 +143,7 @@ bool NodeExecution::announce() {
     const bool reads_now = path_ != DataPath::kChunks;
     if (reads_now) to_host();
     if (call_.flow != nullptr && reads_now && !call_.flow->has_input(kAll)) {
-      return await({}, StoodFor::kStream);
+      return await({}, WaitCause::kStream);
     }
     ways_.announce(call_, path_);
     state_ = State::kAnnounced;
@@ -151,9 +151,9 @@ bool NodeExecution::announce() {
   return true;
 }
 
-bool NodeExecution::await(const Awaited& awaited, StoodFor what) {
+bool NodeExecution::await(const Awaited& awaited, WaitCause what) {
   awaited_ = awaited;
-  stands_for_ = what;
+  wait_cause_ = what;
   group_.glance();
   group_.look_after_peers(awaited);
   return false;

@@ -45,7 +45,7 @@ class NodeExecution {
   // after about 100 ms in any case, since advance() also checks whether the peers are alive.
   const Awaited& awaited() const { return awaited_; }
   // The reason for the wait if awaited().word is nullptr.
-  StoodFor stands_for() const { return stands_for_; }
+  WaitCause wait_cause() const { return wait_cause_; }
   // Peers may rely on this rank from now on: if it gives the operation up, the group fails.
   bool announced() const { return state_ > State::kLeads && state_ < State::kEnded; }
   // Whether the operation ran in device memory. If not, its result is at recv().
@@ -67,8 +67,8 @@ class NodeExecution {
   bool in_chunks();
   void to_host();
   bool has_whole_input();
-  bool await(const Awaited& awaited, StoodFor what = StoodFor::kLine);
-  bool await_steps() { return await(steps_->awaited(), steps_->stands_for()); }
+  bool await(const Awaited& awaited, WaitCause what = WaitCause::kLine);
+  bool await_steps() { return await(steps_->awaited(), steps_->wait_cause()); }
   void end();
 
   NodeGroup& group_;
@@ -82,7 +82,7 @@ class NodeExecution {
   std::optional<Steps> steps_;
   std::uint64_t measured_from_ns_ = 0;  // when the steps began; 0: this rank does not measure
   Awaited awaited_;
-  StoodFor stands_for_ = StoodFor::kLine;
+  WaitCause wait_cause_ = WaitCause::kLine;
 };
 
 }  // namespace gradred

@@ -46,7 +46,7 @@ Steps Scans::chain(NodeCall call) {
   for (std::size_t c = 0; c < pieces; ++c) {
     const std::size_t begin = c * piece, bytes = std::min(piece, all - begin);
     while (call.flow != nullptr && !call.flow->has_input(begin + bytes)) {
-      co_await Steps::LookAgain{StoodFor::kStream};
+      co_await Steps::LookAgain{WaitCause::kStream};
     }
     if (rank_ > 0) co_await step_of(rank_ - 1, c + 1);
     if (!is_last() && c >= depth) co_await step_of(rank_ + 1, c - depth + 1);

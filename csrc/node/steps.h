@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/bell.h"
-#include "base/stood.h"
+#include "base/wait_times.h"
 #include "node/way.h"
 
 namespace gradred {
@@ -19,11 +19,11 @@ class [[nodiscard]] Steps {
  public:
   // Awaits a condition that has no counter.
   struct LookAgain {
-    StoodFor what;
+    WaitCause what;
   };
   struct promise_type {
     Awaited awaited;  // word nullptr: no counter is awaited
-    StoodFor stands_for = StoodFor::kLine;
+    WaitCause wait_cause = WaitCause::kLine;
 
     // Continues at once if the counter has reached its target.
     struct Stop {
@@ -53,7 +53,7 @@ class [[nodiscard]] Steps {
       bool await_ready() const noexcept { return false; }
       void await_suspend(std::coroutine_handle<>) const noexcept {
         at.awaited = {};
-        at.stands_for = again.what;
+        at.wait_cause = again.what;
       }
       void await_resume() const noexcept {}
     };
@@ -79,7 +79,7 @@ class [[nodiscard]] Steps {
     return handle_.done();
   }
   const Awaited& awaited() const { return handle_.promise().awaited; }
-  StoodFor stands_for() const { return handle_.promise().stands_for; }  // if no counter is awaited
+  WaitCause wait_cause() const { return handle_.promise().wait_cause; }  // if no counter is awaited
 
  private:
   using Handle = std::coroutine_handle<promise_type>;

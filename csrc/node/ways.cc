@@ -39,7 +39,7 @@ DataPath NodeWays::path_of(const NodeCall& call) const {
 }
 
 void NodeWays::announce(const NodeCall& call, DataPath path) {
-  group_.goes(path == DataPath::kInLine ? Went::kInLine : Went::kSlots);
+  group_.uses(path == DataPath::kInLine ? UsedTransport::kInLine : UsedTransport::kSlots);
   if (path != DataPath::kChunks) return slots_.announce(call, path);
   SharedPart& part = group_.part();
   if (!part.is_whole() && group_.rank() == 0) part.make_whole(group_.operation());

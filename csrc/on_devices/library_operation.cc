@@ -30,7 +30,7 @@ std::string LibraryRanks::why_not(const Call& call) {
            ", and this one is on arrays of " + memory.name();
   }
   std::string why;
-  CollectiveLibrary* const library = memory.device()->collectives(kind_, why);
+  CollectiveLibrary* const library = memory.device()->collectives(plan_, why);
   if (library == nullptr) return why;
   if (call.stream_order() != nullptr && call.stream_order()->stream()) {
     library->check_stream(*call.stream_order()->stream());
@@ -55,7 +55,7 @@ LibraryRanks::Told LibraryRanks::told(const Call& call, int rank, int ranks) noe
   const std::lock_guard lock(mutex_);
   try {
     std::string why;
-    CollectiveLibrary& library = *memory_->collectives(kind_, why);
+    CollectiveLibrary& library = *memory_->collectives(plan_, why);
     told.device = memory_->identity();
     told.shares_devices = library.shares_devices() ? 1 : 0;
     group_ = library.open(rank, ranks, told.ticket);
@@ -67,7 +67,7 @@ LibraryRanks::Told LibraryRanks::told(const Call& call, int rank, int ranks) noe
 
 void LibraryRanks::connect(const std::vector<Told>& all) {
   std::string why;
-  const CollectiveLibrary& library = *memory_->collectives(kind_, why);
+  const CollectiveLibrary& library = *memory_->collectives(plan_, why);
   for (std::size_t one = 0; one < all.size() && why_not_.empty(); ++one) {
     if (all[one].why_not[0] != '\0') {
       why_not_ = "rank " + std::to_string(one) + ": " + all[one].why_not;
@@ -105,7 +105,7 @@ std::string LibraryRanks::text() const {
   if (!why_not_.empty()) return why_not_;
   std::string why;
   CollectiveLibrary* const library =
-      memory_ != nullptr ? memory_->collectives(kind_, why) : nullptr;
+      memory_ != nullptr ? memory_->collectives(plan_, why) : nullptr;
   if (library == nullptr) return "no call yet";
   return library->name() + " on " + memory_->name() + (joined_ ? "" : ", not connected");
 }
@@ -156,7 +156,7 @@ class LibraryOperation final : public StartedOperation {
   bool is_first_to_wait() const override {
     return phase_ != Phase::kAgrees || agreement_->is_first_to_wait();
   }
-  Went went() const override { return Went::kLibrary; }
+  UsedTransport used_transport() const override { return UsedTransport::kLibrary; }
   bool needs_no_mpi() const override { return parts_->node_path.serves_all(); }
   bool must_end() const override { return true; }
   std::size_t bytes() const override { return call_.count * size_of(call_.dtype); }
@@ -295,9 +295,9 @@ class LibraryOperation final : public StartedOperation {
 
 // ---- the libraries of a communicator ------------------------------------------------------------
 
-LibraryRanks& Libraries::ranks(std::string_view plan, LibraryKind kind) {
+LibraryRanks& Libraries::ranks(std::string_view plan) {
   const std::lock_guard lock(mutex_);
-  return ranks_.try_emplace(plan, plan, kind).first->second;
+  return ranks_.try_emplace(plan, plan).first->second;
 }
 
 void Libraries::abort() noexcept {
@@ -317,13 +317,13 @@ std::string Libraries::text() const {
 // The first call on a communicator gathers what the ranks need to connect, and that gather also
 // agrees on the call. Later calls only agree, and move no data.
 std::shared_ptr<StartedOperation> library_operation(const Parts& parts, const Call& call,
-                                                    const Plan& plan, LibraryKind kind) {
+                                                    const Plan& plan) {
   const auto inner_operation = [&](const Call& made) {
     const std::shared_ptr<const Plan> chosen = parts.choice.plan_for(made, false);
     return family_of(*chosen).operation(parts, *chosen, made);
   };
   const Signature signature = planned_signature(call, plan);
-  LibraryRanks& ranks = parts.libraries.ranks(plan.source->name(), kind);
+  LibraryRanks& ranks = parts.libraries.ranks(plan.source->name());
   std::unique_ptr<LibraryOperation::Exchange> exchange;
   std::shared_ptr<StartedOperation> agreement;
   if (ranks.first()) {

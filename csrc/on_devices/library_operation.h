@@ -24,7 +24,7 @@ namespace gradred {
 // and the library gets the calls in the order of the turns.
 class LibraryRanks {
  public:
-  LibraryRanks(std::string_view plan, LibraryKind kind) : plan_(plan), kind_(kind) {}
+  explicit LibraryRanks(std::string_view plan) : plan_(plan) {}
 
   // Why the library cannot carry out calls on this rank's device, as far as this rank knows; empty:
   // it can.
@@ -68,7 +68,6 @@ class LibraryRanks {
   void require_group() const;
 
   const std::string_view plan_;
-  const LibraryKind kind_;
   std::mutex mutex_;  // guards the group
   std::unique_ptr<LibraryGroup> group_;
   bool joined_ = false;             // the group knows its ranks
@@ -84,7 +83,7 @@ class LibraryRanks {
 // The libraries that the calls of one communicator have named.
 class Libraries {
  public:
-  LibraryRanks& ranks(std::string_view plan, LibraryKind kind);
+  LibraryRanks& ranks(std::string_view plan);
   void abort() noexcept;     // aborts what runs on this rank's device
   std::string text() const;  // in words, how far each library is
 
@@ -94,6 +93,6 @@ class Libraries {
 };
 
 std::shared_ptr<StartedOperation> library_operation(const Parts& parts, const Call& call,
-                                                    const Plan& plan, LibraryKind kind);
+                                                    const Plan& plan);
 
 }  // namespace gradred

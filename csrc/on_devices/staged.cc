@@ -287,7 +287,7 @@ bool StagedOperation::step() {
     staging_->copy_result();
     copies_result_ = true;
   }
-  stop_at({Progress::State::kPolls, {}, StoodFor::kDevice});
+  stop_at({Progress::State::kPolls, {}, WaitCause::kDevice});
   return staging_->result_is_there();
 }
 

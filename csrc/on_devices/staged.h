@@ -105,7 +105,7 @@ class StagedOperation final : public StartedOperation {
   std::size_t bytes() const override { return inner_->bytes(); }
   bool spins() const override { return inner_->spins(); }
   bool is_left() const override { return is_left_; }
-  Went went() const override { return inner_->went(); }
+  UsedTransport used_transport() const override { return inner_->used_transport(); }
   bool is_copied_to_host() const override { return staging_->device() == nullptr; }
   bool holds_memory() const override { return holds_memory_; }
 

@@ -9,8 +9,8 @@ namespace gradred {
 
 void StartedOperation::on_end(bool well) noexcept {
   if (observation_ != nullptr) {
-    const Stood stood_for = stood() != nullptr ? stood()->ends() : Stood{};
-    observation_->end(well, stood_for, went(), is_copied_to_host());
+    const WaitTimes wait_times = wait_clock() != nullptr ? wait_clock()->ends() : WaitTimes{};
+    observation_->end(well, wait_times, used_transport(), is_copied_to_host());
   }
   if (!generalized_request_.end()) return;
   if (thread_may_drive() || !Engine::in_its_thread()) return generalized_request_.complete();

@@ -36,8 +36,8 @@ class StartedOperation : public Operation {
   // For an operation that is done on a stream of the program: whether all of its work has been
   // given to the stream. For others: whether the operation has ended.
   virtual bool is_given() const { return ended(); }
-  // After a good end: how the data went, and whether through copies in host memory.
-  virtual Went went() const { return Went::kMessages; }
+  // After a good end: what carried the data, and whether through copies in host memory.
+  virtual UsedTransport used_transport() const { return UsedTransport::kMessages; }
   virtual bool is_copied_to_host() const { return false; }
   // Before the first advance(): what observes the operation; nullptr: nothing does.
   virtual void observe(std::shared_ptr<Observation> observation) {

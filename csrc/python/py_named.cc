@@ -191,9 +191,11 @@ py::list outputs_of(const PyNamedRequest& self) {
 }
 
 std::string way_of(const NamedOperation& operation) {
-  const bool is_known = operation.went() != Went::kUnknown || operation.is_copied_to_host();
-  return operation.ended() && is_known ? name_of(operation.went(), operation.is_copied_to_host())
-                                       : "";
+  const bool is_known =
+      operation.used_transport() != UsedTransport::kUnknown || operation.is_copied_to_host();
+  return operation.ended() && is_known
+             ? name_of(operation.used_transport(), operation.is_copied_to_host())
+             : "";
 }
 
 }  // namespace

@@ -46,10 +46,10 @@ std::vector<Row::Way> ways_of(const std::vector<Counted>& rows) {
   ProfileCounts all;
   for (const auto& [key, row] : rows) all.add(row->counts);
   std::vector<Row::Way> ways;
-  for (std::size_t way = 0; way < kWays; ++way) {
+  for (std::size_t way = 0; way < kUsedTransports; ++way) {
     for (const bool copied : {false, true}) {
-      const std::uint64_t calls = all.went[way][copied ? 1 : 0];
-      if (calls > 0) ways.push_back({name_of(static_cast<Went>(way), copied), calls});
+      const std::uint64_t calls = all.transports[way][copied ? 1 : 0];
+      if (calls > 0) ways.push_back({name_of(static_cast<UsedTransport>(way), copied), calls});
     }
   }
   std::ranges::stable_sort(ways, std::ranges::greater(), &Row::Way::calls);
@@ -71,7 +71,7 @@ Row merged(const std::vector<Counted>& rows) {
     made.timed_calls += counts.early_calls + counts.timed_calls;
     made.time_s += time_s;
     made.exposed_s += blocks(each.mode) ? time_s : in_seconds(counts.exposed_ns);
-    for (std::size_t i = 0; i < kStoodSums; ++i) made.stood_s[i] += in_seconds(counts.stood[i]);
+    for (std::size_t i = 0; i < kWaitCauses; ++i) made.waits_s[i] += in_seconds(counts.waits[i]);
   }
   made.ways = ways_of(rows);
   made.skew = skew_of(rows);

@@ -86,12 +86,12 @@ std::string ways_of(const Row& row) {
 // The transport of each row's data, and for started calls where their time went.
 Lines lines_of_ways(const ProfileRecord& record, std::size_t shown) {
   Lines lines{{"call", "up to", "way"}};
-  lines[0].insert(lines[0].end(), std::begin(kStoodNames), std::end(kStoodNames));
+  lines[0].insert(lines[0].end(), std::begin(kWaitCauseNames), std::end(kWaitCauseNames));
   for (std::size_t i = 0; i < shown; ++i) {
     const Row& row = record.rows[i];
     if (row.ways.empty()) continue;  // no call of this row was timed
     lines.push_back({name_of_row(row), size_text_of(row.max_bytes), ways_of(row)});
-    for (const double seconds : row.stood_s) {
+    for (const double seconds : row.waits_s) {
       lines.back().push_back(row.mode == "blocking" ? "-" : seconds_text_of(seconds));
     }
   }
@@ -191,9 +191,9 @@ Json json_of(const DriverCallSums& one) {
 }
 
 Json json_of_row(const Row& row) {
-  Json ways = Json::object(), stood = Json::object();
+  Json ways = Json::object(), waits = Json::object();
   for (const auto& [name, calls] : row.ways) ways.put(name, calls);
-  for (std::size_t i = 0; i < kStoodSums; ++i) stood.put(kStoodNames[i], row.stood_s[i]);
+  for (std::size_t i = 0; i < kWaitCauses; ++i) waits.put(kWaitCauseNames[i], row.waits_s[i]);
   return Json::object()
       .put("kind", row.kind)
       .put("op", row.op.empty() ? Json() : Json(row.op))
@@ -206,7 +206,7 @@ Json json_of_row(const Row& row) {
       .put("time_s", row.time_s)
       .put("exposed_s", row.exposed_s)
       .put("ways", ways)
-      .put("stood", stood)
+      .put("waits", waits)
       .put("skew", json_of_skew(row.skew));
 }
 

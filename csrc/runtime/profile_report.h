@@ -39,13 +39,13 @@ struct ProfileRecord {
     // How many of the calls were timed; time_s contains an estimate for the others.
     std::uint64_t timed_calls = 0;
     double time_s = 0, exposed_s = 0;
-    // Timed calls by the transport of their data (name_of(Went)), the most frequent first.
+    // Timed calls by the transport of their data (name_of(UsedTransport)), the most frequent first.
     struct Way {
       const char* name;
       std::uint64_t calls;
     };
     std::vector<Way> ways{};
-    std::array<double, kStoodSums> stood_s{};  // of started calls, by StoodFor
+    std::array<double, kWaitCauses> waits_s{};  // of started calls, by WaitCause
     std::optional<Skew> skew{};
   };
 

@@ -119,7 +119,7 @@ bool NodeOperation::step() {
   if (!execution_.advance()) {
     const bool has_word = execution_.awaited().word != nullptr;
     const auto state = has_word ? Progress::State::kAwaits : Progress::State::kPolls;
-    stop_at({state, execution_.awaited(), execution_.stands_for()});
+    stop_at({state, execution_.awaited(), execution_.wait_cause()});
     return false;
   }
   take_result();
@@ -144,7 +144,7 @@ bool NodeOperation::finish_those_before() {
 bool NodeOperation::begin() {
   if (Stream* const before = call_.before(); before != nullptr && !given_) {
     if (!before->ready()) {
-      stop_at({Progress::State::kPolls, {}, StoodFor::kStream});
+      stop_at({Progress::State::kPolls, {}, WaitCause::kStream});
       return false;
     }
     start_call();
@@ -162,7 +162,7 @@ void NodeOperation::take_result() {
   if (purpose_ == Purpose::kCall && !execution_.ran_on_devices()) {
     scale_result(call_, execution_.recv(), group_.rank(), group_.size());
   }
-  went_ = group_.how_it_went();
+  used_transport_ = group_.used_transport();
   if (observation_ != nullptr) observation_->look(group_);
 }
 

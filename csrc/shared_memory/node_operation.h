@@ -47,7 +47,7 @@ class NodeOperation final : public StartedOperation {
   bool is_first_to_wait() const override;
   bool needs_no_mpi() const override;
   std::size_t bytes() const override { return bytes_; }
-  Went went() const override { return went_; }
+  UsedTransport used_transport() const override { return used_transport_; }
   bool spins() const override;
 
  protected:
@@ -78,7 +78,7 @@ class NodeOperation final : public StartedOperation {
   NodeExecution execution_;
   bool given_ = false;  // the execution has the call, whose input is there
   bool begun_ = false;
-  Went went_ = Went::kUnknown;
+  UsedTransport used_transport_ = UsedTransport::kUnknown;
   std::uint64_t number_ = 0;
 };
 

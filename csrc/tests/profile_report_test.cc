@@ -120,13 +120,13 @@ void columns_without_figures_are_left_out() {
   };
   auto blocking = counted(), started = counted();
   blocking.counts.looks = 0;
-  blocking.counts.went[static_cast<std::size_t>(Went::kSlots)][0] = 100;
+  blocking.counts.transports[static_cast<std::size_t>(UsedTransport::kSlots)][0] = 100;
   std::string text = table_of(record({{key(), blocking}}));
   expect(!has(text, "skew slowest\n"), text);
   expect(has(text, "way\n") && !has(text, "peers"), text);
 
-  started.counts.went[static_cast<std::size_t>(Went::kSlots)][0] = 100;
-  started.counts.stood[static_cast<std::size_t>(StoodFor::kPeers)] = kSecond;
+  started.counts.transports[static_cast<std::size_t>(UsedTransport::kSlots)][0] = 100;
+  started.counts.waits[static_cast<std::size_t>(WaitCause::kPeers)] = kSecond;
   text = table_of(record({{key(), blocking}, {key(Mode::kStarted), started}}));
   expect(has(text, "skew slowest\n") && has(text, "way peers\n"), text);
   expect(!has(text, "stream") && !has(text, "unseen"), text);

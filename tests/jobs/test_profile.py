@@ -223,9 +223,9 @@ def test_started_call_stands_for_the_peer_that_is_late(tmp_path: Path) -> None:
     """
     early, late = profile(tmp_path, body)
     row = only(early, mode="started", kind="allreduce")
-    assert row["stood"]["peers"] > 0.1
-    assert sum(row["stood"].values()) == pytest.approx(row["time_s"], rel=0.1)
-    assert only(late, mode="started", kind="allreduce")["stood"]["peers"] < 0.1
+    assert row["waits"]["peers"] > 0.1
+    assert sum(row["waits"].values()) == pytest.approx(row["time_s"], rel=0.1)
+    assert only(late, mode="started", kind="allreduce")["waits"]["peers"] < 0.1
 
 
 ON_A_DEVICE = """

@@ -206,6 +206,19 @@ def test_a_kind_of_call_stands_in_the_files_that_the_page_lists(kind: str) -> No
     assert len(listed) <= 8
 
 
+def test_plan_of_a_library_stands_in_four_files() -> None:
+    """In the product, only the files that the page lists for one more plan name such a plan."""
+    sources = [path for path in csrc_sources() if not {"tests", "testing"} & {*path.parts}]
+    sources += (ROOT / "src" / "gradred").rglob("*.py")
+    naming = [path for path in sources if re.search(r"(one|two)_shot\b", without_text(path))]
+    assert sorted(str(path.relative_to(ROOT)) for path in naming) == [
+        "csrc/device/libraries/libraries.h",
+        "csrc/device/libraries/shots.cc",
+        "csrc/families/family_library.cc",
+        "src/gradred/simulate/plans.py",
+    ]
+
+
 def without_text(path: Path) -> str:
     """A file without its comments and docstrings, in which a word may mean something else.
 

@@ -1,5 +1,3 @@
-#include "device/libraries/nccl.h"
-
 #include <dlfcn.h>
 
 #include <cstring>
@@ -9,6 +7,7 @@
 
 #include "base/errors.h"
 #include "device/driver/owners.h"
+#include "device/libraries/libraries.h"
 
 namespace gradred::device {
 namespace nccl {

@@ -1,5 +1,3 @@
-#include "device/libraries/shots.h"
-
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -16,6 +14,7 @@
 #include "device/kernels/arguments.h"
 #include "device/kernels/kernels.h"
 #include "device/kernels/loaded_kernels.h"
+#include "device/libraries/libraries.h"
 #include "device/streams/pinned_memory.h"
 
 namespace gradred::device {
@@ -307,9 +306,12 @@ class ShotsLibrary final : public CollectiveLibrary {
 
 }  // namespace
 
-std::unique_ptr<CollectiveLibrary> make_shots(const CudaParts& parts, LibraryKind kind) {
-  const bool one = kind == LibraryKind::kOneShot;
-  return std::make_unique<ShotsLibrary>(parts, one ? Shots::kOne : Shots::kTwo);
+std::unique_ptr<CollectiveLibrary> make_one_shot(const CudaParts& parts) {
+  return std::make_unique<ShotsLibrary>(parts, Shots::kOne);
+}
+
+std::unique_ptr<CollectiveLibrary> make_two_shot(const CudaParts& parts) {
+  return std::make_unique<ShotsLibrary>(parts, Shots::kTwo);
 }
 
 }  // namespace gradred::device

@@ -217,10 +217,10 @@ void what_outlives_its_context_ends_quietly(BoardBootstrap&) {
   user.make_current();
   CudaMemory& memory = memory_at(user.allocate(64));
   end_context();
-  for (const LibraryKind kind : {LibraryKind::kNccl, LibraryKind::kOneShot}) {
+  for (const char* const plan : {"nccl", "one_shot"}) {
     user.make_current();
     std::string why;
-    CollectiveLibrary* const library = memory.collectives(kind, why);
+    CollectiveLibrary* const library = memory.collectives(plan, why);
     expect(library != nullptr, why);
     LibraryGroup::Ticket ticket{};
     const auto group = library->open(0, 1, ticket), given_up = library->open(0, 1, ticket);

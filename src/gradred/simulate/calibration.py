@@ -19,7 +19,6 @@ BENCH_SCHEMA = "gradred-bench/1"
 
 _MOST_SIZES = 8  # of a record: more would take long and say little more
 _FIRST_STEP, _LAST_STEP = 1.0, 0.02  # of the search, in the logarithm of a factor
-_NATIVE = ("node", "one_shot", "two_shot", "nccl_ring", "nccl_tree")  # have terms of their own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,7 +185,7 @@ def _read(path: Path) -> tuple[Layout, list[Measured]]:
         Measured(plan, int(row["bytes"]), microseconds(result) * 1e-6)
         for row in record["rows"]
         for plan, result in row["results"].items()
-        if plan in plans.PLANS and plan not in _NATIVE and microseconds(result) > 0
+        if plan in plans.PLANS and not plans.PLANS[plan].has_own_terms and microseconds(result) > 0
     ]
     return layout_of(record), rows
 

@@ -120,6 +120,8 @@ class Plan:
     why_not: Callable[[Network, Layout], str]
     """Empty if the plan serves such ranks."""
     variants: Callable[[Network, Layout, int], Iterator[Variant]]
+    has_own_terms: bool = False
+    """Measured terms of its own stand for the network's. A calibration leaves it out."""
 
 
 def _algorithm(name: str) -> Plan:
@@ -272,19 +274,23 @@ PLANS: dict[str, Plan] = {
         _why_not_hierarchical,
         _hierarchical,
     ),
-    "node": Plan("memory that all ranks share", _why_not_node, _node),
+    "node": Plan("memory that all ranks share", _why_not_node, _node, True),
     "one_shot": Plan(
         "a kernel on each GPU that reads the inputs of all ranks",
         _why_not_on_gpus,
         _kernels("recursive_multiplying"),
+        True,
     ),
     "two_shot": Plan(
         "a kernel on each GPU that reduces a slice and reads the others",
         _why_not_on_gpus,
         _kernels("direct"),
+        True,
     ),
-    "nccl_ring": Plan("NCCL's rings, by NCCL's own latencies", _why_not_nccl, _nccl("nccl_ring")),
-    "nccl_tree": Plan("NCCL's two trees, likewise", _why_not_nccl, _nccl("nccl_tree")),
+    "nccl_ring": Plan(
+        "NCCL's rings, by NCCL's own latencies", _why_not_nccl, _nccl("nccl_ring"), True
+    ),
+    "nccl_tree": Plan("NCCL's two trees, likewise", _why_not_nccl, _nccl("nccl_tree"), True),
 }
 
 

@@ -6,7 +6,7 @@
 
 namespace gradred {
 
-enum class Went : std::uint8_t {
+enum class UsedTransport : std::uint8_t {
   kUnknown,
   kInLine,         // in the announcements
   kSlots,          // all at once, through shared memory
@@ -19,11 +19,11 @@ enum class Went : std::uint8_t {
   kLibrary,
   kNowhere,  // there is only one rank
 };
-inline constexpr std::size_t kWays = 11;
+inline constexpr std::size_t kUsedTransports = 11;
 
 // `staged`: arrays in device memory were copied to host memory and back.
-inline const char* name_of(Went went, bool staged) {
-  constexpr const char* kNames[kWays][2] = {
+inline const char* name_of(UsedTransport transport, bool staged) {
+  constexpr const char* kNames[kUsedTransports][2] = {
       {"unknown", "host copies"},
       {"in line", "host copies, in line"},
       {"slots", "host copies, slots"},
@@ -36,7 +36,7 @@ inline const char* name_of(Went went, bool staged) {
       {"library", "library"},
       {"alone", "host copies, alone"},
   };
-  return kNames[static_cast<std::size_t>(went)][staged ? 1 : 0];
+  return kNames[static_cast<std::size_t>(transport)][staged ? 1 : 0];
 }
 
 }  // namespace gradred
