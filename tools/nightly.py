@@ -17,6 +17,7 @@ import datetime
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -62,6 +63,8 @@ OF_OPTIONAL_PACKAGES = tuple(
     f"tests/mpi/test_{name}.py"
     for name in ("arrays", "started_arrays", "more_than_numbers", "disagreement", "examples")
 )
+# The oldest and the newest Python that gradred supports.
+PYTHONS = ("3.10", "3.13")
 OTHER_TORCH = {"2.1.2": "numpy<2", "2.5.1": "numpy", "2.14.1": "numpy"}
 # The oldest JAX that gradred supports, and the newest that pip finds.
 JAX = {
@@ -78,6 +81,34 @@ OTHER_FRAMEWORKS = {
 def environment() -> bool:
     """Prepare the environment of `make test`, and the packages for the examples and plots."""
     return checks.make_test() and checks.prepared("demo")
+
+
+def other_python(version: str) -> bool:
+    """Unpack the sdist and run `make test` there with another Python; skipped without it."""
+    python = interpreter(version)
+    if python is None:
+        return tally.skip(f"no Python {version} on this machine")
+    folder = BUILD / f"python-{version}"
+    shutil.rmtree(folder, ignore_errors=True)
+    (sdist,) = (BUILD / "dist").glob("*.tar.gz")
+    shutil.unpack_archive(sdist, folder)
+    (tree,) = folder.iterdir()
+    command = ["make", "-C", str(tree), "test", f"PYTHON={python}", "ENV=.venv"]
+    well = checks.run(*command, cmake_args=checks.WARNINGS_ARE_ERRORS, seconds=2400)
+    if well:
+        shutil.rmtree(folder)
+    return well
+
+
+def interpreter(version: str) -> Path | None:
+    """Return a Python of this version: one of PATH, or the newest that pyenv has installed."""
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    found = [Path(one) for one in [shutil.which(f"python{version}")] if one]
+    found += sorted(root.glob(f"versions/{version}.*/bin/python{version}"), reverse=True)
+    for python in found:  # pyenv's own command is there also where its version is not chosen
+        if subprocess.run([python, "-c", ""], capture_output=True).returncode == 0:
+            return python
+    return None
 
 
 def full_sweep() -> bool:
@@ -282,6 +313,10 @@ NIGHTLY = (
     *(
         Stage(f"torch {version}", partial(other_torch, version), all_cores=True)
         for version in OTHER_TORCH
+    ),
+    *(
+        Stage(f"Python {version}", partial(other_python, version), all_cores=True)
+        for version in PYTHONS
     ),
     *(Stage(version, partial(jax, version), all_cores=True) for version in JAX),
     *(

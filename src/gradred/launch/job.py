@@ -28,6 +28,7 @@ _LINGER = 5.0  # seconds for mpiexec to end after its ranks
 _LINGER_FOR_LOST = 1.0  # the same after a host was lost: then mpiexec often never ends
 _MOMENT = 1.0  # failures that arrive within so many seconds are ordered by their hosts' clocks
 _TICK = 0.2  # seconds between checks of the clock and of mpiexec
+_ABORTS = b"application called MPI_Abort("  # what the MPICH family writes to stderr
 
 _STREAMS: dict[bytes, Stream] = {protocol.STDOUT: "stdout", protocol.STDERR: "stderr"}
 
@@ -103,6 +104,7 @@ class _Rank:
     asked_to_end: bool = False
     goes_on_without: set[int] = dataclasses.field(default_factory=set)  # as it has reported
     finalize: bytes = b""  # its last report on MPI_Finalize, see protocol
+    aborted: bool = False  # it has called MPI_Abort
 
 
 class Job:
@@ -185,9 +187,15 @@ class Job:
 
     @property
     def status(self) -> int:
-        """The first failed rank's status; mpiexec's only if no rank has reported a failure."""
+        """The first failed rank's status; mpiexec's if no rank has failed by itself, or by abort.
+
+        MPI_Abort of the MPICH family returns, and the program goes on until mpiexec ends it. So the
+        rank may end with another status than the one that it gave.
+        """
         if self.fatal:
-            return self.fatal[0].status
+            first = self.fatal[0]
+            of_abort = self.mpiexec_status if self._ranks[first.rank].aborted else 0
+            return of_abort or first.status
         if self.ended_by_mpiexec or not all(rank.ended for rank in self._ranks):
             return self.mpiexec_status or 1
         return 0
@@ -320,6 +328,7 @@ class Job:
 
     def _take(self, rank: _Rank, kind: bytes, payload: bytes) -> None:
         if kind in _STREAMS:
+            rank.aborted = rank.aborted or _ABORTS in payload
             self._output(rank.number, _STREAMS[kind], payload)
             self._taken[rank.number] = self._taken.get(rank.number, 0) + protocol.weight(payload)
         elif kind == protocol.ENDED:
@@ -352,6 +361,8 @@ class Job:
             how = f"exited with status {end['status']}"
             if killed:
                 how = f"killed by {processes.signal_name(end['signal'])}"
+            if rank.aborted:
+                how = "called MPI_Abort"
             cause = Cause(how + end["why"], passive=killed)
             self._fail(rank, end["status"], cause, end["at"], end["follows"], end["report"])
         elif end["report"] and not self.ending:  # its peers must not send to it any more
