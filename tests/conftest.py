@@ -63,9 +63,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Report skipped tests to tools/ci.py if no other tool reads the results."""
+    """Report skipped tests to tools/ci.py on rank 0, if no other tool reads the results."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if not TALLY or RESULTS or reporter is None:
+    if not TALLY or RESULTS or RANK or reporter is None:
         return
     reports = reporter.stats.get("skipped", [])
     named = "CI_TALLY_NAMES" in os.environ

@@ -210,6 +210,12 @@ def clients() -> bool:
     )
 
 
+def other_mpis() -> bool:
+    """Run tests/mpi on Intel MPI, and on Debian's MPIs if they are installed."""
+    wheel = next((BUILD / "dist").glob("*.whl"))
+    return checks.run(sys.executable, "tools/other_mpis.py", "--wheel", wheel, seconds=3000)
+
+
 def full_ranks() -> bool:
     """Run what tests/mpi leaves out in the gate; only Open MPI's environment has Numba."""
     words = ["--no-unit", "--ranks", "2", "--full", "--timeout", "2000"]
@@ -305,6 +311,7 @@ NIGHTLY = (
         "devices, mpich", lambda: checks.ranks(MPICH, "--devices", "--ranks", "1,3"), all_cores=True
     ),
     Stage("openmpi, 2 and 8 ranks", more_ranks_openmpi, all_cores=True),
+    Stage("other MPIs", other_mpis, all_cores=True),
     Stage("mpi4py's tests", mpi4py_tests, all_cores=True),  # ranks that wait in the MPI use a core
     Stage("torch", torch_ranks, all_cores=True),
     Stage("PyTorch's tests", tests_of_torch, all_cores=True),
