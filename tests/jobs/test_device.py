@@ -547,6 +547,7 @@ SECTIONS = [
 ]
 
 
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize("sections", SECTIONS, ids=" ".join)
 def test_script_for_a_real_gpu_runs_on_the_simulated_driver(
     tmp_path: pathlib.Path, sections: tuple[str, ...]
