@@ -66,7 +66,9 @@ def fetch() -> Path | str:
         return f"the source of mpi4py {version} cannot be had: {last}"
     with tarfile.open(archive) as packed:
         wanted = [one for one in packed.getmembers() if one.name.split("/")[1:2] == ["test"]]
-        packed.extractall(CACHE, wanted, filter="data")
+        if hasattr(tarfile, "data_filter"):  # from Python 3.11.4 on
+            packed.extraction_filter = tarfile.data_filter
+        packed.extractall(CACHE, wanted)
     return tests
 
 

@@ -764,6 +764,14 @@ int cuPointerGetAttributes(unsigned count, const int* attributes, void** values,
   for (unsigned i = 0; i < count; ++i) tell(attributes[i], values[i], piece ? &*piece : nullptr);
   return kSuccess;
 }
+int cuPointerGetAttribute(void* value, int attribute, Address address) {
+  if (const int code = failing("cuPointerGetAttribute")) return code;
+  constexpr int kDevicePointer = 3;
+  const auto piece = driver().memory.find(address);
+  if (!piece || attribute != kDevicePointer) return kInvalidValue;  // Numba wants nothing else
+  *static_cast<Address*>(value) = address;
+  return kSuccess;
+}
 
 // ---- mapped chunks ----------------------------------------------------------------------------
 
