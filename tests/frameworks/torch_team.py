@@ -28,7 +28,6 @@ MODULE = "torch.testing._internal.distributed.distributed_test"
 PASSED, SKIPPED, FAILED = "passed", "skipped", "failed"
 RANKS = 3  # ranks 1 and 2 form the groups of some ranks
 LONGEST = 150.0  # limit of one test, in seconds
-LONG = {"test_ddp_uneven_inputs": 900.0}  # limits of others; this one trains some 500 times
 AFTER_A_FAILURE = 5.0  # seconds in which the other ranks report their verdict
 
 
@@ -102,7 +101,7 @@ def run_in_a_group(module: Any, case: Any, name: str, backend: str) -> Verdict:
     module.Barrier.sync()
     verdict = run(case, name)
     if verdict.word != FAILED:  # otherwise this team runs no other test
-        module.Barrier.sync(timeout=LONG.get(name, LONGEST))
+        module.Barrier.sync(timeout=LONGEST)
         if dist.is_initialized():
             dist.destroy_process_group()
     return verdict
@@ -223,7 +222,7 @@ class Team:
         self.tests += 1
         for pipe in self._ranks.pipes:
             pipe.send((name, str(self._at / f"store-{self.tests}")))
-        verdict = joined(self._verdicts(LONG.get(name, LONGEST)))
+        verdict = joined(self._verdicts(LONGEST))
         if verdict.word == FAILED:
             self.end()
         return verdict
