@@ -210,6 +210,11 @@ def clients() -> bool:
     )
 
 
+def wheels() -> bool:
+    """Run `make wheel`: wheels for older systems and both kinds of machine."""
+    return checks.run("make", "wheel", f"PYTHON={sys.executable}", seconds=2400)
+
+
 def other_mpis() -> bool:
     """Run tests/mpi on Intel MPI, and on Debian's MPIs if they are installed."""
     wheel = next((BUILD / "dist").glob("*.whl"))
@@ -279,6 +284,7 @@ def soak() -> bool:
 NIGHTLY = (
     Stage("make test", environment, all_cores=True),
     Stage("sdist and wheel", checks.wheel, all_cores=True),
+    Stage("wheels for all systems", wheels, all_cores=True),
     Stage("core, in time", core_in_time, all_cores=True),
     Stage("full sweep", full_sweep, beside=True),
     # Its tests use only one core, and it takes longest.

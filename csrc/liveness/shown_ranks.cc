@@ -2,7 +2,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include <memory>
 #include <string_view>
 
+#include "base/memory_files.h"
 #include "base/random.h"
 #include "liveness/process.h"
 #include "liveness/status_page.h"
@@ -92,7 +92,7 @@ std::optional<AboutRank>& shown() {
 void show_rank(const AboutRank& about) {
   // Other processes identify the process by the file's name, which they can read without opening
   // it.
-  const int file = memfd_create(name_of_new_file().c_str(), MFD_CLOEXEC);
+  const int file = make_memory_file(name_of_new_file().c_str());
   if (file < 0) return;
   const std::string text = text_of(about);
   const bool written =

@@ -1,10 +1,8 @@
 #include "node/memory_file.h"
 
 #include <fcntl.h>
-#include <linux/memfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 
 #include <cerrno>
 #include <cstdint>
@@ -12,6 +10,7 @@
 #include <cstring>
 
 #include "base/errors.h"
+#include "base/memory_files.h"
 #include "base/random.h"
 
 namespace gradred {
@@ -19,8 +18,7 @@ namespace gradred {
 std::string last_error(const std::string& what) { return what + ": " + std::strerror(errno); }
 
 int open_anonymous(const char* name) {
-  // Calls the kernel directly, since glibc 2.17, for which wheels are built, has no memfd_create().
-  const auto fd = static_cast<int>(syscall(SYS_memfd_create, name, MFD_CLOEXEC));
+  const int fd = make_memory_file(name);
   if (fd >= 0) return fd;
   char path[64];
   std::snprintf(path, sizeof path, "/gradred-%d-%016llx", static_cast<int>(getpid()),
