@@ -63,13 +63,12 @@ def test_gradients_have_their_sizes_in_the_order_of_backward(
     }
     assert [name[0] for name in sizes] == list("332200")
     assert trace["batch"] == "32x64"
-    # The layer of 512 x 512 takes most of forward and of backward.
+    # Which layer takes longest is not tested: busy cores decide that in four iterations.
     for phase in ("forward_s", "backward_s"):
         by_layer = {
             layer: sum(one[phase] for one in trace["gradients"] if one["name"][0] == layer)
             for layer in "023"
         }
-        assert max(by_layer, key=lambda layer: by_layer[layer]) in "23"
         assert min(by_layer.values()) > 0
 
 
