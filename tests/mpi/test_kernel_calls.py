@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import re
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -159,7 +158,7 @@ def test_refused_part_of_a_call_leaves_the_others_to_end() -> None:
     arrays = [np.ones(3), np.ones(3, bool)]
     flight = submit("allreduce", arrays, "parts", op="avg").wait()
     assert flight.end == REFUSED
-    assert re.search("bool cannot be averaged|not defined for bool", flight.text)
+    assert ("bool cannot be averaged" if SIZE > 1 else "not defined for bool") in flight.text
     assert (arrays[0] == 1).all()
 
 
@@ -171,7 +170,7 @@ def test_peers_learn_of_refused_arguments() -> None:
     arrays = [np.ones(3), np.ones(3, last), np.ones(3, "float32")]
     flight = submit("allreduce", arrays, "peers", op="avg").wait()
     assert flight.end == (REFUSED if RANK == 0 else DISAGREED)
-    assert re.search("bool cannot be averaged|not defined for bool", flight.text)
+    assert "bool cannot be averaged" in flight.text
     if RANK > 0:
         assert "rank 0 has refused its arguments" in flight.text
     COMM.Barrier()
