@@ -42,12 +42,30 @@ def tool(machine: str, name: str, *arguments: str) -> Path:
     return script
 
 
+def debians_headers(machine: str) -> list[str]:
+    """Give pyconfig.h of Debian's Python the name of the machine; no arguments for other Pythons.
+
+    Debian has the file in a folder of this machine's name, where Zig's compiler does not look. It
+    is the same for both machines (64-bit, little endian).
+    """
+    headers = Path(sysconfig.get_path("platinclude"))
+    own = headers.parent / str(sysconfig.get_config_var("MULTIARCH")) / headers.name / "pyconfig.h"
+    if not own.exists():
+        return []
+    include = WORK / machine / "include"
+    target = include / f"{machine}-linux-gnu" / headers.name / "pyconfig.h"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(own, target)
+    return ["-isystem", str(include)]
+
+
 def cmake_arguments(machine: str) -> str:
     """Return the arguments that setup.py passes to CMake for this machine."""
+    compiler = ["-target", f"{machine}-linux-gnu.{GLIBC}", *debians_headers(machine)]
     options = {
         "CMAKE_SYSTEM_NAME": "Linux",
         "CMAKE_SYSTEM_PROCESSOR": machine,
-        "CMAKE_CXX_COMPILER": tool(machine, "c++", "-target", f"{machine}-linux-gnu.{GLIBC}"),
+        "CMAKE_CXX_COMPILER": tool(machine, "c++", *compiler),
         "CMAKE_AR": tool(machine, "ar"),
         "CMAKE_RANLIB": tool(machine, "ranlib"),
         "CMAKE_MODULE_LINKER_FLAGS": "-s",
