@@ -10,6 +10,15 @@ namespace {
 constexpr std::array<std::string_view, 8> kNames = {"allreduce", "allgather",     "broadcast",
                                                     "alltoall",  "reducescatter", "barrier",
                                                     "refusal",   "join"};
+constexpr std::array<std::string_view, 4> kCalls = {"", "gather", "scatter", "reduce"};
+
+// Returns the index of the name in a table.
+template <typename Value>
+std::optional<Value> value_named(std::span<const std::string_view> names, std::string_view name) {
+  const auto found = std::ranges::find(names, name);
+  if (found == names.end()) return std::nullopt;
+  return static_cast<Value>(found - names.begin());
+}
 
 // Whether the length of the first axis may differ from rank to rank.
 bool gathers(NamedKind kind) {
@@ -94,7 +103,7 @@ std::pair<std::string, std::string> others_of(const Submission& one, const Submi
 }  // namespace
 
 std::string describe(const RankNames& names, const Submission& one) {
-  std::string made(name_of(one.kind));
+  std::string made(name_of_call(one));
   if (one.arrays == 0) return made;
   made += " of " + arrays_of(one);
   if (one.on_device != 0) made += " on a GPU";
@@ -108,9 +117,16 @@ std::string describe(const RankNames& names, const Submission& one) {
 std::string_view name_of(NamedKind kind) { return kNames[static_cast<std::size_t>(kind)]; }
 
 std::optional<NamedKind> named_kind(std::string_view name) {
-  const auto found = std::ranges::find(kNames, name);
-  if (found == kNames.end()) return std::nullopt;
-  return static_cast<NamedKind>(found - kNames.begin());
+  return value_named<NamedKind>(kNames, name);
+}
+
+std::optional<NamedCall> named_call(std::string_view name) {
+  return value_named<NamedCall>(kCalls, name);
+}
+
+std::string_view name_of_call(const Submission& one) {
+  return one.call == NamedCall::kOfKind ? name_of(one.kind)
+                                        : kCalls[static_cast<std::size_t>(one.call)];
 }
 
 std::uint32_t Submission::chunks() const {
@@ -166,7 +182,7 @@ std::string difference(const RankNames& names, const Submission& one, std::strin
            ". All ranks have to submit the same by this name; calls of torch.distributed, which "
            "are named by their numbers, in the same order";
   };
-  if (one.kind != other.kind) {
+  if (one.kind != other.kind || one.call != other.call) {
     for (const auto& [of, who] : {std::pair(one.kind, whose), std::pair(other.kind, whose_other)}) {
       if (of != NamedKind::kRefusal) continue;
       return std::string(who) + " has refused its arguments, as its own error says";
@@ -183,7 +199,7 @@ std::string difference(const RankNames& names, const Submission& one, std::strin
     return told("CPU/GPU device selection", where(one), where(other));
   }
   if (!same_shapes(one, other)) {
-    const std::string what = std::string(name_of(one.kind)) + " tensor shapes";
+    const std::string what = std::string(name_of_call(one)) + " tensor shapes";
     if (arrays_of(one) != arrays_of(other)) return told(what, arrays_of(one), arrays_of(other));
     const auto [mine, theirs] = others_of(one, other);
     return told(what, mine, theirs);
@@ -192,7 +208,7 @@ std::string difference(const RankNames& names, const Submission& one, std::strin
     const auto lies = [](const Submission& of) {
       return text(shape_of(of)) + " with its axes in the order " + order_of(of);
     };
-    return told(std::string(name_of(one.kind)) + " memory layouts", lies(one), lies(other));
+    return told(std::string(name_of_call(one)) + " memory layouts", lies(one), lies(other));
   }
   if (reduces(one.kind) && one.op != other.op) {
     return told("reduction operation", std::string(name_of(one.op)),
@@ -209,7 +225,7 @@ std::string difference(const RankNames& names, const Submission& one, std::strin
 }
 
 std::string why_not_joined(const Submission& submission) {
-  const std::string what(name_of(submission.kind));
+  const std::string what(name_of_call(submission));
   if (submission.kind == NamedKind::kBarrier || submission.kind == NamedKind::kRefusal) return {};
   if (submission.kind != NamedKind::kAllreduce) {
     return what + " is not supported with join: a rank has joined, and has no array for it";

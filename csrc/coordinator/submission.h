@@ -29,6 +29,11 @@ std::string_view name_of(NamedKind kind);  // "allreduce"
 // Returns nullopt if there is no kind of this name.
 std::optional<NamedKind> named_kind(std::string_view name);
 
+// The call that the program has made, if the operation is carried out as one of another kind.
+enum class NamedCall : std::uint8_t { kOfKind, kGather, kScatter, kReduce };
+// Returns nullopt if there is no call of this name. An empty name stands for kOfKind.
+std::optional<NamedCall> named_call(std::string_view name);
+
 // One array, or several that form a group. Lies in memory that processes share, so it has no
 // pointers.
 struct Submission {
@@ -45,6 +50,7 @@ struct Submission {
   // 1: carried out in chunks if it is large; set when all ranks have submitted it.
   std::uint8_t in_chunks = 0;
   std::uint8_t on_device = 0;  // 1: the arrays are in a device's memory, on all ranks
+  NamedCall call = NamedCall::kOfKind;
   std::int32_t root = 0;
   std::int32_t priority = 0;  // the operation gets the highest that a rank gave
   double prescale = 1.0, postscale = 1.0;
@@ -115,6 +121,7 @@ class Batching {
 // differ. This is quicker than difference(), and stricter: some submissions that are not alike may
 // still be carried out together.
 bool alike(const Submission& one, const Submission& other);
+std::string_view name_of_call(const Submission& one);  // "gather", or the name of the kind
 // "allreduce of float32 [2, 3] with sum"
 std::string describe(const RankNames& names, const Submission& one);
 // Describes what differs; empty if the ranks may carry the operation out together.

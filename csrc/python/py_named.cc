@@ -136,14 +136,17 @@ PyMethodDef submit_tensor_def = {"submit_tensor", as_method(submit_tensor_method
 Made submit(NamedOperations& self, const std::string& kind, const std::string& name,
             const py::sequence& described, const std::string& op, double prescale, double postscale,
             int root, const std::vector<std::int64_t>& splits, const py::object& held, int priority,
-            std::string why_refused) {
+            std::string why_refused, const std::string& call) {
   let_ended_go();
   const auto found = named_kind(kind);
   if (!found || *found == NamedKind::kJoin) {
     throw UsageError("'" + kind + "' is not a kind of named operation");
   }
+  const auto found_call = named_call(call);
+  if (!found_call) throw UsageError("'" + call + "' is not a call of named operations");
   Submission what;
   what.kind = *found;
+  what.call = *found_call;
   what.op = op_named(op);
   what.prescale = prescale;
   what.postscale = postscale;
@@ -331,7 +334,8 @@ void bind_named(py::module_& m) {
       .def("submit", &submit, py::arg("kind"), py::arg("name"), py::arg("arrays"),
            py::arg("op") = "sum", py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
            py::arg("root") = 0, py::arg("splits") = std::vector<std::int64_t>(),
-           py::arg("held") = py::none(), py::arg("priority") = 0, py::arg("why_refused") = "")
+           py::arg("held") = py::none(), py::arg("priority") = 0, py::arg("why_refused") = "",
+           py::arg("call") = "")
       .def("join", [](NamedOperations& self) { return make_request(self.join(), py::none()); })
       .def("write_to", &NamedOperations::write_to, py::arg("timeline"), py::arg("prefix") = "")
       .def("look_for_lost", &NamedOperations::look_for_lost, py::arg("where"))

@@ -449,6 +449,7 @@ class NamedOperations(metaclass=_Pybind11Type):
         held: Any = None,
         priority: int = 0,
         why_refused: str = "",
+        call: str = "",
     ) -> NamedRequest: ...
     def submit_tensor(
         self,

@@ -248,6 +248,40 @@ def test_calls_that_do_not_match_are_an_error_on_all_ranks() -> None:
     dist.barrier()
 
 
+def one_for_each_rank() -> list[torch.Tensor]:
+    return [torch.ones(3) for _ in range(SIZE)]
+
+
+def call_with(name: str, x: torch.Tensor) -> None:
+    mine = one_for_each_rank() if RANK == 0 else None
+    if name == "gather":
+        dist.gather(x, mine)
+    elif name == "scatter":
+        dist.scatter(x, mine)
+    else:
+        getattr(dist, name)(x, 0)
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")
+@pytest.mark.parametrize("name", ["gather", "scatter", "reduce", "broadcast"])
+def test_an_error_names_the_call_that_the_program_has_made(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"Mismatched {name} tensor shapes: rank") as raised:
+        call_with(name, torch.ones(3 if RANK == 0 else 4))
+    assert "all" not in str(raised.value).partition("All ranks")[0]
+
+
+def exchange(x: torch.Tensor) -> None:
+    dist.all_to_all_single(x.new_empty(3 * SIZE), x.repeat(SIZE))
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")
+def test_a_reduction_to_one_rank_does_not_match_one_to_all() -> None:
+    with pytest.raises(ValueError, match=r"reduce of float32 \[3\] with sum.*all"):
+        dist.all_reduce(torch.ones(3)) if RANK == 1 else dist.reduce(torch.ones(3), 0)
+    with pytest.raises(ValueError, match=r"rank \d has gather of .*all.*of"):
+        exchange(torch.ones(3)) if RANK == 1 else call_with("gather", torch.ones(3))
+
+
 @pytest.mark.skipif(SIZE == 1, reason="no rank is late")
 def test_wait_has_a_time_limit_and_the_operation_goes_on() -> None:
     x = torch.ones(2)

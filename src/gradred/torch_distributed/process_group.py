@@ -451,13 +451,16 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         tensor = as_list(tensors)[0]
         target = dense(tensor, "reduce")
         sums = target.clone(memory_format=torch.contiguous_format)
-        work = ProcessGroupOfRanks.allreduce(self, [sums], opts)
+        how = self._reduction(_op_of(opts), sums)
+        view = reducible(sums, "reduce")
+        arrays = [described(view, view, "reduce")]
+        request = self._submit("allreduce", arrays, view, **how, call="reduce")
 
         def finish() -> None:
             if self._own_rank == opts.rootRank:
                 target.copy_(sums)
 
-        return together([work], self._limit, finish, [tensor])
+        return self._work([request], finish, [tensor])
 
     @shown("gather", inputs=1)
     @_told
@@ -507,7 +510,9 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         """Submit an alltoall of rows."""
         data, dtype = as_moved(rows)
         array = result.of(data, dtype, tuple(data.shape), asked)
-        return self._submit("alltoall", [array], (data, result), splits=list(splits))
+        call = asked if asked in ("gather", "scatter") else ""
+        how: dict[str, Any] = {"splits": list(splits), "call": call}
+        return self._submit("alltoall", [array], (data, result), **how)
 
     def _result_of_swap(
         self,
