@@ -121,13 +121,25 @@ def rows(record: Mapping[str, Any]) -> list[str]:
     lines = ["| stage | verdict | minutes | core-seconds | tests passed | skipped | commit |"]
     lines.append("|---|---|---:|---:|---:|---|---|")
     for stage in record["stages"]:
-        skipped = "; ".join(
-            f"{count}: {reason}" if count else reason for reason, count in stage["skipped"].items()
-        )
+        number = sum(stage["skipped"].values())
+        skipped = str(number) if number else "; ".join(stage["skipped"])
         cells = [stage["name"], stage["verdict"], f"{stage['seconds'] / 60:.1f}"]
         cells += [f"{stage['core_seconds']:.0f}", str(stage["passed"] or "")]
         commit = stage["commit"][:10] if stage["commit"] != record["commit"] else ""
         lines.append(f"| {' | '.join([*cells, skipped.replace('|', '/'), commit])} |")
+    return lines
+
+
+def skipped(record: Mapping[str, Any]) -> list[str]:
+    """Return the table of the reasons for which tests were skipped, the most frequent first."""
+    counts: dict[str, list[int]] = {}
+    for stage in record["stages"]:
+        for reason, count in stage["skipped"].items():
+            if count:
+                counts.setdefault(reason.replace("|", "/"), []).append(count)
+    lines = ["| tests | stages | reason |", "|---:|---:|---|"]
+    for reason, found in sorted(counts.items(), key=lambda item: (-sum(item[1]), item[0])):
+        lines.append(f"| {sum(found)} | {len(found)} | {reason} |")
     return lines
 
 
@@ -148,6 +160,9 @@ def page(record: Mapping[str, Any]) -> str:
     ]
     lines += ["", "## Tests that needed a second try", ""]
     lines += ["| test | stage | failures |", "|---|---|---:|", *again] if again else ["None."]
+    if len(table := skipped(record)) > 2:
+        lines += ["", "## Skipped tests", "", "[The record](nightly.json) has them by stage.", ""]
+        lines += table
     return "\n".join(lines) + "\n"
 
 
