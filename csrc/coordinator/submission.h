@@ -29,8 +29,9 @@ std::string_view name_of(NamedKind kind);  // "allreduce"
 // Returns nullopt if there is no kind of this name.
 std::optional<NamedKind> named_kind(std::string_view name);
 
-// The call that the program has made, if the operation is carried out as one of another kind.
-enum class NamedCall : std::uint8_t { kOfKind, kGather, kScatter, kReduce };
+// The call that the program has made, if the operation is carried out as one of another kind: an
+// index in a table of names.
+enum class NamedCall : std::uint8_t { kOfKind };
 // Returns nullopt if there is no call of this name. An empty name stands for kOfKind.
 std::optional<NamedCall> named_call(std::string_view name);
 
