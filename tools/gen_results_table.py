@@ -38,16 +38,17 @@ Record = dict[str, Any]
 
 
 def newest(folder: Path = RESULTS) -> dict[str, Record]:
-    """File name and record of the newest measurement for each MPI, number of ranks and of hosts.
+    """File name and record of the newest measurement for each MPI, processor and layout of ranks.
 
     And for the other placement of the cores, if it was measured on the same day.
     """
-    found: dict[tuple[int, str, int, bool], dict[str, tuple[str, Record]]] = {}
+    found: dict[tuple[int, str, str, int, bool], dict[str, tuple[str, Record]]] = {}
     for path in sorted(folder.glob("*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(record, dict) or record.get("schema") not in SCHEMAS:
             continue
-        key = (record["hosts"], mpi_name(record), record["ranks"], bool(unequal(record)))
+        layout = (record["ranks"], bool(unequal(record)))
+        key = (record["hosts"], mpi_name(record), record["machine"]["cpu"], *layout)
         chosen = found.setdefault(key, {})
         where = placement(record)
         if where not in chosen or record["date"] >= chosen[where][1]["date"]:

@@ -145,6 +145,24 @@ def test_launcher_that_is_to_stay_here_sees_no_allocation_of_any_batch_system():
     assert launch.without_allocation({**of_batch, **kept}) == (kept, of_batch)
 
 
+def test_rank_0s_port_is_not_one_that_outgoing_connections_get(monkeypatch):
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    first = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    found = [launch.meeting_place("a") for _ in range(20)]
+    assert {one["MASTER_ADDR"] for one in found} == {"a"}
+    ports = [int(one["MASTER_PORT"]) for one in found]
+    assert all(port < first or first <= 20000 for port in ports)
+    assert len(set(ports)) > 1
+    monkeypatch.setenv("MASTER_PORT", "123")
+    assert launch.meeting_place() == {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "123"}
+
+
+def test_rank_0s_port_is_any_free_one_where_outgoing_connections_may_get_all(monkeypatch):
+    monkeypatch.setattr("gradred.launch.mpi._LEAST_PORT", 1 << 16)
+    assert int(launch.meeting_place()["MASTER_PORT"]) > 0
+
+
 @pytest.mark.parametrize("mpi", [OPEN_MPI, MPICH, INTEL])
 def test_launcher_carries_the_jobs_address_to_other_hosts(mpi):
     command = launch.launcher_command(mpi, 4, hosts=TWO_AND_TWO)

@@ -6,11 +6,13 @@ process imports it, with initialisation switched off.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
 import os
 import pathlib
+import random
 import re
 import shlex
 import shutil
@@ -48,6 +50,8 @@ _OF_BATCH = (
     *("HYDRA_BOOTSTRAP", "HYDRA_LAUNCHER", "HYDRA_RMK", "HYDRA_HOST_FILE", "I_MPI_HYDRA_"),
     *("PRTE_MCA_plm", "PRTE_MCA_ras", "OMPI_MCA_plm", "OMPI_MCA_ras"),
 )
+
+_LEAST_PORT, _TRIED_PORTS = 20000, 100  # for rank 0
 
 # Runs in a child process, where mpi4py finds the same libmpi as in a rank.
 _PROBE = """
@@ -132,11 +136,27 @@ def meeting_place(address: str = "127.0.0.1") -> dict[str, str]:
     Args:
         address: the host of rank 0.
     """
-    with socket.socket() as free:
-        free.bind(("", 0))
-        port = free.getsockname()[1]
-    chosen = {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
+    chosen = {"MASTER_ADDR": address, "MASTER_PORT": str(_free_port())}
     return {name: os.environ.get(name, value) for name, value in chosen.items()}
+
+
+def _free_port() -> int:
+    """Return a port that is free on this host, and most likely still is when rank 0 binds it.
+
+    Outgoing connections, on the host of rank 0 too, get ports of a range of their own. So the port
+    is below that range, unless the range begins low.
+    """
+    try:
+        range_of_outgoing = pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text()
+        end = int(range_of_outgoing.split()[0])
+    except (OSError, ValueError, IndexError):
+        end = 0
+    some = range(_LEAST_PORT, end)
+    for port in [*random.SystemRandom().sample(some, min(len(some), _TRIED_PORTS)), 0]:
+        with contextlib.suppress(OSError), socket.socket() as free:
+            free.bind(("", port))
+            return int(free.getsockname()[1])
+    raise UsageError(explain("a port for rank 0", "none is free", "End programs that hold ports"))
 
 
 def without_allocation(environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
