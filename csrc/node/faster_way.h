@@ -34,8 +34,13 @@ class FasterWay {
   struct Times {
     std::array<double, 4> ns{};  // time of each plan, scaled to a power of two of bytes; 0: unknown
     unsigned operations = 0;
+    Way trial = Way::kChunks;  // the plan that is tried
+    unsigned left = 0;         // calls of the trial that are to come
+    Way last = Way::kChunks;   // the plan of the last call
+    unsigned in_a_row = 0;     // calls by that plan, without another plan between them
 
     std::size_t fastest(bool mapped) const;
+    void begin_trial(std::size_t way, std::size_t fastest, double far);
   };
   // Powers of two that are kept apart. The first and the last one also stand for all sizes beyond.
   static constexpr std::size_t kLeastPower = 16, kPowers = 24;

@@ -1,0 +1,94 @@
+// How rank 0 chooses between the data paths of long operations, tested without ranks.
+#include "node/faster_way.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "expect.h"
+
+namespace gradred::testing {
+namespace {
+
+using Calls = FasterWay::Calls;
+
+// Runs `operations` of this kind. `ns` returns the time of one, given its plan and the number of
+// calls by it in a row. Returns how many went by each plan.
+template <class Ns>
+std::array<int, 4> carry_out(FasterWay& ways, const Calls& calls, int operations, Ns ns) {
+  std::array<int, 4> went{};
+  Way before = Way::kChunks;
+  int in_a_row = 0;
+  for (int i = 0; i < operations; ++i) {
+    const Way way = ways.choose(calls);
+    in_a_row = way == before ? in_a_row + 1 : 1;
+    before = way;
+    ++went[static_cast<std::size_t>(way)];
+    ways.took(calls, way, ns(way, in_a_row));
+  }
+  return went;
+}
+
+std::uint64_t settled(Way way, int /*in_a_row*/) {
+  return std::array<std::uint64_t, 4>{2600, 3500, 1800, 2400}[static_cast<std::size_t>(way)];
+}
+
+Calls calls_of(std::size_t bytes, bool reads = true) { return {.bytes = bytes, .reads = reads}; }
+
+void the_fastest_is_taken() {
+  for (const std::size_t bytes : {std::size_t{256} << 10, std::size_t{64} << 20}) {
+    FasterWay ways;
+    carry_out(ways, calls_of(bytes), 50, settled);
+    expect(carry_out(ways, calls_of(bytes), 400, settled)[2] == 400, "reading");
+  }
+}
+
+// Reading takes up to twice as long while the caches are as chunks have left them.
+void a_plan_that_is_slow_at_first_is_tried_in_a_row() {
+  FasterWay ways;
+  const auto ns = [](Way way, int in_a_row) {
+    constexpr std::array<std::uint64_t, 5> kCold{3100, 3000, 2700, 2500, 2300};
+    const auto turn = static_cast<std::size_t>(in_a_row) - 1;
+    return way == Way::kReading && turn < kCold.size() ? kCold[turn] : settled(way, in_a_row);
+  };
+  carry_out(ways, calls_of(16 << 20), 50, ns);
+  expect(carry_out(ways, calls_of(16 << 20), 400, ns)[2] == 400, "reading, once it is warm");
+}
+
+void a_hopeless_trial_is_short() {
+  FasterWay ways;
+  const auto went = carry_out(ways, calls_of(1 << 20), 512, [](Way way, int) {
+    return way == Way::kChunks ? std::uint64_t{1000} : std::uint64_t{1400};
+  });
+  expect(went[0] == 512 - 3 * 6, "two calls of each other plan, and four");
+}
+
+void what_cannot_be_read_is_not_tried() {
+  FasterWay ways;
+  const auto went = carry_out(ways, calls_of(1 << 20, false), 2000, settled);
+  expect(went[2] == 0 && went[3] == 0, "chunks only");
+}
+
+void a_change_is_noticed() {
+  FasterWay ways;
+  carry_out(ways, calls_of(1 << 20), 600, settled);
+  const auto moved = [](Way way, int in_a_row) {  // ranks that share a cache by now
+    return way <= Way::kChunksPast ? std::uint64_t{900} : settled(way, in_a_row);
+  };
+  carry_out(ways, calls_of(1 << 20), 20'000, moved);
+  const auto went = carry_out(ways, calls_of(1 << 20), 100, moved);
+  expect(went[0] + went[1] == 100, "chunks");
+}
+
+}  // namespace
+}  // namespace gradred::testing
+
+int main() {
+  using namespace gradred::testing;
+  the_fastest_is_taken();
+  a_plan_that_is_slow_at_first_is_tried_in_a_row();
+  a_hopeless_trial_is_short();
+  what_cannot_be_read_is_not_tried();
+  a_change_is_noticed();
+  return report("faster_way_test");
+}
