@@ -13,7 +13,7 @@ An iteration is then predicted as by `gradred simulate training --trace --messag
 error of a layout and scheme is that of the medians over the rounds. The namespace hosts share the
 cores of this machine, as the copies of the trace do.
 
-The record (`schema` = "gradred-predicted-training/1"):
+The record, written after each layout (`schema` = "gradred-predicted-training/1"):
 
     date, arguments, machine{...}, versions{...}, busy: programs that ran beside at the start
     rows  [{layout, ranks, hosts, rate, scheme, measured_ms, predicted_ms, error_percent,
@@ -240,10 +240,10 @@ def main(words: Sequence[str] | None = None) -> int:
         except FailedError as error:
             print(error, file=sys.stderr)
             return 1
-    errors = [row["error_percent"] for row in rows]
-    found |= {"median_error_percent": statistics.median(errors), "rows": rows}
+        errors = [row["error_percent"] for row in rows]
+        found |= {"median_error_percent": statistics.median(errors), "rows": rows}
+        given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(f"median error {found['median_error_percent']:.1f} %, largest {max(errors):.1f} %")
-    given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return 0
 
 
