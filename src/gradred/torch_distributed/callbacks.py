@@ -40,10 +40,11 @@ class Numbers:
 
     def submit(self, submit: Callable[[str], _Submitted], group: str) -> _Submitted:
         """Call `submit` with the next name. The number stays free on None or an exception."""
+        counted = self._of_callback or f"group {group}"
         with self._lock:
-            counted = self._of_callback or f"group {group}"
             made = submit(f"operation {self.taken + 1} of {counted}")
-            self.taken += made is not None
+            if made is not None:
+                self.taken += 1
             return made
 
 

@@ -54,10 +54,11 @@ def _handing_on(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
 def _first_tensor(arguments: Iterable[Any]) -> torch.Tensor | None:
     """The first tensor in the arguments, or in lists of them."""
     for one in arguments:
-        if isinstance(one, torch.Tensor):
+        if isinstance(one, (list, tuple)):
+            if (found := _first_tensor(one)) is not None:
+                return found
+        elif isinstance(one, torch.Tensor):
             return one
-        if isinstance(one, (list, tuple)) and (found := _first_tensor(one)) is not None:
-            return found
     return None
 
 

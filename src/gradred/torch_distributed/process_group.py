@@ -224,10 +224,9 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     def _submit_plain(self, tensor: Tensor, how: dict[str, Any]) -> Any:
         """Submit an allreduce in place. None: the tensor needs the checks of `allreduce`."""
-        submit, op = self._engine.submit_tensor, how["op"]
-        factors = (how.get("prescale", 1.0), how.get("postscale", 1.0))
+        submit, op, before = self._engine.submit_tensor, how["op"], how.get("prescale", 1.0)
         return self._numbers_here().submit(
-            lambda name: submit(name, tensor, tensor, op, *factors, 0), self.pg_name
+            lambda name: submit(name, tensor, tensor, op, before, 1.0, 0), self.pg_name
         )
 
     def _work(

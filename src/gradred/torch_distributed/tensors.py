@@ -171,4 +171,6 @@ def as_moved(tensor: Tensor) -> tuple[Tensor, str]:
 
 def as_list(tensors: Any) -> list[Tensor]:
     """A list of one tensor or of several."""
+    if isinstance(tensors, list):  # asking this first is quicker
+        return list(tensors)
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)

@@ -36,6 +36,16 @@ class GradredWork(dist.Work):
             which the engine had to allocate host memory.
     """
 
+    # Values of a new work. Attributes of the class take no time in `__init__`.
+    _shown: Shown | None = None  # its record in a profile
+    _concluded = False  # results are stored, or it has failed
+    _failure: Exception | None = None
+    _future: Any = None
+    _ended: Any = None  # completing it completes the future
+    _told = False  # `_ended` has been completed
+    _late: Exception | None = None
+    _waited = False
+
     def __init__(
         self,
         requests: Sequence[Any],
@@ -48,15 +58,7 @@ class GradredWork(dist.Work):
         self._placed = placed or finish is None
         self._requests, self._result, self._limit = list(requests), result, limit
         self._finish = finish
-        self._shown: Shown | None = None  # its record in a profile
         self._lock = threading.Lock()
-        self._concluded = False  # results are stored, or it has failed
-        self._failure: Exception | None = None
-        self._future: Any = None
-        self._ended: Any = None  # completing it completes the future
-        self._told = False  # `_ended` has been completed
-        self._late: Exception | None = None
-        self._waited = False
         if _FORGETS_PYTHON:
             _thin_out()
 
@@ -71,9 +73,11 @@ class GradredWork(dist.Work):
             seconds, in_stream = self._limit, True
             if timeout is not None and timeout.total_seconds() > 0:
                 seconds, in_stream = timeout.total_seconds(), False
-            with waiting(self._shown):
-                if not (in_stream and self._precedes_current_stream(seconds)):
-                    self._conclude(self._first_failure(seconds))
+            if self._shown is None:
+                self._settle(seconds, in_stream)
+            else:
+                with waiting(self._shown):
+                    self._settle(seconds, in_stream)
         if self._shown is not None:
             show_ways()
         self._waited = True
@@ -82,6 +86,11 @@ class GradredWork(dist.Work):
         if self._failure is not None:
             raise self._failure
         return True
+
+    def _settle(self, seconds: float | None, in_stream: bool) -> None:
+        """Wait for the end, or make the current stream wait for it."""
+        if not (in_stream and self._precedes_current_stream(seconds)):
+            self._conclude(self._first_failure(seconds))
 
     def _precedes_current_stream(self, seconds: float | None) -> bool:
         """Make the current stream wait for the results. False: the host has to wait."""
@@ -114,7 +123,8 @@ class GradredWork(dist.Work):
 
         Raises an error only if a request is still running at the time limit.
         """
-        begin, left, failure = clock.now(), seconds, None
+        is_one = len(self._requests) == 1
+        begin, left, failure = 0.0 if is_one else clock.now(), seconds, None
         for request in self._requests:
             try:
                 request.wait(left)
@@ -124,7 +134,7 @@ class GradredWork(dist.Work):
                         raise
                     raise self._is_late(request, seconds) from None
                 failure = failure or error
-            if seconds is not None and len(self._requests) > 1:
+            if seconds is not None and not is_one:
                 left = max(0.0, round(begin + seconds - clock.now(), 3))
         return failure
 
