@@ -130,7 +130,7 @@ def rows(record: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def skipped(record: Mapping[str, Any]) -> list[str]:
+def skip_reasons(record: Mapping[str, Any]) -> list[str]:
     """Return the table of the reasons for which tests were skipped, the most frequent first."""
     counts: dict[str, list[int]] = {}
     for stage in record["stages"]:
@@ -160,7 +160,7 @@ def page(record: Mapping[str, Any]) -> str:
     ]
     lines += ["", "## Tests that needed a second try", ""]
     lines += ["| test | stage | failures |", "|---|---|---:|", *again] if again else ["None."]
-    if len(table := skipped(record)) > 2:
+    if len(table := skip_reasons(record)) > 2:
         lines += ["", "## Skipped tests", "", "[The record](nightly.json) has them by stage.", ""]
         lines += table
     return "\n".join(lines) + "\n"
