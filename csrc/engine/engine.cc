@@ -24,16 +24,18 @@ constexpr std::uint64_t kRest = 4;
 // nothing takes some microseconds.
 constexpr std::uint64_t kLongestLook = 10 * kMicrosecond, kLongestOfEach = kMicrosecond;
 constexpr std::uint64_t kShortestNap = 20 * kMicrosecond, kLongestNap = 2 * kMillisecond;
-// With nothing to do, the thread naps this often before it sleeps without a limit. Most operations
-// follow others, and waking the thread for each would cost more than a small operation.
+// With nothing to do, the thread naps once before it sleeps without a limit. Most operations follow
+// others, and waking the thread for each would cost more than a small operation. More naps would
+// take the core from a program that computes: with twenty of them, a step of training took 5 to 10
+// % longer.
 constexpr std::uint64_t kIdleNap = 500 * kMicrosecond;
-constexpr int kIdleNaps = 20;
+constexpr int kIdleNaps = 1;
 // For a program that waits for all that it starts: there the thread would only take the core from
 // it.
 constexpr std::uint64_t kAttendedNap = 4 * kMillisecond;
 constexpr int kAttendedNaps = 3;
 // A program that waits so soon after a start, or after another wait, has left nothing to the
-// thread.
+// thread. One that starts several short operations in a row gets as much time as a nap lasts.
 constexpr std::uint64_t kAtOnce = 50 * kMicrosecond;
 // A program that waits for many operations, one after the other, wakes the thread this often at
 // most.
@@ -75,11 +77,25 @@ void Engine::add(std::shared_ptr<Operation> operation, Driven driven) {
   if (left) {
     nap_ns_ = kShortestNap;
     added_ns_ = 0;
-  } else if (waiting_.load() == 0 && added_ns_.load(std::memory_order_relaxed) == 0) {
-    added_ns_ = now_ns();  // a start by a waiting thread does not count
+  } else if (waiting_.load() == 0) {  // a start by a waiting thread does not count
+    count_start(operations_.back().operation->bytes());
   }
   idle_ = 0;
   if (threaded && (left || (soon && waiting_.load() == 0))) wake();
+}
+
+void Engine::count_start(std::size_t bytes) {
+  if (added_ns_.load(std::memory_order_relaxed) == 0) return begin_grace(bytes);
+  last_added_ns_ = now_ns();
+  longest_ = std::max(longest_, bytes);
+  grace_ns_ = longest_ >= kWorthWaking ? kAtOnce : kIdleNap;
+}
+
+void Engine::begin_grace(std::size_t bytes) {
+  const std::uint64_t now = now_ns();
+  added_ns_ = last_added_ns_ = now;
+  longest_ = bytes;
+  grace_ns_ = kAtOnce;
 }
 
 void Engine::start_thread() {
@@ -127,7 +143,7 @@ void Engine::run() {
         leave_to_waiters(lock);
       }
     } else if (is_just_added()) {  // the program may wait at once
-      sleep(lock, {}, kAtOnce);
+      sleep(lock, {}, grace_ns_);
     } else {
       unattended_ = true;
       added_ns_ = 0;
@@ -166,7 +182,7 @@ void Engine::leave() {
 
 bool Engine::is_just_added() const {
   const std::uint64_t added = added_ns_;
-  return added != 0 && now_ns() - added < kAtOnce;
+  return added != 0 && now_ns() - added < grace_ns_;
 }
 
 void Engine::look_and_sleep() {
@@ -283,7 +299,7 @@ void Engine::take_over() {
   waiting_.fetch_add(1);
   if (added_ns_.load(std::memory_order_relaxed) != 0) {
     const std::uint64_t added = added_ns_.exchange(0, std::memory_order_relaxed);
-    if (added != 0) unattended_ = now_ns() - added > kAtOnce;
+    if (added != 0) unattended_ = now_ns() - last_added_ns_ > kAtOnce;
   }
   if (!at_bells_.load()) return;
   const std::lock_guard lock(mutex_);
@@ -300,7 +316,7 @@ void Engine::hand_back() {
   if (!idles_ || !(asleep_ || unattended_)) return;
   if (std::ranges::none_of(operations_, drives)) return;
   handed_back_ = true;
-  added_ns_ = now_ns();
+  begin_grace(0);
   wake();
 }
 

@@ -97,6 +97,8 @@ class Engine {
   void hand_back();
   std::uint64_t idle_nap() const;
   bool is_just_added() const;
+  void count_start(std::size_t bytes);
+  void begin_grace(std::size_t bytes);
   void start_thread();
   std::vector<Kept> snapshot();
   void drop_ended();
@@ -118,11 +120,13 @@ class Engine {
   bool handed_back_ = false;           // a thread that has stopped waiting woke it
   std::uint64_t left_to_waiters_ = 0;  // added_ when it last left the work to waiting threads
   // Whether the program leaves operations to the progress thread: it has not waited for the last
-  // one, or only later than right after the start.
+  // one, or only later than right after its start.
   std::atomic<bool> unattended_{true};
-  // Time of the first add() since a waiter came or the thread looked; 0: none.
-  std::atomic<std::uint64_t> added_ns_{0};
-  std::uint64_t added_ = 0;  // operations added so far
+  // Times of the first and the last add() since a waiter came or the thread looked; 0: none.
+  std::atomic<std::uint64_t> added_ns_{0}, last_added_ns_{0};
+  std::size_t longest_ = 0;     // bytes of the longest operation added since then
+  std::uint64_t grace_ns_ = 0;  // for so long after added_ns_ the program may still wait
+  std::uint64_t added_ = 0;     // operations added so far
   // The thread sleeps on words: peers make a system call to wake it.
   std::atomic<bool> at_bells_{false};
   std::atomic<std::uint32_t> wake_{0};

@@ -66,6 +66,19 @@ void thread_sleeps_while_somebody_waits() {
   engine.progress();
 }
 
+// Else it takes the core from a program that computes between its operations.
+void thread_naps_little_after_an_operation() {
+  Engine engine;
+  const auto operation = std::make_shared<Polled>();
+  operation->make_ready();
+  engine.add(operation, Engine::Driven::kByThread);
+  while (!operation->ended()) usleep(100);
+  const long before = sleeps_of_other_threads();
+  usleep(100'000);
+  const long naps = sleeps_of_other_threads() - before;
+  expect(naps <= 3, "it has woken up " + std::to_string(naps) + " times");
+}
+
 // For a program that usually waits immediately, so that the progress thread starts polling late.
 std::uint64_t left_for_ns(Engine& engine) {
   const auto operation = std::make_shared<Polled>();
@@ -175,6 +188,7 @@ int run_all() {
     }
   };
   run("thread_sleeps_while_somebody_waits", thread_sleeps_while_somebody_waits);
+  run("thread_naps_little_after_an_operation", thread_naps_little_after_an_operation);
   run("thread_drives_at_once_what_is_in_flight_after_a_wait",
       thread_drives_at_once_what_is_in_flight_after_a_wait);
   run("thread_is_woken_for_what_is_added_after_a_long_wait",
