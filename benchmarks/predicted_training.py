@@ -5,11 +5,12 @@
 On each layout of 2 to 4 ranks, on one host and on namespace hosts with links of 1 and 10 Gbit/s,
 rounds of these commands run in turn, so that all see the same machine:
 
-    gradred simulate record --copies RANKS -- python benchmarks/trained.py alone
-    gradred bench -np RANKS             and --nonblocking: how much of a message overlaps
-    gradred run -np RANKS python benchmarks/trained.py bsp, and ddp
+    gradred bench -np RANKS --bind none    and --nonblocking: how much of a message overlaps
+    gradred simulate record --copies RANKS -- python benchmarks/trained.py WAY
+    gradred run -np RANKS python benchmarks/trained.py WAY
 
-An iteration is then predicted as by `gradred simulate training --trace --messages --overlap`. The
+where WAY is bsp, and then ddp. An iteration is then predicted as by `gradred simulate training
+--trace --messages --overlap`; the overlap is that of the work done (`worked_overlap_percent`). The
 error of a layout and scheme is that of the medians over the rounds. The namespace hosts share the
 cores of this machine, as the copies of the trace do.
 
@@ -17,7 +18,8 @@ The record, written after each layout (`schema` = "gradred-predicted-training/1"
 
     date, arguments, machine{...}, versions{...}, busy: programs that ran beside at the start
     rows  [{layout, ranks, hosts, rate, scheme, measured_ms, predicted_ms, error_percent,
-            rounds[{measured_ms, predicted_ms, alone_ms, late_ms, overlap_percent}]}]
+            rounds[{measured_ms, predicted_ms, alone_ms, late_ms, overlap_percent,
+            messages_ms}]}]; messages_ms: all gradients in one message
     median_error_percent
 
 Exit status: 0 done; 1 a command failed; 2 usage.
@@ -45,6 +47,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
+import trained  # noqa: E402 (the program)
 from hosts import jobs, machines  # noqa: E402 (a module of the tests)
 
 import gradred  # noqa: E402
@@ -124,11 +127,11 @@ def made(layout: Layout) -> Iterator[machines.Machines | None]:
         yield found
 
 
-def record(folder: Path, copies: int) -> trace.Trace:
-    """Record the program alone, with as many copies as there are ranks."""
+def record(folder: Path, how: str, copies: int) -> trace.Trace:
+    """Record the program as one rank, with as many copies as there are ranks."""
     path = folder / "trace.json"
     words = ["simulate", "record", "--copies", str(copies), "--json", str(path), "--"]
-    command = [sys.executable, "-m", "gradred", *words, sys.executable, PROGRAM, "alone"]
+    command = [sys.executable, "-m", "gradred", *words, sys.executable, PROGRAM, how]
     environment = {**os.environ, "PYTHONPATH": jobs.PATHS, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
     if done.returncode:
@@ -141,19 +144,18 @@ def one_round(
 ) -> dict[str, dict[str, float]]:
     """Measure and predict once; by scheme."""
     cache, bench = str(folder / "cache"), folder / "bench.json"
-    alone = record(folder, sum(layout.ranks))
-    nbytes = int(alone.work().nbytes.sum())
-    run(hosts, layout, "bench", "-m", SIZES, "--json", str(bench), cache=cache)
+    nbytes = 4 * sum(one.numel() for one in trained.network().parameters())
+    # Bound ranks of namespace hosts would all have the first core.
+    where = ("--bind", "none", "--json", str(bench))
+    run(hosts, layout, "bench", "-m", SIZES, *where, cache=cache)
     exchange = bench_times.read(bench)[1]
-    run(
-        hosts, layout, "bench", "-m", f"{nbytes}:{nbytes}", "--nonblocking",
-        "--json", str(bench), cache=cache,
-    )  # fmt: skip
+    run(hosts, layout, "bench", "-m", f"{nbytes}:{nbytes}", "--nonblocking", *where, cache=cache)
     overlapped = json.loads(bench.read_text())["rows"][0]["results"]["gradred"]
-    share = max(0.0, min(1.0, overlapped["overlap_percent"] / 100))
-    work = dataclasses.replace(alone.work(), overlap=share)
+    share = max(0.0, min(1.0, overlapped["worked_overlap_percent"] / 100))
     found = {}
     for how, scheme in SCHEMES.items():
+        alone = record(folder, how, sum(layout.ranks))
+        work = dataclasses.replace(alone.work(), overlap=share)
         out = run(hosts, layout, "run", sys.executable, PROGRAM, how, cache=cache)
         measured = statistics.median(json.loads(out.strip().splitlines()[-1].split("] ")[-1]))
         found[scheme] = {
@@ -162,6 +164,7 @@ def one_round(
             "alone_ms": 1e3 * alone.iteration_s,
             "late_ms": 1e3 * alone.late_s,
             "overlap_percent": 100 * share,
+            "messages_ms": 1e3 * exchange(nbytes),
         }
     return found
 

@@ -1,10 +1,10 @@
 """The program of benchmarks/predicted_training.py: trains a network of three wide layers.
 
-    python benchmarks/trained.py alone                              # for gradred simulate record
     gradred run -np 2 python benchmarks/trained.py bsp              # one allreduce after backward
     gradred run -np 2 python benchmarks/trained.py ddp              # DistributedDataParallel
 
-The inputs are random numbers. Rank 0 prints the seconds of each iteration after the first ones, as
+and each of them as one rank for `gradred simulate record`. The inputs are random numbers. Rank 0
+prints the seconds of each iteration after the first ones, in which gradred chooses data paths, as
 JSON; an iteration is from the end of one step to the end of the next.
 """
 
@@ -18,9 +18,13 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from mpi4py import MPI
+
+import gradred
+from gradred import torch_backend
 
 BATCH, WIDTH, LAYERS, CLASSES = 128, 1024, 3, 10
-SKIP, TIMED = 5, 25
+SKIP, TIMED = 120, 60
 
 
 def network() -> torch.nn.Module:
@@ -62,15 +66,6 @@ def main() -> None:
     torch.manual_seed(1)
     way = sys.argv[1]
     model = network()
-    if way == "alone":
-        flattened(model)
-        train(model, lambda: None, 100_000)  # until the recorder ends it
-        return
-    from mpi4py import MPI
-
-    import gradred
-    from gradred import torch_backend
-
     comm = gradred.Comm(MPI.COMM_WORLD)
     if way == "bsp":
         vector = flattened(model).numpy()

@@ -22,6 +22,7 @@ from bounds import within
 from gradred import __version__, _core, cli, config, launch
 from gradred.bench import options, overlap, plot, table
 from gradred.bench.collectives import COLLECTIVES
+from gradred.bench.contenders import Calls
 from gradred.bench.inputs import FUNCTIONS, PERIOD, TYPES, Inputs
 from gradred.bench.options import Options
 from gradred.element_types import numpy_dtype
@@ -29,7 +30,7 @@ from gradred.launch import processes
 
 pytestmark = pytest.mark.one_mpi
 
-pytest.importorskip("mpi4py")
+MPI = pytest.importorskip("mpi4py.MPI")
 
 PATHS = os.pathsep.join(filter(None, sys.path))
 needs_no_job = pytest.mark.skipif(
@@ -150,6 +151,37 @@ def test_overlap_is_what_of_the_operation_the_computation_hid() -> None:
     assert overlap.overlap(pure=10, overall=12, compute=10) == pytest.approx(80)
     assert overlap.overlap(pure=10, overall=10, compute=10) == 100
     assert overlap.overlap(pure=10, overall=25, compute=10) == 0  # never below zero
+
+
+def test_work_is_counted_that_an_operation_kept_from_the_core(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Clock:
+        """Goes on by one with each reading: a step of the computation. By two in an operation."""
+
+        now, step = 0, 1
+
+        def __call__(self) -> float:
+            self.now += self.step
+            return float(self.now)
+
+    class Request:
+        def __init__(self) -> None:
+            clock.step = 2
+
+        def Wait(self, status: Any = None) -> None:  # noqa: N802 (mpi4py's name)
+            clock.step = 1
+
+        def Test(self, status: Any = None) -> bool:  # noqa: N802
+            return False
+
+    clock = Clock()
+    monkeypatch.setattr(time, "perf_counter", clock)
+    empty = np.empty(0)
+    calls = Calls(run=Request, start=Request, output=lambda: empty)
+    (found,) = overlap.measure([calls], np.full((1, 1), 1000.0), 0, 3, MPI.COMM_SELF)
+    assert found.compute == pytest.approx(1000, rel=0.02)
+    assert found.worked == pytest.approx(500, rel=0.02)
 
 
 def test_options_reach_the_ranks_as_they_were_read() -> None:

@@ -86,6 +86,21 @@ def test_phases_are_about_an_iteration_and_processes_ran_beside_each_other(
     assert 0 < trace["copy_s_per_byte"] < 1e-7, "slower than 10 MB/s"
 
 
+def test_a_program_with_buckets_is_recorded_as_one_rank(tmp_path: Path) -> None:
+    begin, end = PROGRAM.split("optimizer = ")
+    start = 'torch.distributed.init_process_group("gloo")\n'
+    wrapped = "model = torch.nn.parallel.DistributedDataParallel(model)\n"
+    (tmp_path / "ddp.py").write_text(f"{begin}{start}{wrapped}optimizer = {end}")
+    words = ["--iterations", "4", "--copies", "2", "--", sys.executable, "ddp.py", "100000"]
+    done = record(tmp_path, *words)
+    assert done.returncode == 0, done.stderr
+    assert "DistributedDataParallel's own work is part of backward" in done.stdout
+    found = json.loads((tmp_path / "trace.json").read_text())
+    assert found["packs"]
+    assert [one["name"] for one in found["gradients"]][-1] in ("module.0.weight", "module.0.bias")
+    assert len(found["iterations_s"]) == 2
+
+
 def test_a_program_that_fails_is_to_be_run_alone(tmp_path: Path) -> None:
     done = record(tmp_path, "--", sys.executable, "missing.py")
     assert done.returncode == 1

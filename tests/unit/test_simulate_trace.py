@@ -58,6 +58,12 @@ def test_gradients_that_share_a_message_are_copied_at_the_recorded_speed(tmp_pat
     assert messages.iterate("contiguous", alone, FREE).packing == 0
 
 
+def test_copies_of_a_program_that_packs_are_not_counted_twice(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    dataclasses.replace(example(), copy_s_per_byte=1e-9, packs=True).write(path)
+    assert messages.iterate("buckets", trace.read(path).work(), FREE).packing == 0
+
+
 def test_processes_that_wait_for_each_other_take_as_long_as_the_last_one() -> None:
     found = example((0.06, 0.08, 0.06), (0.08, 0.06, 0.08))
     assert found.copies == 2
@@ -248,6 +254,13 @@ def test_copies_share_the_cores_as_ranks_do(monkeypatch: pytest.MonkeyPatch) -> 
     assert simulated_record.variables(16)["OMP_NUM_THREADS"] == "1"
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert simulated_record.variables(4)["OMP_NUM_THREADS"] == "3"
+
+
+def test_a_copy_is_a_world_of_one_rank_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    found = simulated_record.variables(4)
+    assert (found["RANK"], found["WORLD_SIZE"], found["MASTER_PORT"]) == ("0", "1", "0")
 
 
 def test_the_recorder_stands_between_interpreter_and_program() -> None:

@@ -4,6 +4,10 @@ The first measurement starts the operation and waits for it. The second starts i
 same time, and then waits. The time by which the second exceeds the computation was not overlapped:
 
     overlap = 100 - 100 (overall - (compute - test)) / pure      (0 at least)
+
+This computation ends after a time, so it does not say whether the operation kept it from computing.
+Its steps are counted, too. Where the operation's thread needs the computation's core, they say how
+much was overlapped in truth: `worked` is the time that as many steps take with nothing in flight.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from numpy.typing import NDArray
 from gradred.bench.contenders import Calls, Started
 from gradred.bench.timing import Seconds, no_garbage_collection
 
-PARTS = ("overall", "compute", "init", "test", "wait")
+PARTS = ("overall", "compute", "init", "test", "wait", "worked")
 _SIDE = 25  # rows of the matrix in the computation, as in the OSU benchmarks
 
 
@@ -32,6 +36,8 @@ class Overlapped(NamedTuple):
     init: float
     test: float
     wait: float
+    worked: float
+    """Seconds that the steps of the computation take with nothing in flight."""
 
 
 def overlap(pure: float, overall: float, compute: float) -> float:
@@ -45,13 +51,17 @@ class Computation:
     def __init__(self) -> None:
         self._matrix = np.full((_SIDE, _SIDE), 1 / _SIDE, "float32")
         self._x, self._y = (np.ones(_SIDE, "float32") for _ in range(2))
+        self.steps = 0
 
     def run(self, seconds: float) -> None:
-        """Compute until `seconds` have passed."""
+        """Compute until `seconds` have passed; counts the steps."""
         end = time.perf_counter() + seconds
+        steps = 0
         while time.perf_counter() < end:
             np.dot(self._matrix, self._x, out=self._y)
             self._x, self._y = self._y, self._x
+            steps += 1
+        self.steps += steps
 
     def run_and_test(self, seconds: float, tests: int, request: Started) -> float:
         """Compute for `seconds`, with so many calls of Test; returns the seconds of the tests."""
@@ -83,10 +93,21 @@ def measure(
     with no_garbage_collection():
         for row in parts:
             for index in order:
+                seconds = float(lengths[index])
                 comm.Barrier()
-                _one(calls[index], float(lengths[index]), tests, computation, row[index])
+                step = _seconds_of_a_step(computation, seconds)
+                comm.Barrier()
+                _one(calls[index], seconds, tests, computation, row[index])
+                row[index][-1] *= step
             order.reverse()
     return [Overlapped(*map(float, means)) for means in parts.mean(axis=0)]
+
+
+def _seconds_of_a_step(computation: Computation, seconds: float) -> float:
+    """Compute with nothing in flight, as the other ranks do at the same time."""
+    before, begin = computation.steps, time.perf_counter()
+    computation.run(seconds)
+    return (time.perf_counter() - begin) / max(1, computation.steps - before)
 
 
 def _one(
@@ -94,6 +115,7 @@ def _one(
 ) -> None:
     assert calls.start is not None
     clock = time.perf_counter
+    before = computation.steps
     begin = clock()
     request = calls.start()
     started = clock()
@@ -101,4 +123,11 @@ def _one(
     computed = clock()
     request.Wait()
     end = clock()
-    row[:] = end - begin, computed - started - tested, started - begin, tested, end - computed
+    row[:] = (
+        end - begin,
+        computed - started - tested,
+        started - begin,
+        tested,
+        end - computed,
+        computation.steps - before,
+    )

@@ -75,10 +75,21 @@ def recording(program: Sequence[str], iterations: int) -> list[str]:
     return [*words[:own], *recorder, *words[own:]]
 
 
+_OF_ONE_RANK = {
+    "RANK": "0",
+    "WORLD_SIZE": "1",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "0",  # a free one
+}
+"""With these torch.distributed is a world of one rank, whatever world the shell belongs to."""
+
+
 def variables(copies: int) -> dict[str, str]:
     """The environment of each copy: its share of the cores, as `gradred run` gives it to a rank."""
     share = str(max(1, cpu.cores() // copies))
-    own = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    own = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **_OF_ONE_RANK}
     return {**dict.fromkeys(THREAD_VARIABLES, share), **own}
 
 
@@ -120,6 +131,7 @@ def table(found: Trace) -> str:
         f"iteration {_ms(found.iteration_s)}: load {_ms(found.load_s)}, forward {_ms(forward)}, "
         f"backward {_ms(backward)}, update {_ms(found.update_s)}; with hooks",
         f"the last process ends {_ms(found.late_s)} later than the median one",
+        *(["DistributedDataParallel's own work is part of backward"] if found.packs else []),
         "",
         f"{'gradient, in the order of backward':<44}"
         + "".join(f"{title:>11}" for title in ("elements", "forward", "backward")),

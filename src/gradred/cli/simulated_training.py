@@ -196,6 +196,8 @@ def _alone(
         first = found.batch.partition("x")[0]
         batch = int(first) if first.isdecimal() else 1
         about = f"{found.copies} at the same time, {found.about.get('cpu', found.device)}"
+        if found.packs:
+            about += ", with DistributedDataParallel's own work under every scheme"
         device = {"about": about, "source": f"measured, {arguments.trace}"}
         return device, batch, found.work()
     if arguments.device is None and arguments.net is None:

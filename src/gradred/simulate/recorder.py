@@ -56,6 +56,7 @@ class Recorder:
         self._depth = 0  # of calls of modules
         self._batch = ""
         self._device = "cpu"
+        self._packs = False
         self._at: dict[str, float] = {}  # times of this iteration
         self._entered: list[float] = []
         self._forward: dict[int, float] = collections.defaultdict(float)
@@ -118,6 +119,7 @@ class Recorder:
             self._at["forward begin"] = self._now()
 
     def _learn(self, module: Any) -> None:
+        self._packs |= isinstance(module, self._torch.nn.parallel.DistributedDataParallel)
         for name, parameter in module.named_parameters():
             self._names.setdefault(id(parameter), name)
             self._device = parameter.device.type
@@ -187,6 +189,7 @@ class Recorder:
             update_s=self._median("update"),
             iterations_s=(tuple(round(one, 7) for one in self._plain),),
             copy_s_per_byte=self._copy_seconds(),
+            packs=self._packs,
             about={
                 "cpu": cpu.model(),
                 "cores": cpu.cores(),

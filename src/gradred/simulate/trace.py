@@ -37,7 +37,8 @@ class Trace:
     `load_s` is from one step's end to forward: the program fetches a batch, and the device waits.
     `update_s` is what follows the last gradient. `iterations_s` are whole iterations without hooks,
     by process; processes that ran at the same time have the same places. `copy_s_per_byte` is what
-    the device takes to copy gradients in its memory.
+    the device takes to copy gradients in its memory. `packs`: the program copies them into
+    buckets itself, so that backward and update have the time of these copies.
     """
 
     program: str
@@ -48,6 +49,7 @@ class Trace:
     update_s: float
     iterations_s: tuple[tuple[float, ...], ...]
     copy_s_per_byte: float = 0.0
+    packs: bool = False
     about: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Machine, versions and date."""
 
@@ -82,7 +84,7 @@ class Trace:
             update=self.update_s * scale,
             fetch=self.load_s * scale,
             late=self.late_s if self.copies > 1 else 0.0,
-            packing=self.copy_s_per_byte,
+            packing=0.0 if self.packs else self.copy_s_per_byte,
         )
 
     def write(self, path: Path) -> None:
@@ -123,6 +125,8 @@ def _made(record: dict[str, Any]) -> Trace:
     for name in ("load_s", "update_s"):
         _require(name, record[name], 0)
     _require("copy_s_per_byte", record.get("copy_s_per_byte", 0), 0)
+    if not isinstance(record.get("packs", False), bool):
+        raise ValueError(f"packs is {record['packs']!r:.40}, not true or false")
     for i, one in enumerate(record["gradients"]):
         for name, least in _OF_A_GRADIENT.items():
             _require(f"gradients[{i}].{name}", one.get(name), least)
