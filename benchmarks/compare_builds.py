@@ -3,12 +3,14 @@
     python benchmarks/compare_builds.py OLD/src NEW/src -np 2 --json out.json
     python benchmarks/compare_builds.py OLD/src NEW/src --paths messages --sizes 1048576 67108864
     python benchmarks/compare_builds.py OLD/src NEW/src -np 1 --paths reduction --types float16
-    python benchmarks/compare_builds.py OLD/src NEW/src --paths named ddp          (need PyTorch)
+    python benchmarks/compare_builds.py OLD/src NEW/src --paths named ddp bsp      (need PyTorch)
 
 The path "reduction" is no Allreduce, but the computation of one rank in it: target = a + b. Its
 unit is processor seconds, which other programs affect least. "named" is an operation by name of
 gradred.torch, from start to end. "ddp" is a step of DistributedDataParallel over gradred whose
-gradients have so many bytes: layers of 256 x 256, at least one. Both have float32 only.
+gradients have so many bytes: layers of 256 x 256, at least one. "bsp" is a step whose gradients, of
+layers of 1024 x 1024, are one vector of torch's memory, which Allreduce sums in place after
+backward. All three have float32 only.
 
 Each argument is a folder with the package `gradred` and its extension. In each round, in
 alternating order, each build gets a job of its own on the same MPI. The job times Allreduce of
@@ -45,7 +47,8 @@ from arguments import options, read
 SCHEMA = "gradred-compare-builds/1"
 SIZES = (8, 64, 1024, 16384, 1 << 20)
 # Values of GRADRED_SHM.
-PATHS = {"shared memory": "1", "messages": "0", "reduction": "1", "named": "1", "ddp": "1"}
+PATHS = {"shared memory": "1", "messages": "0", "reduction": "1"}
+PATHS |= {"named": "1", "ddp": "1", "bsp": "1"}
 BLOCKS = 7
 RECORDED = ("ranks", "rounds", "seconds", "paths", "sizes", "types")  # arguments in the record
 
@@ -110,7 +113,30 @@ def ddp(comm: Any, kind: Any, nbytes: int) -> Callable[[], object]:
     return lambda: trained(x).sum().backward()
 
 
-CALLS = {"reduction": reduction, "named": named, "ddp": ddp}
+def bsp(comm: Any, kind: Any, nbytes: int) -> Callable[[], object]:
+    """Return a step of training with an Allreduce."""
+    import torch
+    import trained
+    from mpi4py import MPI
+
+    torch.set_num_threads(1)
+    width = 1024
+    layers = max(1, nbytes // (width * width * kind.itemsize))
+    model = torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(layers)))
+    vector = trained.flattened(model).numpy()
+    x = torch.ones(128, width)
+
+    def step() -> None:
+        vector.fill(0)
+        model(x).sum().backward()
+        comm.Allreduce(MPI.IN_PLACE, vector)
+
+    for _ in range(40):  # in which data paths are chosen
+        step()
+    return step
+
+
+CALLS = {"reduction": reduction, "named": named, "ddp": ddp, "bsp": bsp}
 
 
 def measure(seconds: float, paths: list[str], sizes: list[int], types: list[str]) -> None:

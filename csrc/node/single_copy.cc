@@ -61,6 +61,8 @@ void SingleCopy::offer_places(std::size_t bytes, bool swaps, ReadOffer& offer) {
   offer.input_serial = input.serial;
   offer.output_fd = output.fd;
   offer.output_serial = output.serial;
+  if (!input) huge_pages_.use(offer.input, bytes);
+  if (!swaps && !output && offer.output != offer.input) huge_pages_.use(offer.output, bytes);
 }
 
 bool SingleCopy::all_can_read() {

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "node/huge_pages.h"
 #include "node/peer_arrays.h"
 #include "node/read_offer.h"
 #include "node/steps.h"
@@ -51,7 +52,7 @@ class SingleCopy final : public NodeWay {
   };
 
   ReadOffer offer_of(std::size_t rank) const { return ReadOffer::of(announcement(rank)); }
-  static void offer_places(std::size_t bytes, bool swaps, ReadOffer& offer);
+  void offer_places(std::size_t bytes, bool swaps, ReadOffer& offer);
   void try_peers();
   const std::byte* view_of(std::size_t peer, FilePlace place, const std::byte* address,
                            std::size_t bytes);
@@ -72,6 +73,7 @@ class SingleCopy final : public NodeWay {
   bool can_read_peers_ = false;
   ReadOffer readable_{};  // the last one whose memory the kernel could read
   std::size_t readable_bytes_ = 0;
+  HugePages huge_pages_;
   std::vector<PeerArrays> peer_arrays_;             // by rank; empty until it is needed
   std::vector<const std::byte*> inputs_, outputs_;  // by rank: where peers' arrays are mapped
   std::uint64_t operations_ = 0;

@@ -147,8 +147,9 @@ constexpr std::array kKnobs = {
     Knob{.name = "single_copy",
          .initial = "1",
          .unset = "",
-         .help = "1 lets the ranks of a host read each other's memory in long calls, where that is"
-                 " faster. Rank 0's value applies.",
+         .help =
+             "1 lets the ranks of a host read each other's memory in long calls, where that is"
+             " faster, and puts arrays that come again into huge pages. Rank 0's value applies.",
          .read = [](std::string_view text) -> KnobValue { return parse_flag(text); },
          .apply = [](const KnobValue& value,
                      Settings& settings) { settings.single_copy = on(value); }},

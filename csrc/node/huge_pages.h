@@ -1,0 +1,29 @@
+// Puts long arrays into huge pages. The kernel needs some time for each page of a peer's memory
+// that it reads, and longer if a program has meanwhile displaced what it knows of the page.
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+namespace gradred {
+
+class HugePages {
+ public:
+  // Called for each operation on an array that peers read. An array that comes for the third time
+  // is put into huge pages, once: the whole ones between its first and its last byte, so that no
+  // memory beside it is touched. Does nothing if the kernel cannot, or its administrator or the
+  // program forbids huge pages.
+  void use(const std::byte* array, std::size_t bytes) noexcept;
+
+ private:
+  struct Seen {
+    const std::byte* array = nullptr;
+    std::size_t bytes = 0;
+    unsigned operations = 0;
+  };
+  static constexpr std::size_t kRemembered = 64;
+  std::array<Seen, kRemembered> seen_{};
+  std::size_t next_ = 0;  // the entry that the next unknown array replaces
+};
+
+}  // namespace gradred
