@@ -27,7 +27,7 @@ Table = Callable[[dict[str, Any], "int | None"], str]
 
 TRACE_ERROR = (
     "with messages as measured, on 2 and 4 ranks of one machine, iterations with contiguous "
-    "gradients are off by 3 to 13 %, those of DistributedDataParallel's buckets are 11 to 32 % too "
+    "gradients are off by 4 to 8 %, those of DistributedDataParallel's buckets are 6 to 15 % too "
     "short; elsewhere not known"
 )
 """As `ERROR`, for a trace and measured messages: `benchmarks/predicted_training.py`."""
