@@ -47,8 +47,14 @@ from arguments import options, read
 SCHEMA = "gradred-compare-builds/1"
 SIZES = (8, 64, 1024, 16384, 1 << 20)
 # Values of GRADRED_SHM.
-PATHS = {"shared memory": "1", "messages": "0", "reduction": "1"}
-PATHS |= {"named": "1", "ddp": "1", "bsp": "1"}
+PATHS = {
+    "shared memory": "1",
+    "messages": "0",
+    "reduction": "1",
+    "named": "1",
+    "ddp": "1",
+    "bsp": "1",
+}
 BLOCKS = 7
 RECORDED = ("ranks", "rounds", "seconds", "paths", "sizes", "types")  # arguments in the record
 

@@ -11,7 +11,7 @@ namespace gradred {
 namespace {
 
 constexpr unsigned kWaits = 2;       // operations; arrays that do not come again are left alone
-constexpr std::size_t kSlices = 16;  // one takes at most about as long as the operation itself
+constexpr std::size_t kSlices = 16;  // of an array, so that no operation pays for all its pages
 constexpr std::size_t kLeast = std::size_t{2} << 20;  // no system has smaller huge pages
 constexpr int kMadvCollapse = 25;  // MADV_COLLAPSE of Linux 6.1, which older headers lack
 
@@ -25,8 +25,8 @@ std::size_t bytes_of_huge_page() {
   return enabled.find("[never]") == std::string::npos ? bytes : 0;
 }
 
-// Puts a slice into huge pages; may take milliseconds for each. If the kernel
-// cannot, the slice stays as it is.
+// Puts a slice into huge pages, which takes up to some milliseconds for each. If the kernel cannot,
+// the slice stays as it is.
 void collapse(const std::byte* array, std::size_t bytes, std::size_t number) {
   static const std::size_t huge = bytes_of_huge_page();
   if (huge == 0) return;

@@ -9,10 +9,10 @@ namespace gradred {
 
 class HugePages {
  public:
-  // Called for each operation on an array that peers read. An array that comes for the third time
-  // is put into huge pages, once: the whole ones between its first and its last byte, so that no
-  // memory beside it is touched. Does nothing if the kernel cannot, or its administrator or the
-  // program forbids huge pages.
+  // Called for each operation on an array that peers read. From its third operation on an array
+  // is put into huge pages, a slice in each operation: the whole pages between its first and its
+  // last byte, so that no memory beside it is touched. Does nothing if the kernel cannot, or its
+  // administrator or the program forbids huge pages.
   void use(const std::byte* array, std::size_t bytes) noexcept;
 
  private:
