@@ -11,7 +11,8 @@ class HugePages {
  public:
   // Called for each operation on an array that peers read. From its third operation on an array
   // is put into huge pages, a slice in each operation: the whole pages between its first and its
-  // last byte, so that no memory beside it is touched. Does nothing if the kernel cannot, or its
+  // last byte, so that no memory beside it is touched. Of these, only pages that are full already:
+  // the process never has more memory than before. Does nothing if the kernel cannot, or its
   // administrator or the program forbids huge pages.
   void use(const std::byte* array, std::size_t bytes) noexcept;
 

@@ -1,9 +1,7 @@
-"""Memory that other ranks of the host read: arrays of `gradred.empty`, and the pages of others."""
+"""Memory that other ranks of the host read: arrays of `gradred.empty`."""
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -144,74 +142,3 @@ def test_what_a_forked_child_writes_reaches_no_peer(comm: gradred.Comm) -> None:
     for _ in range(TIMES):
         comm.Allreduce(MPI.IN_PLACE, x)
     assert (x == 0).all()
-
-
-# ---- arrays of other libraries ------------------------------------------------------------------
-
-HUGE = 2 << 20
-MADV_NOHUGEPAGE, MADV_COLLAPSE = 15, 25
-
-
-def advise(array: Any, advice: int) -> bool:
-    """Advise the kernel about the huge pages between the ends of an array; whether it agrees."""
-    begin = -(-array.ctypes.data // HUGE) * HUGE
-    length = (array.ctypes.data + array.nbytes) // HUGE * HUGE - begin
-    libc = ctypes.CDLL(None)
-    return bool(libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(length), advice) == 0)
-
-
-def in_small_pages(nbytes: int) -> Any:
-    """Zeros in memory of their own, as malloc gives it: NumPy's asks for huge pages itself."""
-    made = np.frombuffer(mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE), "int32")
-    made[:] = 0
-    return made
-
-
-def huge_bytes(array: Any) -> int:
-    """Bytes of the mapping with an array that are in huge pages."""
-    inside, address = False, array.ctypes.data
-    with open("/proc/self/smaps", encoding="ascii") as lines:
-        for line in lines:
-            words = line.split()
-            if "-" in words[0]:
-                begin, end = (int(word, 16) for word in words[0].split("-"))
-                inside = begin <= address < end
-            elif inside and words[0] == "AnonHugePages:":
-                return int(words[1]) * 1024
-    return 0
-
-
-@pytest.fixture
-def reading(comm: gradred.Comm) -> gradred.Comm:
-    """A communicator whose ranks read each other's memory, where huge pages can be had."""
-    x = gradred.zeros(2_500_000)
-    for _ in range(TIMES):
-        comm.Allreduce(MPI.IN_PLACE, x)
-    if not WORLD.allreduce(mapped_files(), MPI.MIN):
-        pytest.skip("no peer's memory is read here")
-    with open("/sys/kernel/mm/transparent_hugepage/enabled", encoding="ascii") as setting:
-        forbidden = "[never]" in setting.read()
-    can = not forbidden and advise(in_small_pages(4 * HUGE), MADV_COLLAPSE)
-    if not WORLD.allreduce(int(can), MPI.MIN):
-        pytest.skip("the kernel makes no huge pages of small ones")
-    return comm
-
-
-def test_an_array_that_comes_again_is_put_into_huge_pages(reading: gradred.Comm) -> None:
-    x = in_small_pages(9 * HUGE + 4096)
-    numbers = np.arange(x.size, dtype="int32") % 1000
-    for turn in range(1, 20):
-        x[:] = numbers + RANK
-        reading.Allreduce(MPI.IN_PLACE, x)
-        assert (x == SIZE * numbers + SIZE * (SIZE - 1) // 2).all(), f"call {turn}"
-        if turn <= 2:
-            assert huge_bytes(x) == 0, "an array may not come again"
-    assert huge_bytes(x) >= 8 * HUGE
-
-
-def test_a_program_may_forbid_huge_pages(reading: gradred.Comm) -> None:
-    x = in_small_pages(9 * HUGE)
-    assert advise(x, MADV_NOHUGEPAGE)
-    for _ in range(20):
-        reading.Allreduce(MPI.IN_PLACE, x)
-    assert huge_bytes(x) == 0
