@@ -12,7 +12,7 @@ from gradred import launch
 from gradred.cli.job_order import JobOrder, place
 from gradred.cli.option_types import duration, positive
 from gradred.errors import UsageError, explain
-from gradred.launch import elastic, foreground, hosts, state_files
+from gradred.launch import elastic, foreground, hostfile, hosts, state_files
 from gradred.launch.discovery import Discovery, DiscoveryScript, FixedHosts
 from gradred.launch.job import Order
 
@@ -150,7 +150,7 @@ def _elastic_hosts(arguments: argparse.Namespace, options: list[str]) -> tuple[D
     usable = placed or [hosts.Host("localhost", ranks)]
     if arguments.hosts is not None or arguments.hostfile is not None:
         listed = hosts.parse_list(arguments.hosts) if arguments.hosts else None
-        listed = listed or hosts.parse_file(arguments.hostfile)
+        listed = listed or hostfile.parse_file(arguments.hostfile)
         if all(host.slots is not None for host in listed.hosts):
             usable = list(listed.hosts)  # includes the slots that the first start leaves free
     return FixedHosts(usable), ranks, source

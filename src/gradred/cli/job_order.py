@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from gradred import launch
 from gradred._util import cpu
 from gradred.errors import UsageError, explain
-from gradred.launch import foreground, hosts
+from gradred.launch import allocation, foreground, hostfile, hosts
 from gradred.launch.job import Order
 
 # An address that no host has; its route is that to any host that is not named.
@@ -108,9 +108,9 @@ def place(arguments: argparse.Namespace, options: list[str]) -> tuple[list[hosts
     if arguments.hosts is not None:
         found = hosts.parse_list(arguments.hosts)
     elif arguments.hostfile is not None:
-        found = hosts.parse_file(arguments.hostfile)
+        found = hostfile.parse_file(arguments.hostfile)
     elif not launch.has_placement(options):
-        found = hosts.allocation(os.environ)
+        found = allocation.granted(os.environ)
     if found is None:
         if arguments.ranks is None:
             raise UsageError(

@@ -21,7 +21,7 @@ from gradred.doctor.fabric import TALKATIVE, fabric
 from gradred.doctor.findings import Finding, NotKnown, fail, in_background, late, ok, warn
 from gradred.doctor.job import Job, Runner
 from gradred.errors import UsageError
-from gradred.launch import hosts
+from gradred.launch import allocation, hosts
 
 SECONDS = 20.0
 """The default time limit of all checks; on an idle host they take two or three seconds."""
@@ -170,7 +170,7 @@ def _ways(named: Sequence[str]) -> list[Check]:
     if named:
         return [_way(name) for name in named if not hosts.is_this(name)]
     try:
-        granted = hosts.allocation(os.environ)
+        granted = allocation.granted(os.environ)
     except UsageError:
         return [Check("hosts", _granted)]  # it reports the error
     if granted is None:
@@ -189,7 +189,7 @@ def _way(name: str, *, granted: bool = False) -> Check:
 
 def _granted(_: Scene) -> Finding:
     """Report the hosts that the batch system has granted to this process."""
-    granted = hosts.allocation(os.environ)
+    granted = allocation.granted(os.environ)
     assert granted is not None
     count = len(granted.hosts)
     found = f"{granted.source}: {count} host{'s' if count > 1 else ''}, {granted.slots} slots"

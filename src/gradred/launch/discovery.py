@@ -10,7 +10,7 @@ from typing import IO, Protocol
 
 from gradred._util import clock
 from gradred.errors import UsageError, explain
-from gradred.launch import hosts
+from gradred.launch import hostfile, hosts
 
 _EVERY = 1.0  # seconds between two runs of the script
 _LONGEST = 60.0  # seconds that one run of the script may take
@@ -124,7 +124,7 @@ class DiscoveryScript:
         self.close()
         if status:
             raise self._error(f"it ended with status {status}")
-        found = hosts.parse_lines(text, f"--host-discovery-script {self._path}")
+        found = hostfile.parse_lines(text, f"--host-discovery-script {self._path}")
         return [hosts.Host(one.name, one.slots or self._slots) for one in found]
 
     def _error(self, found: str) -> UsageError:

@@ -14,6 +14,11 @@ OPEN_MPI_RANK = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
 PMI_RANK = ("PMI_RANK", "PMI_SIZE")
 RANK_VARIABLES = (OPEN_MPI_RANK, PMI_RANK)
 HYDRA_RANKS = "MPI_LOCALNRANKS"  # set by the mpiexec of MPICH and Intel MPI alone
+# The steps of a Slurm job in which srun has started no ranks: batch, extern, interactive, pending.
+SLURM_SHELLS = {
+    *("batch", "extern", "interactive", "pending"),
+    *(str(2**32 - back) for back in (3, 4, 5, 6)),
+}
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 _RANK_ON_HOST = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK")

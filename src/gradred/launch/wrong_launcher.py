@@ -58,12 +58,6 @@ WITHOUT_MPI = (
     Launcher("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", None, also=("HOROVOD_LOCAL_RANK",)),
 )
 
-# The steps of a Slurm job in which srun has started no ranks: batch, extern, interactive, pending.
-_SLURM_SHELLS = {
-    *("batch", "extern", "interactive", "pending"),
-    *(str(2**32 - back) for back in (3, 4, 5, 6)),
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class Start:
@@ -179,7 +173,7 @@ def _told(launcher: Launcher, environment: Mapping[str, str]) -> Start | None:
     if not all(name in environment for name in launcher.also):
         return None
     found = variables.told((launcher.rank, launcher.size), environment)
-    if launcher is SLURM and environment.get("SLURM_STEP_ID", "").lower() in _SLURM_SHELLS:
+    if launcher is SLURM and environment.get("SLURM_STEP_ID", "").lower() in variables.SLURM_SHELLS:
         return None
     return None if found is None else Start(launcher, *found)
 

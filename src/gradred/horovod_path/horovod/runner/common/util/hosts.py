@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gradred.launch import hostfile as _hostfile
 from gradred.launch import hosts as _hosts
 
 
@@ -50,7 +51,7 @@ def parse_host_files(filename: str) -> str:
     Raises:
         ValueError: the file cannot be read, or a line is not a host.
     """
-    found = _hosts.parse_file(filename).hosts
+    found = _hostfile.parse_file(filename).hosts
     return ",".join(f"{one.name}:{one.slots or 1}" for one in found)
 
 
