@@ -53,6 +53,7 @@ class Board {
   static constexpr std::uint32_t kSlots = 4096;   // names in use at a time
   static constexpr std::size_t kNameBytes = 160;  // the end of a longer name is replaced by a hash
   static constexpr std::size_t kProblemBytes = 360;
+  static constexpr std::size_t kStructureBytes = 4080;  // a longer text is cut
 
   // `memory` is shared by `ranks` ranks, called `names`, and is zero before the first of them uses
   // it. `look` is called now and then while another rank holds the lock; it throws if that rank's
@@ -67,10 +68,9 @@ class Board {
   using Place = std::uint32_t;
 
   // This rank submits `name`. Returns nullopt if there is no room for the name now; throws HasLeft
-  // once a rank has left. `why_refused`: if this rank refused its arguments, the reason, which all
-  // other ranks get.
+  // once a rank has left.
   std::optional<Place> arrive(std::string_view name, const Submission& submission,
-                              std::string_view why_refused = {});
+                              const NamedTexts& texts = {});
   // Takes this rank's arrival back. Returns false if all ranks have arrived, which makes it too
   // late.
   bool retract(Place place);
@@ -147,11 +147,13 @@ class Board {
   static constexpr std::uint32_t kChains = 8192;
   static constexpr std::size_t kLine = 64;
   static constexpr std::size_t kElsewhereBytes = 120;
+  static constexpr std::uint32_t kStructures = 256;
 
   struct Header;  // board_layout.h
   struct Arrival;
   struct Lane;
   struct Slot;
+  struct Structure;
   struct Logged;
   struct Queued;
   class Lock;
@@ -178,12 +180,14 @@ class Board {
   std::optional<std::uint32_t> claim(std::string_view name, std::uint64_t hash);
   std::optional<std::uint32_t> find_or_claim(std::string_view name);
   void unlink(std::uint32_t index);
+  std::string structure_of(std::uint32_t index) const;
+  void set_structure(std::uint32_t index, std::string_view text);
   bool renew(std::uint32_t index);
   bool publish(const Known& known, std::int32_t priority);
   bool is_current(const Known& known) const;
   bool is_watched() const;
   std::optional<Place> arrive_in_slot(std::string_view name, const Submission& submission,
-                                      const Known* known, std::string_view why_refused);
+                                      const Known* known, const NamedTexts& texts);
   void remember(std::string_view name, Place place, const Submission& submission);
   void arrive_at(Place place, std::size_t rank, std::int32_t priority,
                  const std::string& problem = {});
@@ -228,6 +232,7 @@ class Board {
   std::uint16_t* heads_;  // first slot of each hash chain; index + 1
   Logged* log_;
   Queued* queue_;  // a heap
+  Structure* structures_;
   std::byte* slots_;
   std::size_t slot_bytes_;
   const RankNames names_;

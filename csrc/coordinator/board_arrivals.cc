@@ -12,7 +12,7 @@
 namespace gradred {
 
 std::optional<Board::Place> Board::arrive(std::string_view name, const Submission& submission,
-                                          std::string_view why_refused) {
+                                          const NamedTexts& texts) {
   const auto found = known_.find(name);
   const bool is_known = found != known_.end() && alike(found->second.submission, submission);
   const Known* const known = is_known ? &found->second : nullptr;
@@ -25,7 +25,7 @@ std::optional<Board::Place> Board::arrive(std::string_view name, const Submissio
   if (published && std::exchange(dropped_[rank_], 0U) == 0) {
     place = known->place;
   } else {
-    place = arrive_in_slot(name, submission, known, why_refused);
+    place = arrive_in_slot(name, submission, known, texts);
   }
   wake_if_ready();
   return place;
@@ -57,7 +57,7 @@ bool Board::is_current(const Known& known) const {
 // Called under the lock, like all functions below.
 std::optional<Board::Place> Board::arrive_in_slot(std::string_view name,
                                                   const Submission& submission, const Known* known,
-                                                  std::string_view why_refused) {
+                                                  const NamedTexts& texts) {
   if (header_.gone.load(std::memory_order_relaxed) != 0) throw HasLeft(header_.why_left);
   const auto place = known != nullptr && is_current(*known) ? known->place : find_or_claim(name);
   if (!place) return std::nullopt;
@@ -66,15 +66,18 @@ std::optional<Board::Place> Board::arrive_in_slot(std::string_view name,
   if (mine.arrived == 0 && !alike(mine.submission, submission)) {
     // Some ranks may still read its submission.
     if (mine.entry > taken_by_all()) return std::nullopt;
-    if (renew(*place)) mine.submission = submission;
+    if (renew(*place)) {
+      mine.submission = submission;
+      if (submission.structure != 0) set_structure(*place, texts.structure);
+    }
   }
   const bool agrees = alike(mine.submission, submission);
   std::string problem;
-  if (!why_refused.empty()) {
-    problem = names_.of(rank_) + " has refused its arguments: " + std::string(why_refused);
+  if (!texts.why_refused.empty()) {
+    problem = names_.of(rank_) + " has refused its arguments: " + texts.why_refused;
   } else if (!agrees && !mine.has_problem) {
-    problem =
-        difference(names_, mine.submission, names_.of(mine.first), submission, names_.of(rank_));
+    problem = difference(names_, {mine.submission, names_.of(mine.first), structure_of(*place)},
+                         {submission, names_.of(rank_), texts.structure});
   }
   const bool is_new = known == nullptr || !is_current(*known);
   if (is_new && agrees && mine.entry != 0) remember(name, *place, submission);

@@ -106,6 +106,13 @@ struct Board::Slot {
   char elsewhere[kElsewhereBytes];  // ranks of other host groups that have not submitted it
 };
 
+// The text of the structure of a tree. Few names have one, so that several slots share the memory
+// for one text, and the last of them has it.
+struct Board::Structure {
+  std::uint32_t owner;  // index of the slot, and 1
+  char text[kStructureBytes];
+};
+
 struct Board::Queued {
   Turn turn;
   std::uint32_t index;  // of its slot

@@ -19,7 +19,7 @@ std::size_t Board::bytes(std::size_t ranks) {
          aligned(ranks * sizeof(std::uint64_t)) + 2 * aligned(ranks * sizeof(std::uint32_t)) +
          ranks * sizeof(Lane) + aligned(kSlots * sizeof(std::uint32_t)) +
          aligned(kChains * sizeof(std::uint16_t)) + aligned(kSlots * sizeof(Logged)) +
-         aligned(kSlots * sizeof(Queued)) +
+         aligned(kSlots * sizeof(Queued)) + aligned(kStructures * sizeof(Structure)) +
          kSlots * aligned(words * sizeof(std::uint64_t) + sizeof(Slot));
 }
 
@@ -48,6 +48,7 @@ Board::Board(std::byte* memory, std::size_t ranks, std::size_t rank, std::uint64
   part(heads_, kChains * sizeof(std::uint16_t));
   part(log_, kSlots * sizeof(Logged));
   part(queue_, kSlots * sizeof(Queued));
+  part(structures_, kStructures * sizeof(Structure));
   slots_ = place;
   slot_bytes_ = aligned(words_ * sizeof(std::uint64_t) + sizeof(Slot));
   if (rank_ != 0) return;
@@ -122,6 +123,18 @@ void Board::unlink(std::uint32_t index) {
   std::uint16_t* link = &heads_[slot(index).hash % kChains];
   while (*link != index + 1) link = &slot(*link - 1u).next;
   *link = slot(index).next;
+}
+
+// Empty if another slot's text has replaced it.
+std::string Board::structure_of(std::uint32_t index) const {
+  const Structure& one = structures_[index % kStructures];
+  return one.owner == index + 1 ? one.text : "";
+}
+
+void Board::set_structure(std::uint32_t index, std::string_view text) {
+  Structure& one = structures_[index % kStructures];
+  one.owner = index + 1;
+  set_text(one.text, text);
 }
 
 std::optional<std::uint32_t> Board::find_or_claim(std::string_view name) {

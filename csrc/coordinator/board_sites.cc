@@ -22,12 +22,14 @@ std::vector<SiteMessage> Board::take_outgoing() {
   const Lock lock(*this);
   for (; header_.first_ready != 0; header_.first_ready = slot(header_.first_ready - 1).next_ready) {
     const Slot& ready = slot(header_.first_ready - 1);
-    made.push_back({.kind = Said::kReady,
-                    .some_joined = ready.arrived != ranks_,
-                    .rank = names_.number(static_cast<std::size_t>(ready.first)),
-                    .name = ready.name,
-                    .text = ready.has_problem ? ready.problem : "",
-                    .submission = agreed(header_.first_ready - 1)});
+    made.push_back(
+        {.kind = Said::kReady,
+         .some_joined = ready.arrived != ranks_,
+         .rank = names_.number(static_cast<std::size_t>(ready.first)),
+         .name = ready.name,
+         .text = ready.has_problem ? ready.problem : "",
+         .structure = ready.submission.structure != 0 ? structure_of(header_.first_ready - 1) : "",
+         .submission = agreed(header_.first_ready - 1)});
   }
   header_.last_ready = 0;
   if (std::exchange(header_.joins, 0U) != 0) {

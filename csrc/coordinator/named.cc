@@ -217,12 +217,12 @@ NamedOperations::~NamedOperations() {
 std::shared_ptr<NamedOperation> NamedOperations::submit(std::string name, const Submission& what,
                                                         std::vector<NamedArray> arrays,
                                                         std::vector<std::int64_t> splits,
-                                                        std::string why_refused) {
+                                                        NamedTexts texts) {
   require_rank();
   validate(*comm_, what, arrays, splits);
   auto operation = std::allocate_shared<NamedOperation>(
       PoolAllocator<NamedOperation>(), shared_from_this(), std::move(name), what, std::move(arrays),
-      std::move(splits), std::move(why_refused));
+      std::move(splits), std::move(texts));
   submit(operation);
   return operation;
 }
@@ -256,7 +256,7 @@ void NamedOperations::submit(const Shared& operation) {
       } else {
         operation->place_ =
             backlog_.empty()
-                ? board_.arrive(operation->key(), operation->submission(), operation->why_refused_)
+                ? board_.arrive(operation->key(), operation->submission(), operation->texts_)
                 : std::nullopt;
         if (operation->place_) {
           expect_entry_of(operation);
@@ -289,7 +289,7 @@ void NamedOperations::refuse(std::string name, std::string why) noexcept {
   try {
     Submission what;
     what.kind = NamedKind::kRefusal;
-    submit(std::move(name), what, {}, {}, std::move(why))->told();
+    submit(std::move(name), what, {}, {}, {.why_refused = std::move(why)})->told();
   } catch (...) {  // this rank has an error to report already
   }
 }

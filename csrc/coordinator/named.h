@@ -58,12 +58,10 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
 
   // Local. Throws UsageError for arguments that no rank could carry out, and if an operation of
   // this name is in flight; throws Error once a rank has left. The caller keeps the memory of
-  // `arrays` valid until the operation has ended. `why_refused`: set if this rank refused its
-  // arguments.
+  // `arrays` valid until the operation has ended.
   std::shared_ptr<NamedOperation> submit(std::string name, const Submission& what,
                                          std::vector<NamedArray> arrays,
-                                         std::vector<std::int64_t> splits,
-                                         std::string why_refused = {});
+                                         std::vector<std::int64_t> splits, NamedTexts texts = {});
   // Submits that this rank has refused its arguments for an operation of this name, which ends with
   // an error on its peers. Does not wait for them. No effect while the name is in flight, after
   // this rank has joined, and once a rank has left.

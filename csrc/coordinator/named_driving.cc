@@ -106,7 +106,7 @@ void NamedOperations::publish_backlog() try {
   const std::lock_guard lock(intake_);
   while (!backlog_.empty()) {
     const Shared& next = backlog_.front();
-    next->place_ = board_.arrive(next->key(), next->submission(), next->why_refused_);
+    next->place_ = board_.arrive(next->key(), next->submission(), next->texts_);
     if (!next->place_) return;
     expect_entry_of(next);
     backlog_.pop_front();

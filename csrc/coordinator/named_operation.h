@@ -61,12 +61,12 @@ class NamedOperation final : public StartedOperation {
  public:
   NamedOperation(std::shared_ptr<NamedOperations> all, std::string key, Submission submission,
                  std::vector<NamedArray> arrays, std::vector<std::int64_t> splits,
-                 std::string why_refused = {})
+                 NamedTexts texts = {})
       : key_(std::move(key)),
         submission_(submission),
         arrays_(std::move(arrays)),
         splits_(std::move(splits)),
-        why_refused_(std::move(why_refused)),
+        texts_(std::move(texts)),
         all_(std::move(all)) {}
 
   const std::string& key() const { return key_; }  // its name
@@ -119,8 +119,7 @@ class NamedOperation final : public StartedOperation {
   Submission submission_;  // `priority` and `in_chunks` are replaced by the agreed values
   std::vector<NamedArray> arrays_;
   const std::vector<std::int64_t> splits_;
-  // If this rank refused its arguments: the reason, for the other ranks.
-  const std::string why_refused_;
+  const NamedTexts texts_;
   const std::shared_ptr<NamedOperations> all_;
   // Protected by NamedOperations::intake_. No value: the board has no room for the operation yet.
   std::optional<Board::Place> place_;

@@ -27,7 +27,7 @@ struct Head {
   std::int32_t rank = 0;
   std::uint32_t chunk = 0;
   std::uint32_t known = 0;  // the number of the name and submission
-  std::uint32_t name_bytes = 0, text_bytes = 0, ranks = 0;
+  std::uint32_t name_bytes = 0, structure_bytes = 0, text_bytes = 0, ranks = 0;
 };
 
 void put(std::vector<std::byte>& bytes, const void* from, std::size_t count) {
@@ -66,6 +66,10 @@ std::string key_of(const std::string& name, const Submission& submission) {
   return key + name;
 }
 
+Submitted submitted(const SiteMessage& message, const RankNames& names) {
+  return {message.submission, names.of(message.rank), message.structure};
+}
+
 }  // namespace
 
 // ---- messages as bytes --------------------------------------------------------------------------
@@ -89,10 +93,14 @@ void SiteEncoder::add(const SiteMessage& message, std::vector<std::byte>& bytes)
     head.known = is_new ? kNotKnown : found->second;
     names = is_new;
   }
-  if (names) head.name_bytes = static_cast<std::uint32_t>(message.name.size());
+  if (names) {
+    head.name_bytes = static_cast<std::uint32_t>(message.name.size());
+    head.structure_bytes = static_cast<std::uint32_t>(message.structure.size());
+  }
   const std::size_t begin = bytes.size();
   put(bytes, &head, sizeof head);
   if (names) put(bytes, message.name.data(), message.name.size());
+  if (names) put(bytes, message.structure.data(), message.structure.size());
   if (names && message.has_submission()) {
     put(bytes, &message.submission, sizeof message.submission);
   }
@@ -139,16 +147,18 @@ SiteMessage SiteDecoder::decode(std::span<const std::byte> bytes) {
       throw TransportError("named operations: a name that was not sent");
     }
     message.name = known_[head.known].name;
+    message.structure = known_[head.known].structure;
     message.submission = known_[head.known].submission;
   } else {
     message.name = reader.text(head.name_bytes);
+    message.structure = reader.text(head.structure_bytes);
     if (message.has_submission()) {
       reader.read(&message.submission, sizeof message.submission);
       if (!is_known(message.submission)) {
         throw TransportError("named operations: a submission of no kind");
       }
       if (known_.size() == kMostKnown) known_.clear();
-      known_.push_back({message.name, message.submission});
+      known_.push_back({message.name, message.structure, message.submission});
     }
   }
   if (message.chunk != 0 && message.chunk >= message.submission.chunks()) {
@@ -196,8 +206,7 @@ void Sites::arrive(std::size_t site, const SiteMessage& message) {
     pending.first.text =
         !message.text.empty()
             ? message.text
-            : difference(names_, pending.first.submission, names_.of(pending.first.rank),
-                         message.submission, names_.of(message.rank));
+            : difference(names_, submitted(pending.first, names_), submitted(message, names_));
   }
   std::int32_t& priority = pending.first.submission.priority;
   priority = std::max(priority, message.submission.priority);
@@ -221,6 +230,7 @@ bool Sites::is_complete(const Pending& pending) const {
 void Sites::agree(Pending&& pending) {
   SiteMessage entry = std::move(pending.first);
   entry.kind = Said::kAgreed;
+  entry.structure.clear();
   if ((pending.some_joined || pending.arrivals != sites_) && entry.text.empty()) {
     entry.text = why_not_joined(entry.submission);
   }

@@ -42,6 +42,7 @@ struct SiteMessage {
   std::int32_t rank = -1;
   // `text`: for kReady and kAgreed, the error; for kLeft, the reason.
   std::string name{}, text{};
+  std::string structure{};  // kReady: as Submitted::structure
   Submission submission{};  // kReady, kAgreed
   std::vector<std::int32_t> ranks{};
 
@@ -68,7 +69,7 @@ class SiteDecoder {
   SiteMessage decode(std::span<const std::byte> bytes);
 
   struct Known {
-    std::string name;
+    std::string name, structure;
     Submission submission;
   };
   std::vector<Known> known_;

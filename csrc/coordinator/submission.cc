@@ -100,6 +100,20 @@ std::pair<std::string, std::string> others_of(const Submission& one, const Submi
   return {arrays_of(one), "as many, the first like it, and others of other " + what};
 }
 
+// "{'a': *, 'b': *}". Of long texts the part around the first byte in which they differ.
+std::string structure_of(const Submitted& one, const Submitted& other) {
+  constexpr std::size_t kMost = 110, kBefore = 40;  // bytes: two texts fit a Board's problem
+  if (one.what.structure == 0) return "arrays without a tree";
+  if (one.structure.empty()) return "another tree";
+  if (one.structure.size() <= kMost) return std::string(one.structure);
+  const auto [differs, _] = std::ranges::mismatch(one.structure, other.structure);
+  const auto at = static_cast<std::size_t>(differs - one.structure.begin());
+  const std::size_t begin = other.structure.empty() ? 0 : at - std::min(at, kBefore);
+  const bool is_cut = begin + kMost < one.structure.size();
+  return (begin == 0 ? "" : "...") + std::string(one.structure.substr(begin, kMost)) +
+         (is_cut ? "..." : "");
+}
+
 }  // namespace
 
 std::string describe(const RankNames& names, const Submission& one) {
@@ -174,20 +188,31 @@ bool alike(const Submission& one, const Submission& other) {
   return same == other;
 }
 
-std::string difference(const RankNames& names, const Submission& one, std::string_view whose,
-                       const Submission& other, std::string_view whose_other) {
+std::string difference(const RankNames& names, const Submitted& submitted,
+                       const Submitted& submitted_later) {
+  const Submission &one = submitted.what, &other = submitted_later.what;
+  const std::string &whose = submitted.whose, &whose_other = submitted_later.whose;
+  const auto differs = [&](std::string_view what, const std::string& mine,
+                           const std::string& theirs) {
+    return "Mismatched " + std::string(what) + ": " + whose + " has " + mine + ", " + whose_other +
+           " has " + theirs;
+  };
   const auto told = [&](std::string_view what, const std::string& mine, const std::string& theirs) {
-    return "Mismatched " + std::string(what) + ": " + std::string(whose) + " has " + mine + ", " +
-           std::string(whose_other) + " has " + theirs +
+    return differs(what, mine, theirs) +
            ". All ranks have to submit the same by this name; calls of torch.distributed, which "
            "are named by their numbers, in the same order";
   };
   if (one.kind != other.kind || one.call != other.call) {
     for (const auto& [of, who] : {std::pair(one.kind, whose), std::pair(other.kind, whose_other)}) {
       if (of != NamedKind::kRefusal) continue;
-      return std::string(who) + " has refused its arguments, as its own error says";
+      return who + " has refused its arguments, as its own error says";
     }
     return told("operations", describe(names, one), describe(names, other));
+  }
+  if (one.structure != other.structure) {
+    return differs("tree structures", structure_of(submitted, submitted_later),
+                   structure_of(submitted_later, submitted)) +
+           ". All ranks have to pass trees of one structure";
   }
   if (one.dtype != other.dtype) {
     return told("data types", std::string(name_of(one.dtype)), std::string(name_of(other.dtype)));

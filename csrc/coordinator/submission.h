@@ -60,6 +60,8 @@ struct Submission {
   std::array<std::uint8_t, kMostAxes> order{};
   // Hash of the other arrays' types and shapes, and of axes beyond kMostAxes.
   std::uint64_t rest = 0;
+  // Hash of the structure of the tree whose leaves the arrays are; 0: the program passed no tree.
+  std::uint64_t structure = 0;
   std::uint64_t arrays = 0;  // in the group
   std::uint64_t bytes = 0;
   std::array<std::uint64_t, kMostParts> counts{};
@@ -125,9 +127,20 @@ bool alike(const Submission& one, const Submission& other);
 std::string_view name_of_call(const Submission& one);  // "gather", or the name of the kind
 // "allreduce of float32 [2, 3] with sum"
 std::string describe(const RankNames& names, const Submission& one);
+// Texts of a submission.
+struct NamedTexts {
+  // If this rank has refused its arguments: the reason, which all other ranks get.
+  std::string why_refused{};
+  std::string structure{};  // of the tree whose leaves the arrays are; Submission has its hash
+};
+// What a rank has submitted, for difference().
+struct Submitted {
+  const Submission& what;
+  std::string whose;                // "rank 1"
+  std::string_view structure = {};  // of the tree, as a text; empty if it is not known
+};
 // Describes what differs; empty if the ranks may carry the operation out together.
-std::string difference(const RankNames& names, const Submission& one, std::string_view whose,
-                       const Submission& other, std::string_view whose_other);
+std::string difference(const RankNames& names, const Submitted& one, const Submitted& other);
 // Why ranks that have joined, and have no array, cannot take part; empty if they can.
 std::string why_not_joined(const Submission& submission);
 

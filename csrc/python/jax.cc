@@ -62,8 +62,9 @@ std::string name_of(const xla::CallFrame& frame) {
   return use == "1" ? name : name + ", use " + std::string(use);
 }
 
-int number_in(std::string_view text) {
-  int number = -1;
+template <class Number>
+Number number_in(std::string_view text) {
+  auto number = static_cast<Number>(-1);
   std::from_chars(text.data(), text.data() + text.size(), number);
   return number;
 }
@@ -213,8 +214,9 @@ class JaxCalls {
     Submission what;
     what.kind = *kind;
     what.op = op_named(attribute(frame, "op"));
-    what.root = number_in(attribute(frame, "root"));
-    const int only_rank = number_in(attribute(frame, "only_rank"));
+    what.root = number_in<int>(attribute(frame, "root"));
+    what.structure = number_in<std::uint64_t>(attribute(frame, "structure_hash"));
+    const int only_rank = number_in<int>(attribute(frame, "only_rank"));
     call.is_zero = only_rank >= 0 && only_rank != engine.rank();
     std::vector<NamedArray> arrays;
     for (std::int64_t i = 0; i < frame.arguments.size; ++i) {
@@ -223,7 +225,8 @@ class JaxCalls {
     finish_arrays(what, arrays);
     std::vector<std::int64_t> splits;
     if (*kind == NamedKind::kAlltoall) splits.assign(static_cast<std::size_t>(engine.size()), 1);
-    return engine.submit(name, what, std::move(arrays), std::move(splits));
+    return engine.submit(name, what, std::move(arrays), std::move(splits),
+                         {.structure = std::string(attribute(frame, "structure"))});
   }
 
   // The shape that this rank submits. Its first axis counts blocks, of which each rank gives or

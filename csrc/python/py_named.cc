@@ -15,6 +15,7 @@
 
 #include "base/errors.h"
 #include "base/free_blocks.h"
+#include "base/signature.h"
 #include "comm/communicator.h"
 #include "coordinator/kernel_calls.h"
 #include "progress/fork_guard.h"
@@ -136,7 +137,7 @@ PyMethodDef submit_tensor_def = {"submit_tensor", as_method(submit_tensor_method
 Made submit(NamedOperations& self, const std::string& kind, const std::string& name,
             const py::sequence& described, const std::string& op, double prescale, double postscale,
             int root, const std::vector<std::int64_t>& splits, const py::object& held, int priority,
-            std::string why_refused, const std::string& call) {
+            std::string why_refused, const std::string& call, std::string structure) {
   let_ended_go();
   const auto found = named_kind(kind);
   if (!found || *found == NamedKind::kJoin) {
@@ -152,6 +153,7 @@ Made submit(NamedOperations& self, const std::string& kind, const std::string& n
   what.postscale = postscale;
   what.root = root;
   what.priority = priority;
+  if (!structure.empty()) what.structure = mix(1, structure);
   std::vector<NamedArray> arrays;
   arrays.reserve(described.size());
   Moments moments;
@@ -164,7 +166,8 @@ Made submit(NamedOperations& self, const std::string& kind, const std::string& n
         ": some arrays are on a GPU and others in host memory. Submit those on GPUs by "
         "a name of their own");
   }
-  return make_request(self.submit(name, what, std::move(arrays), splits, std::move(why_refused)),
+  return make_request(self.submit(name, what, std::move(arrays), splits,
+                                  {std::move(why_refused), std::move(structure)}),
                       held);
 }
 
@@ -335,7 +338,7 @@ void bind_named(py::module_& m) {
            py::arg("op") = "sum", py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
            py::arg("root") = 0, py::arg("splits") = std::vector<std::int64_t>(),
            py::arg("held") = py::none(), py::arg("priority") = 0, py::arg("why_refused") = "",
-           py::arg("call") = "")
+           py::arg("call") = "", py::arg("structure") = "")
       .def("join", [](NamedOperations& self) { return make_request(self.join(), py::none()); })
       .def("write_to", &NamedOperations::write_to, py::arg("timeline"), py::arg("prefix") = "")
       .def("look_for_lost", &NamedOperations::look_for_lost, py::arg("where"))

@@ -328,6 +328,47 @@ void who_joins_after_a_name_counts_once(const Shared& memory, BoardBootstrap& bo
   expect(!entries[1].problem.empty(), "rank 0 has none for b, and zeros make no maximum");
 }
 
+// Ranks whose arrays are alike, and belong to trees of other structures.
+void structures_are_compared(const Shared& memory, BoardBootstrap& bootstrap) {
+  named::Board board = board_of(memory, bootstrap);
+  bootstrap.barrier();
+  const auto problem_of = [&](const std::string& name, const std::string& structure) {
+    bootstrap.barrier();
+    board.arrive(name, structure.empty() ? sum_of(1) : leaf_of(structure),
+                 {.structure = structure});
+    bootstrap.barrier();
+    const auto entries = board.take();
+    expect(entries.size() == 1, "all have come");
+    bootstrap.barrier();
+    return entries[0].problem;
+  };
+  const bool is_first = bootstrap.rank() == 0;
+  const auto says = [](const std::string& problem, const std::string& text) {
+    expect(problem.find(text) != std::string::npos, problem + " lacks: " + text);
+  };
+  for (int turn = 0; turn < 2; ++turn) {
+    expect(problem_of("tree", "{'a': *}").empty(), "trees of one structure");
+    const std::string problem = problem_of("tree", is_first ? "{'a': *}" : "{'b': *}");
+    says(problem, "{'a': *}");
+    says(problem, "{'b': *}");
+    says(problem_of("tree", is_first ? "" : "(*,)"), "rank 0 has arrays without a tree");
+  }
+  std::string long_one;
+  for (int i = 0; i < 100; ++i) long_one += "'layer " + std::to_string(i) + "': *, ";
+  std::string other = long_one;
+  other.replace(other.find("layer 70"), 8, "lever 70");
+  const std::string problem = problem_of("long", is_first ? long_one : other);
+  says(problem, "'layer 70'");
+  says(problem, "'lever 70'");
+  // A text is lost when so many other slots have got one since.
+  expect(problem_of("lost", "[*]").empty(), "trees of one structure");
+  for (int i = 0; i < 300; ++i) {
+    expect(problem_of("other " + std::to_string(i), "{}").empty(), "trees of one structure");
+  }
+  const std::string lost = problem_of("lost", is_first ? "[*]" : "(*,)");
+  expect(!lost.empty(), "they differ all the same");
+}
+
 void takes_back(const Shared& memory, BoardBootstrap& bootstrap) {
   named::Board board = board_of(memory, bootstrap);
   bootstrap.barrier();
@@ -402,6 +443,7 @@ int run_all(const std::string& part) {
   on(2, "runs_out_of_room", runs_out_of_room);
   on(2, "joined_ranks_fall_behind", joined_ranks_fall_behind);
   on(3, "who_joins_after_a_name_counts_once", who_joins_after_a_name_counts_once);
+  on(2, "structures_are_compared", structures_are_compared);
   on(2, "takes_back", takes_back);
   on(2, "what_all_have_submitted_outlives_who_leaves", what_all_have_submitted_outlives_who_leaves);
   return report.finish();

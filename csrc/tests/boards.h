@@ -3,6 +3,9 @@
 
 #include <sys/mman.h>
 
+#include <string_view>
+
+#include "base/signature.h"
 #include "coordinator/board.h"
 #include "node_ranks.h"
 
@@ -36,6 +39,13 @@ inline Submission sum_of(std::size_t count, int priority = 0) {
   what.shape[0] = static_cast<std::int64_t>(count);
   what.counts[0] = count;
   what.bytes = 4 * count;
+  return what;
+}
+
+// The sum of one leaf of a tree of this structure.
+inline Submission leaf_of(std::string_view structure) {
+  Submission what = sum_of(1);
+  what.structure = mix(1, structure);
   return what;
 }
 

@@ -37,7 +37,8 @@ bool same(const SiteMessage& one, const SiteMessage& other) {
          one.submission.in_chunks == other.submission.in_chunks && one.failure == other.failure &&
          one.rank == other.rank && one.name == other.name && one.text == other.text &&
          one.ranks == other.ranks &&
-         difference(RankNames(), one.submission, "one", other.submission, "other").empty();
+         difference(RankNames(), {one.submission, "one"}, {other.submission, "other"}).empty() &&
+         one.structure == other.structure;
 }
 
 SiteMessage any_message(std::mt19937& random) {
@@ -50,6 +51,7 @@ SiteMessage any_message(std::mt19937& random) {
                    .text = std::string(static_cast<std::size_t>(below(300)), 't')};
   if (below(3) == 0) made.failure = static_cast<Failure>(below(3));
   if (made.has_submission()) {
+    made.structure = "a tree of " + made.name;
     made.submission = sum_of(made.name.size() + (below(9) == 0 ? 9'000'000 : 0), below(3));
     made.submission.in_chunks = static_cast<std::uint8_t>(below(2));
     made.chunk = static_cast<std::uint32_t>(random()) % made.submission.chunks();
@@ -137,11 +139,20 @@ void sites_that_differ_hear_of_it(BoardBootstrap&) {
   sites.hear(1, ready("a", 6, 3));
   sites.hear(0, ready("b", 5, 0));
   sites.hear(1, ready("b", 5, 3));
+  for (const std::size_t site : {0, 1}) {
+    SiteMessage leaf = ready("c", 1, static_cast<int>(3 * site));
+    leaf.structure = site == 0 ? "{'a': *}" : "{'b': *}";
+    leaf.submission = leaf_of(leaf.structure);
+    sites.hear(site, leaf);
+  }
   const auto taken = sites.take();
   expect(taken[0].text.find("rank 0") != std::string::npos &&
              taken[0].text.find("rank 3") != std::string::npos && !taken[0].more,
          "the error names both: " + taken[0].text);
   expect(taken[1].text.empty(), "the next name is well");
+  expect(taken[2].text.find("{'a': *}") != std::string::npos &&
+             taken[2].text.find("{'b': *}") != std::string::npos,
+         "the error has both structures: " + taken[2].text);
 }
 
 void the_most_urgent_goes_first(BoardBootstrap&) {
@@ -395,6 +406,28 @@ void a_site_breaks_off(Job& job, BoardBootstrap& ranks) {
   ranks.barrier();
 }
 
+void structures_are_compared_between_sites(Job& job, BoardBootstrap& ranks) {
+  const auto rank = static_cast<std::size_t>(ranks.rank());
+  const auto relay = rank % Job::kRanks == 0 ? job.relay(rank / Job::kRanks) : nullptr;
+  named::Board& board = job.board(rank);
+  ranks.barrier();
+  for (const bool differ : {false, true, false, true}) {
+    const std::string structure = differ && rank / Job::kRanks == 1 ? "(*,)" : "[*]";
+    board.arrive("a", leaf_of(structure), {.structure = structure});
+    if (relay != nullptr) relay->carry();
+    std::vector<named::Board::Entry> entries;
+    while ((entries = board.take()).empty()) {
+      if (!board.any()) Sleep::until(board.news(), 1'000'000'000);
+      if (relay != nullptr) relay->carry();
+    }
+    const std::string& problem = entries[0].problem;
+    const bool both =
+        problem.find("(*,)") != std::string::npos && problem.find("[*]") != std::string::npos;
+    expect(both == differ && problem.empty() == !differ, "with both structures: " + problem);
+    ranks.barrier();
+  }
+}
+
 void who_is_missing_elsewhere_is_known(Job& job, BoardBootstrap& ranks) {
   const auto rank = static_cast<std::size_t>(ranks.rank());
   const auto relay = rank % Job::kRanks == 0 ? job.relay(rank / Job::kRanks) : nullptr;
@@ -477,6 +510,7 @@ int run_all(const std::string& part) {
         a_place_is_kept_until_all_have_taken_its_entry);
   on(3, "ranks_and_sites_have_joined", ranks_and_sites_have_joined);
   on(3, "a_site_breaks_off", a_site_breaks_off);
+  on(2, "structures_are_compared_between_sites", structures_are_compared_between_sites);
   on(2, "who_is_missing_elsewhere_is_known", who_is_missing_elsewhere_is_known);
   return report.finish();
 }

@@ -450,6 +450,7 @@ class NamedOperations(metaclass=_Pybind11Type):
         priority: int = 0,
         why_refused: str = "",
         call: str = "",
+        structure: str = "",
     ) -> NamedRequest: ...
     def submit_tensor(
         self,

@@ -17,6 +17,7 @@ from gradred import ops
 from gradred.errors import UsageError, explain
 from gradred.jax.names import name_here, numbered
 from gradred.jax.ranks import TARGET, engine, ffi
+from gradred.jax.structures import Structure, structure_of
 from gradred.jax.uses import number_later
 
 Tree = TypeVar("Tree")
@@ -34,7 +35,8 @@ def allreduce(tree: Tree, op: ops.OpLike = "sum", *, name: str | None = None) ->
     together. Other operations have no gradient.
 
     Args:
-        tree: an array, or a pytree of arrays. All ranks pass the same shapes and types.
+        tree: an array, or a pytree of arrays. All ranks pass the same structure, shapes and types.
+            Without arrays nothing is called.
         op: a name from `gradred.OPS`, or an `MPI.Op`. "avg" truncates integers toward zero.
         name: the same on all ranks; by default the place of the call in the program. A program may
             use a name several times. If two threads do so at the same time, the second collective
@@ -45,7 +47,7 @@ def allreduce(tree: Tree, op: ops.OpLike = "sum", *, name: str | None = None) ->
 
     Raises:
         gradred.UsageError: there is no such operation.
-        jax.errors.JaxRuntimeError: when the result is used: the ranks' arrays differ, a rank's
+        jax.errors.JaxRuntimeError: when the result is used: the ranks' trees differ, a rank's
             process has ended or left, or `GRADRED_TIMEOUT` is over. The text begins with the name
             of gradred's error.
 
@@ -61,7 +63,7 @@ def pmean_tree(grads: Tree, *, name: str | None = None) -> Tree:
     """Average arrays over all ranks, as one operation: `allreduce` with the operation "avg".
 
     Args:
-        grads: a pytree of arrays, such as gradients. All ranks pass the same shapes and types.
+        grads: a pytree of arrays, such as gradients; as in `allreduce`.
         name: see `allreduce`.
 
     Returns:
@@ -77,7 +79,7 @@ def bcast(tree: Tree, root: int = 0, *, name: str | None = None) -> Tree:
     that with respect to the other ranks' arrays is zero.
 
     Args:
-        tree: an array, or a pytree of arrays. All ranks pass the same shapes and types.
+        tree: an array, or a pytree of arrays; as in `allreduce`.
         root: the rank whose arrays all ranks get.
         name: see `allreduce`.
 
@@ -161,6 +163,8 @@ class Collective:
     name: str = ""
     is_named: bool = False
     """Whether the program has given the name."""
+    structure: Structure = Structure()  # noqa: RUF009 (immutable)
+    """Of the tree that the program has passed."""
 
     def gradient(self, **changed: Any) -> Collective:
         """Return the collective of the cotangents."""
@@ -178,12 +182,13 @@ class Collective:
 
 
 def _of_tree(collective: Collective, tree: Tree, name: str | None) -> Tree:
-    leaves, structure = jax.tree_util.tree_flatten(tree)
+    leaves, definition = jax.tree_util.tree_flatten(tree)
     arrays = [jnp.asarray(leaf) for leaf in leaves]
     if not arrays:
         return tree
-    named = _named(collective, arrays, name)
-    made: Tree = jax.tree_util.tree_unflatten(structure, _differentiable(named, *arrays))
+    shaped = dataclasses.replace(collective, structure=structure_of(tree, definition))
+    named = _named(shaped, arrays, name)
+    made: Tree = jax.tree_util.tree_unflatten(definition, _differentiable(named, *arrays))
     return made
 
 
@@ -307,7 +312,9 @@ def _lower(context: Any, *arrays: Any, collective: Collective) -> Any:
     number_later(context.module_context.module)
     attributes = {"kind": collective.kind, "op": collective.op, "name": collective.name}
     numbers = {"root": str(collective.root), "only_rank": str(collective.only_rank)}
-    return ffi.ffi_lowering(TARGET)(context, *arrays, **attributes, **numbers, use="")
+    text, number = collective.structure
+    structure = {"structure": text, "structure_hash": str(number)}
+    return ffi.ffi_lowering(TARGET)(context, *arrays, **attributes, **numbers, **structure, use="")
 
 
 _primitive.def_abstract_eval(_results)
