@@ -98,6 +98,19 @@ def test_ranks_fill_hosts_and_get_environment_and_folder(start, report, tmp_path
     assert {one["login"] for one in found} == {None}
 
 
+def test_programs_follow_each_other_on_the_hosts(start, report):
+    one, three = ["-np", "1", "-x", "NEW=1", report], ["-np", "3", report]
+    out, err, status = finish(start(*one, ":", *three))
+    assert status == 0, err
+    assert [one["host"] for one in reports(out)] == ["h1", "h1", "h2", "h2"]
+    failing = ["-np", "2", "true", ":", "-np", "2", "sh", "-c", f'[ "{RANK}" = 2 ] || exit 7']
+    _, err, status = finish(start(*failing))
+    assert (err[-1], status) == (
+        f"gradred run: rank 3 on h2 ({launch.quoted(failing[-3:])}) exited with status 7",
+        7,
+    )
+
+
 @pytest.mark.parametrize(
     ("option", "knob", "word"),
     [("--no-env", "1", None), (None, "0", None), ("--env", "0", "here")],

@@ -19,7 +19,7 @@ from faults import seeing
 from gradred import config, launch
 from gradred.launch import job as jobs
 from gradred.launch import processes, protocol
-from gradred.launch.job import TERM_TO_KILL, Job, Order
+from gradred.launch.job import TERM_TO_KILL, Job, Order, Program
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -577,8 +577,7 @@ def job(then, program, ranks=2, started=2, grace=1.0, until=lambda output: False
     with selectors.PollSelector() as selector:
         order = Order(
             launcher=[sys.executable, "-c", MPIEXEC, str(started), then, *launch.proxy_command()],
-            program=script(program),
-            ranks=ranks,
+            programs=[Program(script(program), ranks)],
             environment=os.environ,
             carried=os.environ,
             cores=2,

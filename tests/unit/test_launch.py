@@ -89,7 +89,8 @@ def test_launcher_of_another_family_is_passed_over(tmp_path):
 
 def test_open_mpi_is_not_bound_and_may_exceed_its_slots():
     command = launch.launcher_command(OPEN_MPI, 4)
-    assert command[:7] == ["/p/m", "-n", "4", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
+    options = ["--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none"]
+    assert command[:7] == ["/p/m", "-n", "4", *options]
 
 
 @pytest.mark.parametrize("option", ["-H", "--hostfile=x", "--map-by"])
@@ -137,6 +138,27 @@ def test_each_launcher_gets_hosts_in_its_own_words(mpi, words):
     command = launch.launcher_command(mpi, 4, hosts=TWO_AND_TWO)
     assert command[-len(words) :] == words
     assert ":OVERSUBSCRIBE" not in command
+
+
+@pytest.mark.parametrize(
+    ("mpi", "sections"),
+    [
+        (OPEN_MPI, ["-n 1 --host h1:1", "-n 2 --host h1:1,h2:1", "-n 1 --host h2:1"]),
+        (MPICH, ["-n 1 -hosts h1:2,h2:2", "-n 2", "-n 1"]),
+        (INTEL, ["-n 1 -hosts h1,h2 -ppn 2", "-n 2", "-n 1"]),
+    ],
+)
+def test_programs_follow_each_other_in_the_slots_of_the_hosts(mpi, sections):
+    command = launch.job_command(mpi, [1, 2, 1], hosts=TWO_AND_TWO)
+    proxy = launch.quoted(launch.proxy_command(mpi.family))
+    found = launch.quoted(command).split(" : ")
+    assert all(section.endswith(proxy) for section in found)
+    words = [section.removesuffix(proxy).split() for section in found]
+    placed = [
+        " ".join(one for one in section if one in wanted.split())
+        for section, wanted in zip(words, sections, strict=True)
+    ]
+    assert placed == sections
 
 
 def test_launcher_that_is_to_stay_here_sees_no_allocation_of_any_batch_system():

@@ -81,6 +81,9 @@ def is_asked(arguments: argparse.Namespace) -> bool:
 
 def run(arguments: argparse.Namespace, job: JobOrder) -> int:
     """Run the job to its end; returns the status to exit with."""
+    if job.several:
+        found = "there are several, and which ranks would leave is not known"
+        raise UsageError(explain("the programs of an elastic job", found, "Name one program"))
     if launch.has_placement(job.options):
         remedy = "Name the hosts with -H, --hostfile or --host-discovery-script"
         raise UsageError(explain("an elastic job", "--mpi-option places the ranks", remedy))
@@ -146,7 +149,7 @@ def _elastic_hosts(arguments: argparse.Namespace, options: list[str]) -> tuple[D
     if arguments.slots_per_host is not None:
         found = "there is no --host-discovery-script, whose hosts it counts"
         raise UsageError(explain("--slots-per-host", found, "Say -H HOST:SLOTS"))
-    placed, ranks, source = place(arguments, options)
+    placed, ranks, source = place(arguments, options, arguments.ranks)
     usable = placed or [hosts.Host("localhost", ranks)]
     if arguments.hosts is not None or arguments.hostfile is not None:
         listed = hosts.parse_list(arguments.hosts) if arguments.hosts else None

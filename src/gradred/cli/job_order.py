@@ -1,4 +1,4 @@
-"""The program that `gradred run` starts, and its hosts."""
+"""The programs that `gradred run` starts, and their hosts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 
 from gradred import launch
 from gradred._util import cpu
+from gradred._util.text import ranks_text
+from gradred.cli.programs import Part
 from gradred.errors import UsageError, explain
 from gradred.launch import allocation, foreground, hostfile, hosts
-from gradred.launch.job import Order
+from gradred.launch.job import Order, Program
 
 # An address that no host has; its route is that to any host that is not named.
 _ANYWHERE = "192.0.2.1"
@@ -27,33 +29,64 @@ class JobOrder:
     def __init__(
         self,
         arguments: argparse.Namespace,
-        program: list[str],
-        variables: dict[str, str],
+        parts: Sequence[Part],
+        variables: Sequence[Mapping[str, str]],
         carry: bool,
     ) -> None:
         self._arguments = arguments
+        self._parts = parts
         self._variables = variables
         self._carry = carry if arguments.env is None else arguments.env
         self._mpi = launch.find_mpi()
         self._environment = launch.job_environment(self._mpi, arguments.bind)
-        self._program = launch.program_command(program, self._environment["PATH"])
+        path = self._environment["PATH"]
+        self._commands = [
+            launch.program_command(part.words, path, part.folder or "") for part in parts
+        ]
         texts = (shlex.split(text) for text in arguments.mpi_option)
         self.options = [word for words in texts for word in words]
 
+    @property
+    def several(self) -> bool:
+        """Whether the job has more than one program."""
+        return len(self._parts) > 1
+
+    @property
+    def ranks(self) -> int | None:
+        """The number of ranks; None if the hosts decide, with a single program."""
+        asked = [part.ranks for part in self._parts]
+        return None if None in asked else sum(count or 0 for count in asked)
+
+    def _counts(self, ranks: int) -> list[int]:
+        """Return the ranks of each program."""
+        return [part.ranks or ranks for part in self._parts] if self.several else [ranks]
+
     def _launcher(self, placed: Sequence[hosts.Host], ranks: int) -> list[str]:
-        launcher = launch.launcher_command(
+        return launch.job_command(
             self._mpi,
-            ranks,
+            self._counts(ranks),
             hosts=list(placed),
             options=self.options,
             binding=self._arguments.bind,
         )
-        return launcher + launch.proxy_command(self._mpi.family)
 
     def commands(self, placed: Sequence[hosts.Host], ranks: int) -> list[str]:
         """Return the commands of mpiexec and of each rank."""
-        launcher = launch.quoted(self._launcher(placed, ranks))
-        return [launcher, f"each rank: {launch.quoted(self._program)}"]
+        lines = [launch.quoted(self._launcher(placed, ranks))]
+        begin = 0
+        for count, command in zip(self._counts(ranks), self._commands, strict=True):
+            those = ranks_text(range(begin, begin + count)) if self.several else "each rank"
+            lines.append(f"{those}: {launch.quoted(command)}")
+            begin += count
+        return lines
+
+    def _programs(self, ranks: int, variables: Mapping[str, str]) -> list[Program]:
+        folders = [os.path.abspath(part.folder or "") for part in self._parts]
+        columns = (self._commands, self._counts(ranks), self._variables, folders, self._parts)
+        return [
+            Program(command, count, {**own, **variables}, folder, str(part))
+            for command, count, own, folder, part in zip(*columns, strict=True)
+        ]
 
     def order(
         self,
@@ -76,11 +109,10 @@ class JobOrder:
         meeting = launch.meeting_place(*(one.name for one in placed[:1]))
         return Order(
             launcher=self._launcher(placed, ranks),
-            program=self._program,
-            ranks=ranks,
+            programs=self._programs(ranks, variables or {}),
             environment=for_mpiexec,
             carried=environment if self._carry else {},
-            set={**meeting, **hidden, **self._variables, **(variables or {})},
+            set={**meeting, **hidden},
             cores=cpu.cores(),
             remote=remote,
             stdin=foreground.has_input(),
@@ -102,8 +134,16 @@ class JobOrder:
         )
 
 
-def place(arguments: argparse.Namespace, options: list[str]) -> tuple[list[hosts.Host], int, str]:
-    """Return the hosts with their ranks (empty if all are here), the ranks, and the source."""
+def place(
+    arguments: argparse.Namespace, options: list[str], ranks: int | None
+) -> tuple[list[hosts.Host], int, str]:
+    """Return the hosts with their ranks (empty if all are here), the ranks, and the source.
+
+    Args:
+        arguments: the command line, with the hosts.
+        options: those of --mpi-option.
+        ranks: the number of ranks; None for one per slot of the hosts.
+    """
     found: hosts.Hosts | None = None
     if arguments.hosts is not None:
         found = hosts.parse_list(arguments.hosts)
@@ -112,12 +152,12 @@ def place(arguments: argparse.Namespace, options: list[str]) -> tuple[list[hosts
     elif not launch.has_placement(options):
         found = allocation.granted(os.environ)
     if found is None:
-        if arguments.ranks is None:
+        if ranks is None:
             raise UsageError(
                 explain("starting a program", "the number of ranks is missing", "Add -np N, or -H")
             )
-        return [], arguments.ranks, "this host"
-    placed = hosts.place(found, arguments.ranks)
+        return [], ranks, "this host"
+    placed = hosts.place(found, ranks)
     ranks = sum(host.slots or 0 for host in placed)
     here = all(hosts.is_this(host.name) for host in placed)
     return [] if here else placed, ranks, found.source

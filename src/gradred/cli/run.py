@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 
 from gradred import config, horovod, launch
-from gradred.cli import elastic, horovod_flags, job_order
-from gradred.cli.option_types import duration, positive
+from gradred.cli import elastic, horovod_flags, job_order, programs
+from gradred.cli.option_types import duration
 from gradred.errors import UsageError, explain
 from gradred.launch import foreground
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.usage = "gradred run [-np N] [-H host:slots,...] [options] program [arguments...]"
+    parser.usage = (
+        "gradred run [-np N] [-H host:slots,...] [options] program [arguments...] "
+        "[: -np N [-x NAME=VALUE] [--wdir DIR] program [arguments...]]..."
+    )
     parser.epilog = (
         "The launcher is that of the MPI which mpi4py loads in this interpreter. A program that "
-        "ends in .py runs with this interpreter, and `python` names it. The exit status is that of "
-        "the first rank that failed; 128 + N if signal N ended it."
+        "ends in .py runs with this interpreter, and `python` names it. Each `:` begins another "
+        "program of the same job, unless `--` precedes the program that it follows. The exit "
+        "status is that of the first rank that failed; 128 + N if signal N ended it."
     )
     _configure_place(parser)
     _configure_environment(parser)
@@ -31,14 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _configure_place(parser: argparse.ArgumentParser) -> None:
     place = parser.add_argument_group("where")
-    place.add_argument(
-        "-np",
-        "-n",
-        type=positive,
-        metavar="N",
-        dest="ranks",
-        help="number of ranks (default: one per slot of the given hosts)",
-    )
+    programs.configure(place)
     where = place.add_mutually_exclusive_group()
     where.add_argument(
         "-H",
@@ -54,7 +52,6 @@ def _configure_place(parser: argparse.ArgumentParser) -> None:
     )
     # horovodrun's spellings.
     hidden = argparse.SUPPRESS
-    place.add_argument("--num-proc", type=positive, dest="ranks", default=hidden, help=hidden)
     place.add_argument(
         "--mpi-args", action="append", dest="mpi_option", default=hidden, help=hidden
     )
@@ -171,30 +168,29 @@ def _configure_end(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Run the job; returns the exit status of the first rank that failed."""
     values = config.load()  # reports a misspelt setting here, once, and not in every rank
-    program = arguments.program[1:] if arguments.program[:1] == ["--"] else arguments.program
-    if not program:
-        raise UsageError(
-            explain("no program", "there is nothing to start", "Name one after the options")
-        )
-    variables = {**horovod_flags.variables(arguments), **_variables(arguments.variables)}
-    if arguments.horovod:
-        _with_horovod(variables)
-    if arguments.torch:
-        _with_torch(variables)
+    parts = programs.parse(arguments)
+    for_all = {} if "PYTHONUNBUFFERED" in os.environ else {"PYTHONUNBUFFERED": "1"}
+    for_all |= {**horovod_flags.variables(arguments), **_variables(arguments.variables)}
+    variables = [for_all | _variables(part.variables) for part in parts]
+    for of_program in variables:
+        if arguments.horovod:
+            _with_horovod(of_program)
+        if arguments.torch:
+            _with_torch(of_program)
     launch.refuse_inside_job("starting a job")
-    job = job_order.JobOrder(arguments, program, variables, values.carry_env)
+    job = job_order.JobOrder(arguments, parts, variables, values.carry_env)
     if elastic.is_asked(arguments):
         return elastic.run(arguments, job)
-    placed, ranks, source = job_order.place(arguments, job.options)
+    placed, ranks, source = job_order.place(arguments, job.options, job.ranks)
     if arguments.dry_run:
         print(*job.commands(placed, ranks), sep="\n")
         return 0
     return foreground.run(job.order(placed, ranks, source), job.look())
 
 
-def _variables(texts: list[str]) -> dict[str, str]:
-    """Return the variables of -x, and the one that makes Python's output appear immediately."""
-    found = {} if "PYTHONUNBUFFERED" in os.environ else {"PYTHONUNBUFFERED": "1"}
+def _variables(texts: Sequence[str]) -> dict[str, str]:
+    """Return the variables of -x."""
+    found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not name or not (equals or name in os.environ):

@@ -34,13 +34,31 @@ _STREAMS: dict[bytes, Stream] = {protocol.STDOUT: "stdout", protocol.STDERR: "st
 
 
 @dataclasses.dataclass(frozen=True)
+class Program:
+    """A program, and the ranks that run it: as many as `ranks`, from the first free number on.
+
+    Attributes:
+        command: the program and its arguments.
+        ranks: the number of its ranks.
+        set: variables that its ranks get, besides those of the job.
+        folder: the folder in which it starts; empty for this process's.
+        text: what the user has typed, for messages of a job of several programs.
+    """
+
+    command: Sequence[str]
+    ranks: int
+    set: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    folder: str = ""
+    text: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class Order:
     """What to start, where, and with which settings.
 
     Attributes:
         launcher: mpiexec and its options.
-        program: the command of each rank.
-        ranks: the number of ranks.
+        programs: the programs, in the order of their ranks.
         remote: the hosts that have to reach this one; empty if all ranks run here.
         environment: mpiexec's variables.
         carried: variables that every rank gets, unless mpiexec has set them for it.
@@ -53,8 +71,7 @@ class Order:
     """
 
     launcher: Sequence[str]
-    program: Sequence[str]
-    ranks: int
+    programs: Sequence[Program]
     environment: Mapping[str, str]
     carried: Mapping[str, str]
     cores: int
@@ -64,6 +81,19 @@ class Order:
     bound: bool = False
     grace: float = 5.0
     again: int | None = None
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+        return sum(program.ranks for program in self.programs)
+
+    def program_of(self, rank: int) -> Program:
+        """Return the program that a rank runs."""
+        for program in self.programs:
+            if rank < program.ranks:
+                return program
+            rank -= program.ranks
+        raise IndexError(rank)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +122,7 @@ class Failure:
     at: float  # seconds since 1970, by its host's clock
     follows: bool = False  # the rank failed after it had lost others, whose failures follow
     report: str = ""  # how its communicator failed, for csrc/liveness/failure_board.h only
+    program: str = ""  # what it ran, if the job has several programs
 
 
 @dataclasses.dataclass
@@ -297,11 +328,12 @@ class Job:
         hear = functools.partial(self._hear_rank, rank)
         self._selector.register(channel, selectors.EVENT_READ, hear)
         order = self._order
+        program = order.program_of(number)
         values = {
-            "program": list(order.program),
-            "folder": os.getcwd(),
+            "program": list(program.command),
+            "folder": program.folder or os.getcwd(),
             "environment": dict(order.carried),
-            "set": dict(order.set),
+            "set": {**order.set, **program.set},
             "stdin": order.stdin and number == 0,
             "host": os.uname().nodename,
             "cores": order.cores,
@@ -390,7 +422,9 @@ class Job:
         follows: bool = False,
         report: str = "",
     ) -> None:
-        failure = Failure(rank.number, rank.host, status, cause, at, follows, report)
+        several = len(self._order.programs) > 1
+        program = self._order.program_of(rank.number).text if several else ""
+        failure = Failure(rank.number, rank.host, status, cause, at, follows, report, program)
         self._unsorted.append(failure)
 
     def _tell_failed(self, number: int, text: str, report: str) -> None:

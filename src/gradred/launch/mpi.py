@@ -6,9 +6,11 @@ process imports it, with initialisation switched off.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import pathlib
@@ -200,13 +202,50 @@ def launcher_command(
         if not placed:
             # Open MPI's slots are physical cores. With hosts, the qualifier would put every rank on
             # the first host; there each host has exactly the slots that it needs.
-            command += ["--map-by", "slot" if hosts else ":OVERSUBSCRIBE"]
-        bound = {"core": "core:overload-allowed"}.get(binding, binding)
-        command += ["--bind-to", bound]
+            command += ["--map-by", "slot" if hosts else "slot:OVERSUBSCRIBE"]
+        overload = "" if binding == "none" else ":overload-allowed"
+        command += ["--bind-to", binding + overload]
         command += [word for name in names for word in ("-x", name)]
     elif mpi.family == "MPICH" and binding != "none":
         command += ["-bind-to", binding]
     return command + _host_options(mpi.family, hosts) + list(options)
+
+
+def job_command(
+    mpi: Mpi,
+    counts: Sequence[int],
+    *,
+    hosts: Sequence[Host] = (),
+    options: Sequence[str] = (),
+    binding: Binding = "none",
+) -> list[str]:
+    """Return the launcher with all of its words: it starts a launch proxy for each rank.
+
+    Args:
+        mpi: the MPI of the launcher.
+        counts: the number of ranks of each program. They have sections of the command, from which
+            the MPI knows the program of a rank (MPI_APPNUM).
+        hosts: the hosts with the number of ranks of each, of all programs; empty for this host.
+        options: as in `launcher_command`.
+        binding: binds each rank to a core or memory node.
+    """
+    proxies = proxy_command(mpi.family)
+    # Open MPI takes hosts for each section, the others for all.
+    by_section = mpi.family == "Open MPI"
+    shares = _shares(hosts, counts) if by_section else [hosts for _ in counts]
+    command = launcher_command(mpi, counts[0], hosts=shares[0], options=options, binding=binding)
+    command += proxies
+    for count, share in zip(counts[1:], shares[1:], strict=True):
+        on_hosts = _host_options(mpi.family, share) if by_section else []
+        command += [":", "-n", str(count), *on_hosts, *proxies]
+    return command
+
+
+def _shares(hosts: Sequence[Host], counts: Sequence[int]) -> list[list[Host]]:
+    """Return the hosts of each program, which follow each other in the hosts' slots."""
+    slots = iter([host.name for host in hosts for _ in range(host.slots or 1)])
+    shares = [collections.Counter(itertools.islice(slots, count)) for count in counts]
+    return [[Host(name, slots) for name, slots in share.items()] for share in shares]
 
 
 def _host_options(family: Family, hosts: Sequence[Host]) -> list[str]:
@@ -224,18 +263,24 @@ def _host_options(family: Family, hosts: Sequence[Host]) -> list[str]:
     return ["-hosts", names, "-ppn", str(hosts[0].slots)]
 
 
-def program_command(program: Sequence[str], path: str) -> list[str]:
+def program_command(program: Sequence[str], path: str, folder: str = "") -> list[str]:
     """Return the command of the ranks; a `.py` file runs with this interpreter.
+
+    Args:
+        program: the program and its arguments.
+        path: the folders of programs, as in PATH.
+        folder: the folder in which the program starts; empty for this process's.
 
     Raises:
         UsageError: the program or file does not exist.
     """
     name = program[0]
     if name.endswith(".py"):
-        if not os.path.isfile(name):
+        if not os.path.isfile(os.path.join(folder, name)):
             raise UsageError(explain(name, "there is no such file", "Give the program's path"))
         return [sys.executable, *program]
-    if shutil.which(name, path=path) is None:
+    place = os.path.join(folder, name) if os.path.dirname(name) else name
+    if shutil.which(place, path=path) is None:
         found = "there is no such program, or it is not executable"
         raise UsageError(explain(name, found, "Give its path, or a name that is in PATH"))
     return list(program)

@@ -18,14 +18,13 @@ from gradred import config
 from gradred._util import clock, cpu
 from gradred.errors import Error, TimeoutError, UsageError, explain  # noqa: A004
 from gradred.launch import output, processes, run_function_rank
-from gradred.launch.job import Failure, Job, Order
+from gradred.launch.job import Failure, Job, Order, Program
 from gradred.launch.mpi import (
     Mpi,
     find_mpi,
+    job_command,
     job_environment,
-    launcher_command,
     meeting_place,
-    proxy_command,
     refuse_inside_job,
     without_allocation,
 )
@@ -162,10 +161,10 @@ class _Job:
         (self._folder / "call.pickle").write_bytes(pickle.dumps(call))
         (self._folder / "sys.json").write_text(json.dumps([sys.path, sys.argv]))
         environment = job_environment(mpi)
+        command = [sys.executable, "-c", run_function_rank.BOOTSTRAP, str(self._folder)]
         order = Order(
-            launcher=launcher_command(mpi, self._ranks) + proxy_command(mpi.family),
-            program=[sys.executable, "-c", run_function_rank.BOOTSTRAP, str(self._folder)],
-            ranks=self._ranks,
+            launcher=job_command(mpi, [self._ranks]),
+            programs=[Program(command, self._ranks)],
             environment=without_allocation(environment)[0],
             carried=environment,
             set=meeting_place(),
