@@ -67,10 +67,8 @@ void add(Submission& what, std::vector<NamedArray>& arrays, const py::tuple& des
 }
 
 // Whether the tensor is a negated view, whose elements differ from those in memory. DLPack does not
-// report it. Such a view is the imaginary part of a conjugate. With more than one element it has
-// gaps and is not dense, so larger tensors need no check.
-bool is_negated(PyObject* tensor, std::size_t count) {
-  if (count != 1) return false;
+// report it.
+bool is_negated(PyObject* tensor) {
   static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
   PyObject* const found = PyObject_CallMethodNoArgs(tensor, is_neg);
   if (found == nullptr) throw py::error_already_set();
@@ -80,7 +78,7 @@ bool is_negated(PyObject* tensor, std::size_t count) {
 
 std::optional<ShapedArray> placed_tensor(PyObject* object) {
   auto view = tensor_view(object);
-  if (!view || is_negated(object, view->count)) return std::nullopt;
+  if (!view || is_negated(object)) return std::nullopt;
   if (!view->stream) return view;  // it is in host memory
   view->memory = device_memory_at(view->data, view->count * size_of(view->dtype));
   return view->memory != nullptr ? view : std::nullopt;

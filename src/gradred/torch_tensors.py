@@ -5,7 +5,7 @@ The front ends `gradred.torch` and `gradred.torch_distributed` share this module
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,6 +31,28 @@ SERVED = ("cpu", "cuda")
 """Types of devices whose tensors the front ends accept."""
 
 _core.know_tensors(torch.Tensor, torch.nn.Parameter)
+
+
+def _increment_each(tensors: Iterable[torch.Tensor]) -> None:
+    for tensor in tensors:
+        if not tensor.is_inference():
+            torch._C._increment_version(tensor)
+
+
+def _takes_several() -> bool:
+    try:
+        torch._C._increment_version([])
+    except Exception:  # older PyTorch takes one tensor
+        return False
+    return True
+
+
+increment_versions: Callable[[Iterable[torch.Tensor]], None] = (
+    torch._C._increment_version if _takes_several() else _increment_each
+)
+"""Tell autograd that a call writes the tensors.
+
+A backward pass that needs their elements from before the call then raises an error."""
 
 
 def require_tensor(x: Any, asked: str) -> torch.Tensor:

@@ -187,7 +187,9 @@ def test_gradients_flow_through_the_operations() -> None:
     assert (gradient_of(lambda x: hvd.reducescatter(x, op=hvd.Sum)) == size).all()
 
 
-@pytest.mark.parametrize("wrong", ["complex256", "cuda-like", "sparse", "not dense", "negated"])
+@pytest.mark.parametrize(
+    "wrong", ["complex256", "cuda-like", "sparse", "not dense", "negated", "negated and dense"]
+)
 def test_what_cannot_be_sent_is_refused_at_once(wrong: str) -> None:
     if wrong == "sparse":
         x = torch.ones(3).to_sparse()
@@ -199,6 +201,8 @@ def test_what_cannot_be_sent_is_refused_at_once(wrong: str) -> None:
         x = torch.ones(1, dtype=torch.complex64).conj().imag
         assert x.is_neg()
         assert x.is_contiguous()
+    elif wrong == "negated and dense":
+        x = torch._neg_view(torch.ones(3))
     else:
         x = torch.ones(3, dtype=torch.complex32)
     with pytest.raises(ValueError, match="allreduce"):

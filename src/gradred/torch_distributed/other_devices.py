@@ -54,6 +54,8 @@ def _handing_on(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
 def _first_tensor(arguments: Iterable[Any]) -> torch.Tensor | None:
     """The first tensor in the arguments, or in lists of them."""
     for one in arguments:
+        if type(one) is list and one and type(one[0]) is torch.Tensor:  # asking this is quicker
+            return one[0]
         if isinstance(one, (list, tuple)):
             if (found := _first_tensor(one)) is not None:
                 return found

@@ -17,12 +17,14 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
 
 from gradred.errors import Error, UsageError, explain
 from gradred.memory import empty
 from gradred.named import NamedOperations
 from gradred.torch_distributed.callbacks import Numbers, numbers_here
 from gradred.torch_distributed.compiling import left_alone
+from gradred.torch_distributed.forms import FORMS
 from gradred.torch_distributed.messages import Messages
 from gradred.torch_distributed.monitored import MonitoredBarrier
 from gradred.torch_distributed.other_devices import OtherDevices, serve_other_devices
@@ -38,24 +40,26 @@ from gradred.torch_distributed.tensors import (
     put,
     put_back,
     put_behind,
+    readable,
     reducible,
     require_fit,
     require_one_for_each,
     require_one_root,
     require_rows,
 )
-from gradred.torch_distributed.work import GradredWork, Tensor, together
-from gradred.torch_tensors import DTYPES, SERVED, described
+from gradred.torch_distributed.work import GradredWork, Tensor, all_of, together
+from gradred.torch_tensors import DTYPES, SERVED, described, increment_versions
 
 ReduceOp = dist.ReduceOp
+_NO_TIME = datetime.timedelta(0)  # options without a time limit have less
 
 # Names that are not torch's name in lower case.
 _OTHER_NAMES = {"PRODUCT": "prod"}
-_REDUCTIONS = tuple(
-    (known, _OTHER_NAMES.get(name, name.lower()))
+_REDUCTIONS = {
+    hash(known): _OTHER_NAMES.get(name, name.lower())
     for name, known in ReduceOp.RedOpType.__members__.items()
     if name not in ("PREMUL_SUM", "UNUSED")
-)
+}
 
 # Collectives with tensor arguments.
 COLLECTIVES = (
@@ -88,21 +92,26 @@ COLLECTIVES = (
 _Collective = TypeVar("_Collective", bound=Callable[..., Any])
 
 
-def _told(collective: _Collective) -> _Collective:
-    """Decorate a collective: if this rank's arguments are invalid, all ranks get a UsageError."""
+def _called(method: _Collective) -> _Collective:
+    """Decorate a collective: it takes all of torch's forms, and gets the first one of `FORMS`.
 
-    @functools.wraps(collective)
+    If this rank's arguments are invalid, all ranks get a UsageError.
+    """
+    first = FORMS[method.__name__].first
+
+    @functools.wraps(method)
     def call(self: ProcessGroupOfRanks, *args: Any, **kwargs: Any) -> Any:
-        numbers = self._numbers_here()
+        numbers = numbers_here(self, self._numbers)
         before = numbers.taken
         try:
-            return collective(self, *args, **kwargs)
+            work = method(self, *first(args, kwargs))
         except Exception as error:
             if numbers.taken == before:  # nothing has been submitted
                 self._refuse(error)
             if type(error) is ValueError:  # what Horovod programs get for a tensor with gaps
                 raise UsageError(str(error)) from error
             raise
+        return work if self._coalesced is None else self._noted(work)
 
     return cast("_Collective", call)
 
@@ -136,6 +145,8 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         self._free = weakref.finalize(self, _free, engine, messages)
         self._free.atexit = False
         self._numbers = Numbers()
+        self._name: str | None = None
+        self._coalesced: list[GradredWork] | None = None  # those since `_start_coalescing`
         self._limit = None if timeout is None else timeout.total_seconds()
 
     def getBackendName(self) -> str:  # noqa: N802 (torch's names)
@@ -184,7 +195,9 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     @property
     def pg_name(self) -> str:
         """The name that torch gave to the group."""
-        return str(dist.distributed_c10d._world.pg_names.get(self, "gradred"))
+        if self._name is None:  # torch registers the name after it has made the group
+            self._name = dist.distributed_c10d._world.pg_names.get(self)
+        return "gradred" if self._name is None else str(self._name)
 
     @property
     def group_name(self) -> str:
@@ -208,12 +221,9 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     # ---- submitting ----------------------------------------------------------------------------
 
-    def _numbers_here(self) -> Numbers:
-        return numbers_here(self, self._numbers)
-
     def _submit(self, kind: str, arrays: Any, held: Any, **how: Any) -> Any:
         submit = self._engine.submit
-        return self._numbers_here().submit(
+        return numbers_here(self, self._numbers).submit(
             lambda name: submit(kind, name, arrays, held=held, **how), self.pg_name
         )
 
@@ -225,7 +235,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     def _submit_plain(self, tensor: Tensor, how: dict[str, Any]) -> Any:
         """Submit an allreduce in place. None: the tensor needs the checks of `allreduce`."""
         submit, op, before = self._engine.submit_tensor, how["op"], how.get("prescale", 1.0)
-        return self._numbers_here().submit(
+        return numbers_here(self, self._numbers).submit(
             lambda name: submit(name, tensor, tensor, op, before, 1.0, 0), self.pg_name
         )
 
@@ -233,66 +243,90 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         self,
         requests: Sequence[Any],
         finish: Callable[[], None] | None,
-        result: list[Tensor],
+        result: list[Any],
+        opts: Any,
         placed: bool = False,
+        written: Sequence[Tensor] | None = None,
     ) -> GradredWork:
-        return GradredWork(requests, finish, result, self._limit, placed)
+        """Make a `GradredWork` with the options' time limit, and tell autograd of the writes.
+
+        `written` are the tensors that the operation writes. None: those of `result`.
+        """
+        increment_versions(result if written is None else written)
+        return GradredWork(requests, finish, result, self._limit_of(opts), placed)
+
+    def _limit_of(self, opts: Any) -> float | None:
+        """The time limit of an operation in seconds: that of its options, or of the group."""
+        own = opts.timeout
+        return own.total_seconds() if own > _NO_TIME else self._limit
 
     def _reduction(self, op: Any, tensor: Tensor) -> dict[str, Any]:
-        for known, ours in _REDUCTIONS:
-            if op == known:
-                return {"op": _of_bool(ours, tensor)}
+        if known := _REDUCTIONS.get(hash(op)):  # comparing operations takes longer
+            return {"op": _of_bool(known, tensor)}
         if op == ReduceOp.PREMUL_SUM:
             return {"op": "sum", "prescale": float(_factor_of(op))}
         found = f"there is no reduction {op}"
         raise UsageError(explain("all_reduce", found, "Use SUM, AVG, MIN, MAX or PRODUCT"))
 
+    def _start_coalescing(self, _device: torch.device) -> None:
+        """Start a part of the program whose operations have one work; see `_end_coalescing`."""
+        self._coalesced = []
+
+    def _noted(self, work: GradredWork) -> GradredWork:
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
+    def _end_coalescing(self, _device: torch.device) -> GradredWork:
+        """Return one work for all operations since `_start_coalescing`."""
+        works, self._coalesced = self._coalesced or [], None
+        return all_of(works, self._limit)
+
     # ---- collectives ---------------------------------------------------------------------------
 
+    @_called
     @shown("all_reduce")
-    @_told
-    def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> GradredWork:
+    def allreduce(self, tensors: Any, opts: Any) -> GradredWork:
         """Reduce over all ranks, in place."""
-        given, op = as_list(tensors), _op_of(opts)
-        how = self._reduction(op, given[0])
+        given = as_list(tensors)
+        how = self._reduction(opts.reduceOp, given[0])
         request = self._submit_plain(given[0], how) if len(given) == 1 else None
         if request is None:
             if len(given) == 1 and given[0].layout is torch.sparse_coo:
-                return self._sparse_allreduce(given[0], how["op"])
-            views = [reducible(tensor, "all_reduce") for tensor in given]
+                return self._sparse_allreduce(given[0], how["op"], opts)
+            views = [reducible(tensor, how["op"], "all_reduce") for tensor in given]
             arrays = [described(view, view, "all_reduce") for view in views]
             request = self._submit("allreduce", arrays, views, **how)
-        return self._work([request], None, given)
+        return self._work([request], None, given, opts)
 
-    def _sparse_allreduce(self, tensor: Tensor, op: str) -> GradredWork:
+    allreduce_coalesced = allreduce
+
+    def _sparse_allreduce(self, tensor: Tensor, op: str, opts: Any) -> GradredWork:
         total = SparseSum(tensor, op)
         request = self._submit("allgather", total.described(), total.parts)
 
         def finish() -> None:
             total.put(request.outputs, request.rows)
 
-        return self._work([request], finish, [tensor])
+        return self._work([request], finish, [tensor], opts)
 
-    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> GradredWork:
-        """Reduce several tensors as one operation."""
-        return ProcessGroupOfRanks.allreduce(self, tensors, opts)
-
+    @_called
     @shown("broadcast")
-    @_told
-    def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None) -> GradredWork:
+    def broadcast(self, tensors: Any, opts: Any) -> GradredWork:
         """Broadcast the root's tensors, in place."""
-        root = getattr(opts, "rootRank", opts if isinstance(opts, int) else 0)
-        parts = [DenseCopy(tensor, "broadcast") for tensor in as_list(tensors)]
+        given, root = as_list(tensors), opts.rootRank
+        is_root = root == self._own_rank
+        parts = [DenseCopy(tensor, "broadcast", is_written=not is_root) for tensor in given]
         arrays = [part.described() for part in parts]
         request = self._submit("broadcast", arrays, parts, root=root)
-        return self._work([request], lambda: put_back(parts), as_list(tensors))
+        finish = None if is_root else functools.partial(put_back, parts)
+        return self._work([request], finish, given, opts, written=[] if is_root else given)
 
+    @_called
     @shown("barrier")
-    def barrier(self, opts: Any = None, timeout: Any = None) -> GradredWork:
-        """Start a barrier. The time limit is `timeout` or that of the options."""
-        own = getattr(opts, "timeout", None) if timeout is None else timeout
-        limit = self._limit if own is None or own.total_seconds() <= 0 else own.total_seconds()
-        return GradredWork([self._submit("barrier", [], None)], None, [], limit)
+    def barrier(self, opts: Any) -> GradredWork:
+        """Start a barrier."""
+        return self._work([self._submit("barrier", [], None)], None, [], opts)
 
     def wait_monitored(self, seconds: float | None, wait_all_ranks: bool = False) -> None:
         """`torch.distributed.monitored_barrier`. Blocks."""
@@ -308,10 +342,11 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         tensor: Tensor,
         put_whole: Callable[[Tensor], None],
         out: Any,
+        opts: Any,
         target: Tensor | None = None,
     ) -> GradredWork:
         """Gather all ranks' tensors of one shape, in `target` if the engine can write there."""
-        flat = dense(tensor, "all_gather").contiguous().reshape(-1)
+        flat = readable(tensor, "all_gather").contiguous().reshape(-1)
         data, dtype = as_moved(flat)
         result = ResultPlace(target, flat.dtype)
         array = result.of(data, dtype, (1, data.numel()), "all_gather")
@@ -323,13 +358,11 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
             elif made := request.outputs:
                 put_whole(torch.from_numpy(made[0]).view(flat.dtype))
 
-        return self._work([request], finish, out, placed=target is not None)
+        return self._work([request], finish, out, opts, placed=target is not None)
 
+    @_called
     @shown("all_gather", inputs=1)
-    @_told
-    def allgather(
-        self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None
-    ) -> GradredWork:
+    def allgather(self, outputs: Any, inputs: Any, opts: Any) -> GradredWork:
         """Gather all ranks' tensors in a list on all ranks."""
         found = outputs[0] if isinstance(outputs[0], (list, tuple)) else outputs
         targets = [dense(target, "all_gather") for target in found]
@@ -337,143 +370,136 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         require_one_for_each(targets, self._ranks, "all_gather")
         require_fit(targets[self._own_rank], tensor, 1, "all_gather")
         if any(target.numel() != tensor.numel() for target in targets):
-            return self._uneven_allgather(targets, tensor, list(found))
-        return self._gather(tensor, lambda whole: put_behind(whole, targets), list(found))
+            return self._uneven_allgather(targets, tensor, list(found), opts)
+        return self._gather(tensor, lambda whole: put_behind(whole, targets), list(found), opts)
 
     def _uneven_allgather(
-        self, targets: Sequence[Tensor], tensor: Tensor, out: list[Any]
+        self, targets: Sequence[Tensor], tensor: Tensor, out: list[Any], opts: Any
     ) -> GradredWork:
         """Gather tensors of different shapes by one broadcast per rank."""
-        targets[self._own_rank].copy_(dense(tensor, "all_gather"))
+        targets[self._own_rank].copy_(readable(tensor, "all_gather"))
         parts = [DenseCopy(target, "all_gather") for target in targets]
         requests = [
             self._submit("broadcast", [part.described()], part, root=root)
             for root, part in enumerate(parts)
         ]
-        return self._work(requests, lambda: put_back(parts), out)
+        return self._work(requests, lambda: put_back(parts), out, opts)
 
+    @_called
     @shown("all_gather", inputs=1)
-    @_told
-    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> GradredWork:
+    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any) -> GradredWork:
         """Gather all ranks' tensors in one tensor."""
         target = dense(output, "all_gather_single")
         require_fit(target, tensor, self._ranks, "all_gather_single")
-        return self._gather(tensor, lambda whole: put(whole, target), [output], target)
+        return self._gather(tensor, lambda whole: put(whole, target), [output], opts, target)
 
-    def _allgather_base(
-        self, output: Tensor, tensor: Tensor, opts: Any = None, timeout: Any = None
-    ) -> GradredWork:
-        return ProcessGroupOfRanks.all_gather_single(self, output, tensor, opts)
+    _allgather_base = all_gather_single
 
+    @_called
     @shown("all_gather", inputs=1)
-    def all_gather_single_coalesced(
-        self, outputs: Any, inputs: Any, opts: Any = None
-    ) -> GradredWork:
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> GradredWork:
         """Gather several tensors, each in one tensor."""
         pairs = zip(outputs, inputs, strict=True)
-        return together(
-            [ProcessGroupOfRanks.all_gather_single(self, *pair) for pair in pairs], self._limit
-        )
+        works = [ProcessGroupOfRanks.all_gather_single(self, *pair, opts) for pair in pairs]
+        return together(works, self._limit_of(opts))
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
+    @_called
     @shown("all_gather", inputs=1)
-    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> GradredWork:
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> GradredWork:
         """Gather several tensors, each in a list."""
         works = [
-            ProcessGroupOfRanks.allgather(self, [[row[index] for row in outputs]], [tensor])
+            ProcessGroupOfRanks.allgather(self, [[row[index] for row in outputs]], [tensor], opts)
             for index, tensor in enumerate(inputs)
         ]
-        return together(works, self._limit, result=[list(row) for row in outputs])
+        return together(works, self._limit_of(opts), result=[list(row) for row in outputs])
 
+    @_called
     @shown("reduce_scatter", inputs=1)
-    @_told
-    def reduce_scatter_single(
-        self, output: Tensor, tensor: Tensor, opts: Any = None
-    ) -> GradredWork:
-        """Sum one tensor over all ranks. Each rank receives its part of the sum."""
-        op, asked = _op_of(opts), "reduce_scatter_single"
-        target = reducible(output, asked)
-        view = reducible(tensor, asked).contiguous()
+    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any) -> GradredWork:
+        """Reduce one tensor over all ranks. Each rank receives its part of the result."""
+        asked = "reduce_scatter_single"
+        how = self._reduction(opts.reduceOp, tensor)
+        target = reducible(output, how["op"], asked)
+        view = reducible(readable(tensor, asked), how["op"], asked).contiguous()
         require_fit(view, target, self._ranks, asked)
         each = target.numel()
         result = ResultPlace(target, view.dtype)
         array = result.of(view, DTYPES[view.dtype], (self._ranks, each), asked)
-        held = (view, target)
-        request = self._submit("reducescatter", [array], held, **self._reduction(op, view))
+        request = self._submit("reducescatter", [array], (view, target), **how)
 
         def finish() -> None:
             if each and (made := request.outputs):
                 put(torch.from_numpy(made[0]).view(view.dtype), target)
 
-        return self._work([request], finish, [output], placed=True)
+        return self._work([request], finish, [output], opts, placed=True)
 
-    def _reduce_scatter_base(
-        self, output: Tensor, tensor: Tensor, opts: Any = None, timeout: Any = None
-    ) -> GradredWork:
-        return ProcessGroupOfRanks.reduce_scatter_single(self, output, tensor, opts)
+    _reduce_scatter_base = reduce_scatter_single
 
+    @_called
     @shown("reduce_scatter", inputs=1)
-    def reduce_scatter_single_coalesced(
-        self, outputs: Any, inputs: Any, opts: Any = None
-    ) -> GradredWork:
-        """Sum several tensors. Each rank receives its part of each sum."""
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> GradredWork:
+        """Reduce several tensors. Each rank receives its part of each result."""
         pairs = zip(outputs, inputs, strict=True)
         works = [ProcessGroupOfRanks.reduce_scatter_single(self, *pair, opts) for pair in pairs]
-        return together(works, self._limit)
+        return together(works, self._limit_of(opts))
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
+    @_called
     @shown("reduce_scatter", inputs=1)
-    @_told
-    def reduce_scatter(
-        self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None
-    ) -> GradredWork:
-        """Sum lists of tensors over all ranks. Each rank receives the sum at its index."""
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any) -> GradredWork:
+        """Reduce lists of tensors over all ranks. Each rank receives the result at its index."""
         output = as_list(outputs)[0]
         found = inputs[0] if isinstance(inputs[0], (list, tuple)) else inputs
-        parts = [dense(part, "reduce_scatter") for part in found]
+        parts = [readable(part, "reduce_scatter") for part in found]
         require_one_for_each(parts, self._ranks, "reduce_scatter")
         require_fit(parts[self._own_rank], output, 1, "reduce_scatter")
         if all(part.numel() == output.numel() for part in parts):
             whole = torch.cat([part.reshape(-1) for part in parts])
             return ProcessGroupOfRanks.reduce_scatter_single(self, output, whole, opts)
-        target = dense(output, "reduce_scatter")
+        target, own = dense(output, "reduce_scatter"), c10d.AllreduceOptions()
+        own.reduceOp, own.timeout = opts.reduceOp, opts.timeout
         sums = [part.clone(memory_format=torch.contiguous_format) for part in parts]
-        work = ProcessGroupOfRanks.allreduce(self, sums, opts)
-        return together([work], self._limit, lambda: put(sums[self._own_rank], target), [output])
+        work = ProcessGroupOfRanks.allreduce(self, sums, own)
+        increment_versions([output])
+        limit, own_rank = self._limit_of(opts), self._own_rank
+        return together([work], limit, lambda: put(sums[own_rank], target), [output])
 
+    @_called
     @shown("reduce")
-    @_told
-    def reduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> GradredWork:
+    def reduce(self, tensors: Any, opts: Any) -> GradredWork:
         """Reduce to the root. The tensors of the other ranks stay unchanged."""
         tensor = as_list(tensors)[0]
-        target = dense(tensor, "reduce")
+        is_root = self._own_rank == opts.rootRank
+        target = (dense if is_root else readable)(tensor, "reduce")
         sums = target.clone(memory_format=torch.contiguous_format)
-        how = self._reduction(_op_of(opts), sums)
-        view = reducible(sums, "reduce")
+        how = self._reduction(opts.reduceOp, sums)
+        view = reducible(sums, how["op"], "reduce")
         arrays = [described(view, view, "reduce")]
         request = self._submit("allreduce", arrays, view, **how, call="reduce")
 
         def finish() -> None:
-            if self._own_rank == opts.rootRank:
+            if is_root:
                 target.copy_(sums)
 
-        return self._work([request], finish, [tensor])
+        return self._work([request], finish, [tensor], opts, written=[tensor] if is_root else [])
 
+    @_called
     @shown("gather", inputs=1)
-    @_told
-    def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
+    def gather(self, outputs: Any, inputs: Any, opts: Any) -> GradredWork:
         """Gather all ranks' tensors on the root."""
-        flat = dense(as_list(inputs)[0], "gather").contiguous().reshape(-1)
-        is_root = self._own_rank == opts.rootRank
+        flat = readable(as_list(inputs)[0], "gather").contiguous().reshape(-1)
+        root = opts.rootRank
+        is_root = self._own_rank == root
         found = outputs[0] if outputs and isinstance(outputs[0], (list, tuple)) else outputs
         targets = [dense(target, "gather") for target in found] if is_root else []
         if is_root:
             require_one_for_each(targets, self._ranks, "gather")
             for target in targets:
                 require_fit(target, flat, 1, "gather")
-        splits = [int(rank == opts.rootRank) for rank in range(self._ranks)]
+        splits = [int(rank == root) for rank in range(self._ranks)]
         request = self._swap(flat.reshape(1, flat.numel()), splits, ResultPlace(None), "gather")
 
         expected, names = [int(is_root)] * self._ranks, self._engine.ranks
@@ -483,27 +509,27 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
             if is_root and flat.numel():
                 put_behind(torch.from_numpy(request.outputs[0]).view(flat.dtype), targets)
 
-        return self._work([request], finish, list(found) if is_root else [])
+        return self._work([request], finish, list(found) if is_root else [], opts)
 
+    @_called
     @shown("scatter", inputs=1)
-    @_told
-    def scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
+    def scatter(self, outputs: Any, inputs: Any, opts: Any) -> GradredWork:
         """Send one of the root's tensors to each rank."""
-        output = as_list(outputs)[0]
+        output, root = as_list(outputs)[0], opts.rootRank
         rows = output.new_empty((0, output.numel()))
         splits = [0] * self._ranks
-        if self._own_rank == opts.rootRank:
+        if self._own_rank == root:
             found = inputs[0] if isinstance(inputs[0], (list, tuple)) else inputs
-            parts = [dense(part, "scatter").reshape(-1) for part in found]
+            parts = [readable(part, "scatter").reshape(-1) for part in found]
             require_one_for_each(parts, self._ranks, "scatter")
             for part in parts:
                 require_fit(output, part, 1, "scatter")
             rows = torch.cat(parts).reshape(len(parts), output.numel())
             splits = [1] * self._ranks
-        expected = [int(rank == opts.rootRank) for rank in range(self._ranks)]
+        expected = [int(rank == root) for rank in range(self._ranks)]
         names = self._engine.ranks
         check = functools.partial(require_one_root, expected, ranks=names, asked="scatter")
-        return self._result_of_swap(rows, splits, output, "scatter", check)
+        return self._result_of_swap(rows, splits, output, "scatter", check, opts)
 
     def _swap(self, rows: Tensor, splits: Sequence[int], result: ResultPlace, asked: str) -> Any:
         """Submit an alltoall of rows."""
@@ -520,6 +546,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         output: Tensor,
         asked: str,
         check: Callable[[Sequence[int]], None],
+        opts: Any,
     ) -> GradredWork:
         """Exchange rows, and store the rows for this rank in `output`.
 
@@ -529,6 +556,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
             output: tensor for the result.
             asked: name of the call, for error messages.
             check: raises an error unless the numbers of rows from each rank are right.
+            opts: options with the time limit.
         """
         target = dense(output, asked)
         request = self._swap(rows, splits, ResultPlace(target), asked)
@@ -538,21 +566,16 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
             if target.numel() and (made := request.outputs):
                 put(torch.from_numpy(made[0]).view(target.dtype), target)
 
-        return self._work([request], finish, [output])
+        return self._work([request], finish, [output], opts)
 
+    @_called
     @shown("all_to_all", inputs=1)
-    @_told
     def all_to_all_single(
-        self,
-        output: Tensor,
-        tensor: Tensor,
-        output_splits: Any = None,
-        input_splits: Any = None,
-        opts: Any = None,
+        self, output: Tensor, tensor: Tensor, output_splits: Any, input_splits: Any, opts: Any
     ) -> GradredWork:
         """Exchange rows. Each rank receives its rows of every rank's tensor."""
         asked = "all_to_all_single"
-        tensor = dense(tensor, asked)
+        tensor = readable(tensor, asked)
         if output.dtype is not tensor.dtype:
             found = f"the output is of {output.dtype}, the input of {tensor.dtype}"
             raise UsageError(explain(asked, found, "Pass tensors of one type"))
@@ -565,43 +588,34 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         each = math.prod(tensor.shape[1:])  # elements per row, also if there are no rows
         data = tensor.contiguous().reshape(tensor.shape[0], each)
         check = functools.partial(require_rows, expected, asked=asked)
-        return self._result_of_swap(data, rows, output, asked, check)
+        return self._result_of_swap(data, rows, output, asked, check, opts)
 
-    def alltoall_base(
-        self,
-        output: Tensor,
-        tensor: Tensor,
-        outs: Any,
-        ins: Any,
-        opts: Any = None,
-        timeout: Any = None,
-    ) -> GradredWork:
-        """`all_to_all_single` by its older name."""
-        return ProcessGroupOfRanks.all_to_all_single(self, output, tensor, outs, ins, opts)
+    alltoall_base = all_to_all_single
 
+    @_called
     @shown("all_to_all", inputs=1)
-    @_told
-    def alltoall(
-        self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None
-    ) -> GradredWork:
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any) -> GradredWork:
         """Exchange tensors. Each rank receives one tensor of every rank's list."""
-        flat = [dense(tensor, "all_to_all").reshape(-1) for tensor in inputs]
+        flat = [readable(tensor, "all_to_all").reshape(-1) for tensor in inputs]
         targets = [dense(target, "all_to_all") for target in outputs]
         require_one_for_each(flat, self._ranks, "all_to_all")
         require_one_for_each(targets, self._ranks, "all_to_all")
         whole = torch.cat(flat)
         made = whole.new_empty(sum(target.numel() for target in targets))
         expected, sent = ([one.numel() for one in tensors] for tensors in (targets, flat))
-        work = ProcessGroupOfRanks.all_to_all_single(self, made, whole, expected, sent)
-        return together([work], self._limit, lambda: put_behind(made, targets), list(outputs))
+        work = ProcessGroupOfRanks.all_to_all_single(self, made, whole, expected, sent, opts)
+        increment_versions(outputs)
+        limit = self._limit_of(opts)
+        return together([work], limit, lambda: put_behind(made, targets), list(outputs))
 
     # ---- messages ------------------------------------------------------------------------------
 
     @shown("send")
-    def send(self, tensors: Any, dst: int, tag: int = 0) -> GradredWork:
+    def send(self, tensors: Any, dstRank: int, tag: int = 0) -> GradredWork:  # noqa: N803
         """Send a message to one rank."""
-        data = as_bytes(dense(as_list(tensors)[0], "send").cpu().contiguous().reshape(-1))
-        return self._work([self._messages.send(data, dst, tag)], None, as_list(tensors))
+        flat = readable(as_list(tensors)[0], "send").cpu().contiguous().reshape(-1)
+        message = self._messages.send(as_bytes(flat), dstRank, tag)
+        return self._noted(GradredWork([message], None, as_list(tensors), self._limit))
 
     def _receive(self, tensors: Any, source: int | None, tag: int) -> GradredWork:
         target = dense(as_list(tensors)[0], "recv")
@@ -609,14 +623,15 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         flat = target.reshape(-1) if in_place else torch.empty(target.numel(), dtype=target.dtype)
         message = self._messages.receive(as_bytes(flat), source, tag)
         finish = None if in_place else lambda: put(flat, target)
-        work = self._work([message], finish, as_list(tensors))
+        increment_versions([target])
+        work = GradredWork([message], finish, as_list(tensors), self._limit)
         work._source_rank = message.source
-        return work
+        return self._noted(work)
 
     @shown("recv")
-    def recv(self, tensors: Any, src: int, tag: int = 0) -> GradredWork:
+    def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> GradredWork:  # noqa: N803
         """Receive a message from one rank."""
-        return self._receive(tensors, src, tag)
+        return self._receive(tensors, srcRank, tag)
 
     @shown("recvAnySource")
     def recv_anysource(self, tensors: Any, tag: int = 0) -> GradredWork:
@@ -629,11 +644,16 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 class ProcessGroupGradred(ProcessGroupOfRanks):
     """The group that torch uses. It passes tensors on other devices to other backends' groups."""
 
+    def _start_coalescing(self, device: torch.device) -> None:
+        if (other := self.other_devices.group_for(device)) is not None:
+            other._start_coalescing(device)
+        else:
+            super()._start_coalescing(device)
 
-def _op_of(opts: Any) -> Any:
-    if opts is None:
-        return ReduceOp.SUM
-    return getattr(opts, "reduceOp", opts)
+    def _end_coalescing(self, device: torch.device) -> Any:
+        if (other := self.other_devices.group_for(device)) is not None:
+            return other._end_coalescing(device)
+        return super()._end_coalescing(device)
 
 
 def _factor_of(op: Any) -> float:

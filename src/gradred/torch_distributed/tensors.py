@@ -20,8 +20,8 @@ Tensor: TypeAlias = torch.Tensor
 class DenseCopy:
     """A tensor to move: the tensor itself if it is contiguous, else a copy that is copied back."""
 
-    def __init__(self, tensor: Tensor, asked: str) -> None:
-        self.tensor = dense(tensor, asked)
+    def __init__(self, tensor: Tensor, asked: str, *, is_written: bool = True) -> None:
+        self.tensor = (dense if is_written else readable)(tensor, asked)
         self.dense = self.tensor.contiguous()
 
     def described(self) -> Described:
@@ -126,10 +126,24 @@ def put_behind(whole: Tensor, targets: Sequence[Tensor]) -> None:
 
 
 def dense(tensor: Tensor, asked: str) -> Tensor:
-    """The tensor detached from autograd.
+    """The tensor detached from autograd, whose elements are those in memory.
 
-    Raises UsageError if it is sparse, on another device, or more than its numbers.
+    Raises UsageError if it is sparse, on another device, more than its numbers, or a view that
+    conjugates or negates what is in memory.
     """
+    found = _strided(tensor, asked)
+    if tensor.is_conj() or tensor.is_neg():
+        what = "the tensor is a conjugated or negated view, in which no result can be written"
+        raise UsageError(explain(asked, what, "Pass x.resolve_conj().resolve_neg()"))
+    return found
+
+
+def readable(tensor: Tensor, asked: str) -> Tensor:
+    """Like `dense`, for an input: of a conjugated or negated view it returns a copy."""
+    return _strided(tensor, asked).resolve_conj().resolve_neg()
+
+
+def _strided(tensor: Tensor, asked: str) -> Tensor:
     require_tensor(tensor, asked)
     if tensor.layout is torch.strided and tensor.device.type in SERVED:
         require_memory(tensor, asked)
@@ -142,13 +156,16 @@ def dense(tensor: Tensor, asked: str) -> Tensor:
     raise UsageError(explain(asked, found, remedy))
 
 
-def reducible(tensor: Tensor, asked: str) -> Tensor:
-    """Like `dense`; also raises UsageError if the engine cannot reduce the type."""
+def reducible(tensor: Tensor, op: str, asked: str) -> Tensor:
+    """Like `dense`; also raises UsageError if the engine cannot reduce the type.
+
+    Complex numbers are added part by part, as GPUs have no reduction of complex types.
+    """
     view = dense(tensor, asked)
     if view.dtype not in DTYPES:
         found = f"gradred does not reduce {view.dtype}"
         raise UsageError(explain(asked, found, "Convert it first"))
-    return torch.view_as_real(view) if view.is_complex() else view
+    return torch.view_as_real(view) if view.is_complex() and op in ("sum", "avg") else view
 
 
 def as_bytes(flat: Tensor) -> Tensor:

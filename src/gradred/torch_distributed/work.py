@@ -308,6 +308,20 @@ def together(
     return GradredWork(requests, finish_all, result, limit)
 
 
+def all_of(works: Sequence[GradredWork], limit: float | None) -> GradredWork:
+    """Make one work of those that a caller may also have waited for, or may wait for."""
+    left = [work for work in works if not work._waited]
+
+    def finish() -> None:
+        for work in left:
+            work._conclude(None)
+            if work._failure is not None:
+                raise work._failure
+
+    requests = [request for work in left for request in work._requests]
+    return GradredWork(requests, finish, [one for work in left for one in work.result()], limit)
+
+
 class _TimeLimits:
     """Makes futures fail at their time limits. One thread sleeps until the next limit."""
 
