@@ -136,12 +136,18 @@ constexpr std::string_view name_of(DType dtype) {
   return kDTypeInfo[static_cast<std::size_t>(dtype)].name;
 }
 
+constexpr bool is_logical(Op op) { return op == Op::kLand || op == Op::kLor || op == Op::kLxor; }
 constexpr bool is_users(Op op) { return static_cast<std::size_t>(op) >= kFirstUserOp; }
 constexpr Op as_compared(Op op) { return is_users(op) ? kAnyUserOp : op; }
 std::string_view user_op_name(Op op);
 constexpr std::string_view name_of(Op op) {
   if (op == kAnyUserOp) return "a function of the program's own";
   return is_users(op) ? user_op_name(op) : kOpInfo[static_cast<std::size_t>(op)].name;
+}
+
+// Whether each result is 0 or 1, whatever bytes count as true in the inputs.
+constexpr bool gives_truth(Op op, DType dtype) {
+  return is_logical(op) || (dtype == DType::kBool && !is_users(op));
 }
 
 }  // namespace gradred

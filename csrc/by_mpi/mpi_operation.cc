@@ -143,7 +143,7 @@ class MpiOperation final : public StartedOperation {
   }
   bool use_mpi_request() override {
     const bool all_of_it = requests_.size() == 1 && work_.empty() && !gathers() &&
-                           call_.op != Op::kAvg && !comparison_.has_begun();
+                           !is_unsettled(call_) && !comparison_.has_begun();
     if (!all_of_it || call_.persistent) return false;
     set_mpi_request(mpi::get().normalise(requests_.front()));
     requests_.clear();
@@ -372,7 +372,7 @@ class MpiOperation final : public StartedOperation {
   void put_result() {
     if (gathers()) reduce_in_order();
     gathered_.reset();
-    scale_result(call_, call_.out.data, parts_->member.rank, parts_->member.size);
+    settle_result(call_, call_.out.data, parts_->member.rank, parts_->member.size);
   }
 
   void throw_if_lost() { parts_->liveness.throw_if_lost_on_mpi(lost_, begun_); }

@@ -65,24 +65,23 @@ DType carrier_of(DType dtype) {
 
 }  // namespace
 
-std::optional<MpiHandles> mpi_handles(Op op, DType dtype) {
-  const mpi::Mpi& mpi = mpi::get();
-  const bool logic = op == Op::kLand || op == Op::kLor || op == Op::kLxor;
-  if (dtype == DType::kBool && !logic) return std::nullopt;
-  const auto type = mpi.handle_of(dtype);
-  const auto its_op = mpi.handle_of(op);
-  if (!type || !its_op) return std::nullopt;
-  return MpiHandles{*type, *its_op};
-}
-
-// False for 8-bit integers, whose sums some MPIs limit to the range of the type. False for floats
-// of up to 16 bits, which each MPI rounds differently. False for the minimum and maximum of other
-// floats, because of NaN and signed zeros.
+// False for 8-bit integers, whose sums some MPIs limit to the range of the type. False for bool, of
+// which Open MPI hands bytes on that are neither 0 nor 1. False for floats of up to 16 bits, which
+// each MPI rounds differently, and for the minimum and maximum of other floats: where one input is
+// NaN, or zeros differ in sign, MPICH's ranks get different results.
 bool mpi_computes_alike(Op op, DType dtype) {
   const DTypeInfo& type = kDTypeInfo[static_cast<std::size_t>(dtype)];
-  if (type.kind == DTypeKind::kBool) return true;
+  if (type.kind == DTypeKind::kBool) return false;
   if (type.kind != DTypeKind::kReal) return type.bytes > 1;
   return type.bytes > 2 && op != Op::kMin && op != Op::kMax;
+}
+
+std::optional<MpiHandles> mpi_handles(Op op, DType dtype) {
+  if (!mpi_computes_alike(op, dtype)) return std::nullopt;
+  const auto type = mpi::get().handle_of(dtype);
+  const auto its_op = mpi::get().handle_of(op);
+  if (!type || !its_op) return std::nullopt;
+  return MpiHandles{*type, *its_op};
 }
 
 MpiHandles mpi_or_own_handles(Op op, DType dtype) {

@@ -72,8 +72,7 @@ Question PlanChoice::question(const Call& call, bool waits) const {
                     .slices = slices_asked(call),
                     .most_slices = tags.most_slices(),
                     .root = call.root,
-                    .mpi_may_carry = waits && mpi_computes_alike(call.op, call.dtype) &&
-                                     mpi_handles(combined(call.op), call.dtype),
+                    .mpi_may_carry = waits && mpi_handles(combined(call.op), call.dtype),
                     .one_order = wish.one_order};
   if (place.size == 1) question.plan = {}, question.own = nullptr;
   if (question.own != nullptr && !place.why_no_messages.empty()) {

@@ -8,10 +8,15 @@ void scale_input(const Call& call, void* data, std::size_t count) {
   if (call.op == Op::kPremul) scale(data, count, call.dtype, call.factor, false);
 }
 
-void divide_result(const Call& call, void* data, int rank, int size) {
+void divide_or_make_truth(const Call& call, void* data, int rank, int size) {
   if (!reduces(call.kind)) return;
   const int inputs = reduced_ranks(call.kind, rank, size).count();
-  if (inputs > 0) scale(data, call.count, call.dtype, inputs, true);
+  if (inputs == 0) return;
+  if (call.op == Op::kAvg) {
+    scale(data, call.count, call.dtype, inputs, true);
+  } else if (inputs == 1) {  // x or x is the truth of x
+    find_reduction(Op::kLor, call.dtype)->pair(data, data, data, call.count);
+  }
 }
 
 const void* scaled_input(const Call& call, int size, std::vector<std::byte>& storage) {

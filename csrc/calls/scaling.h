@@ -1,4 +1,5 @@
-// The factor of a call (premul) and the division by the number of ranks (avg), in host memory.
+// What a call does to its input and result beside combining them: the factor (premul), the division
+// by the number of ranks (avg), and truth values of a single input. In host memory.
 #pragma once
 
 #include <cstddef>
@@ -10,11 +11,17 @@ namespace gradred {
 
 // Multiplies `count` elements of input by the call's factor (premul).
 void scale_input(const Call& call, void* data, std::size_t count);
-// Divides the result of a rank by the number of inputs that are reduced into it.
-void divide_result(const Call& call, void* data, int rank, int size);
-// The same for averages only. Inline, since every short call comes here.
-inline void scale_result(const Call& call, void* data, int rank, int size) {
-  if (call.op == Op::kAvg) divide_result(call, data, rank, size);
+// Whether settle_result() has something to do.
+inline bool is_unsettled(const Call& call) {
+  return call.op == Op::kAvg || gives_truth(call.op, call.dtype);
+}
+// Divides an average by the number of inputs that were reduced into it. If a result that must be 0
+// or 1 is a copy of one input, makes it so.
+void divide_or_make_truth(const Call& call, void* data, int rank, int size);
+// Inline, since every short call comes here.
+inline void settle_result(const Call& call, void* data, int rank, int size) {
+  if (is_unsettled(call)) [[unlikely]]
+    divide_or_make_truth(call, data, rank, size);
 }
 
 // The input times the factor, which is put into `storage`.

@@ -15,7 +15,9 @@ void run_alone(const Call& call) {
   if (call.kind != Kind::kBcast && !call.in_place() && call.in.data != call.out.data && bytes > 0) {
     std::memcpy(call.out.data, call.in.data, bytes);
   }
-  scale_input(call, call.out.data, call.count);  // an average over one rank is the input
+  scale_input(call, call.out.data, call.count);
+  if (call.op != Op::kAvg)
+    settle_result(call, call.out.data, 0, 1);  // such an average is the input
 }
 
 class Copying final : public StartedOperation {

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "by_mpi/mpi_operation.h"
+#include "calls/mpi_handles.h"
 #include "families/families.h"
 #include "progress/started.h"
 
@@ -47,12 +48,13 @@ class MpiFamily final : public Family {
     return {plan};
   }
 
-  // Needs an MPI that knows device memory. It is not given what gradred itself would have to scale
-  // or cut there.
+  // Needs an MPI that knows device memory. It is not given what gradred itself would have to scale,
+  // cut or reduce there.
   ArrayAccess access(const Call& call) const override {
     const bool scales = call.op == Op::kAvg || call.op == Op::kPremul;
     const bool cuts = call.kind == Kind::kReduceScatterBlock;
-    const bool reads = call.on_host() || (!scales && !cuts && mpi_reads_devices());
+    const bool combines = reduces(call.kind) && !mpi_handles(call.op, call.dtype);
+    const bool reads = call.on_host() || (!scales && !cuts && !combines && mpi_reads_devices());
     return direct_or(ArrayAccess::kCopiedBefore, call, reads);
   }
   void check(const Parts&, const Call& call) const override { check_mpi_call(call); }

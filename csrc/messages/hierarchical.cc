@@ -97,7 +97,7 @@ void HierarchicalOperation::take_result() {
     std::memcpy(call_.out.data, vector() + static_cast<std::size_t>(parts_->member.rank) * bytes,
                 bytes);
   }
-  scale_result(call_, call_.out.data, parts_->member.rank, parts_->member.size);
+  settle_result(call_, call_.out.data, parts_->member.rank, parts_->member.size);
 }
 
 // ---- the steps of an operation ------------------------------------------------------------------

@@ -167,8 +167,12 @@ void ScheduledCall::put_result() {
                              bytes);
   }
   const int inputs = reduced_ranks(call_.kind, rank_, size_).count();
+  Stream& stream = bound_plan_->stream;
+  void* const result = call_.out.data;
   if (call_.op == Op::kAvg && inputs > 0) {
-    bound_plan_->stream.scale(call_.out.data, call_.count, call_.dtype, inputs, true);
+    stream.scale(result, call_.count, call_.dtype, inputs, true);
+  } else if (inputs == 1 && gives_truth(call_.op, call_.dtype)) {
+    stream.reduce(Reduction::of(Op::kLor, call_.dtype), result, result, result, call_.count);
   }
 }
 

@@ -75,7 +75,7 @@ NodeOperation::Alone NodeOperation::start_alone(const Call& call) {
   bytes_ = call.count * size_of(call.dtype);
   try {
     if (!look_at_peers()) return Alone::kGoesOn;
-    scale_result(call, call.out.data, group_.rank(), group_.size());
+    settle_result(call, call.out.data, group_.rank(), group_.size());
     return Alone::kEndedWell;
   } catch (...) {
     end(std::current_exception());
@@ -160,7 +160,7 @@ void NodeOperation::take_result() {
   // All ranks take their numbers in the same order.
   if (purpose_ == Purpose::kAgreement) number_ = path_->next_number();
   if (purpose_ == Purpose::kCall && !execution_.ran_on_devices()) {
-    scale_result(call_, execution_.recv(), group_.rank(), group_.size());
+    settle_result(call_, execution_.recv(), group_.rank(), group_.size());
   }
   used_transport_ = group_.used_transport();
   if (observation_ != nullptr) observation_->look(group_);

@@ -72,7 +72,7 @@ void NodePath::run(const Call& call, WaitHook& hook) {
     throw;
   }
   node_->run(made, &poll);
-  scale_result(call, call.out.data, node_->rank(), node_->size());
+  settle_result(call, call.out.data, node_->rank(), node_->size());
 }
 
 void NodePath::agree(const Signature& signature, WaitHook& hook) {
