@@ -164,8 +164,8 @@ constexpr std::array kKnobs = {
          .initial = "0",
          .unset = "",
          .help =
-             "1 lets gradred carry out what a program requests from torch.distributed's backend "
-             "gloo, or without a name for tensors in host memory.",
+             "1 lets gradred carry out what a program requests from torch.distributed's backends "
+             "gloo and mpi, or without a name for tensors in host memory.",
          .read = [](std::string_view text) -> KnobValue { return parse_flag(text); },
          .apply = nullptr},
     Knob{.name = "progress_thread",

@@ -24,12 +24,21 @@ def register() -> None:
     stand_in = importlib.import_module("gradred.torch_stand_in")
     core = sys.modules.get("torch.distributed.distributed_c10d")
     if stand_in.is_asked() and hasattr(core, "_new_process_group_helper"):
-        stand_in.take_the_place_of_gloo(core)
+        stand_in.take_the_place_of_others(core)
+
+
+def prepare(asked: str) -> None:
+    """Import mpi4py's MPI, which initialises MPI only if an MPI launcher has started this process.
+
+    Args:
+        asked: name of the call, for error messages.
+    """
+    importlib.import_module("gradred.without_mpi").leave_mpi_alone()
+    importlib.import_module("gradred")._import_mpi(asked)
 
 
 def _create(options: Any, backend_options: Any = None) -> Any:
     """Make a process group; called by `init_process_group` and `new_group`."""
-    importlib.import_module("gradred.without_mpi").leave_mpi_alone()
-    importlib.import_module("gradred")._import_mpi('init_process_group("gradred")')
+    prepare('init_process_group("gradred")')
     rendezvous = importlib.import_module("gradred.torch_distributed.rendezvous")  # needs torch
     return rendezvous.create(options, backend_options)

@@ -1,4 +1,4 @@
-"""GRADRED_TORCH=1: groups of torch.distributed that a program requests from gloo are gradred's.
+"""GRADRED_TORCH=1: groups that a program requests from gloo, or from torch's "mpi", are gradred's.
 
 This module imports nothing of torch, since `import torch` calls it.
 """
@@ -6,6 +6,7 @@ This module imports nothing of torch, since `import torch` calls it.
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import os
 import re
@@ -13,6 +14,7 @@ import sys
 from typing import Any
 
 VARIABLE = "GRADRED_TORCH"
+_OF_MPI = -1  # torch's size of a group whose ranks its backend "mpi" knows
 
 
 def is_asked() -> bool:
@@ -20,8 +22,8 @@ def is_asked() -> bool:
     return os.environ.get(VARIABLE, "").strip().lower() in ("1", "true", "yes", "on")
 
 
-def take_the_place_of_gloo(core: Any) -> None:
-    """Make gradred the backend of CPU tensors, and of all groups whose backend is gloo.
+def take_the_place_of_others(core: Any) -> None:
+    """Make gradred the backend of CPU tensors, and of all groups whose backend is gloo or mpi.
 
     The backend of such a group is called gradred. A second call does nothing.
 
@@ -43,11 +45,21 @@ def take_the_place_of_gloo(core: Any) -> None:
         used = _used(backend, core)
         if used != backend:
             asked.arguments["backend"] = core.Backend(used)
+            if asked.arguments["group_size"] == _OF_MPI:
+                asked.arguments.update(_world(asked.arguments["timeout"]))
             if asked.arguments["group_rank"] == 0:
                 _say()
         return creates(*asked.args, **asked.kwargs)
 
     core._new_process_group_helper = create
+
+
+def _world(timeout: Any) -> dict[str, Any]:
+    """The arguments that torch leaves to its own backend "mpi". Blocking and collective."""
+    importlib.import_module("gradred.torch_backend").prepare('init_process_group("mpi")')
+    world = importlib.import_module("gradred.torch_distributed.world")  # needs torch
+    store, rank, size = world.of_job(timeout)
+    return {"store": store, "group_rank": rank, "group_size": size}
 
 
 def _used(backend: str, core: Any) -> str:
@@ -57,12 +69,12 @@ def _used(backend: str, core: Any) -> str:
     """
     if backend.lower() == "undefined":
         return backend if core.torch.cuda.is_available() else "gradred"
-    return re.sub(r"\bgloo\b", "gradred", backend, flags=re.IGNORECASE)
+    return re.sub(r"\b(gloo|mpi)\b", "gradred", backend, flags=re.IGNORECASE)
 
 
 @functools.cache
 def _say() -> None:
     print(
-        f"gradred: {VARIABLE}=1: gradred carries out what this program requests from gloo",
+        f"gradred: {VARIABLE}=1: gradred carries out what this program requests from gloo or mpi",
         file=sys.stderr,
     )

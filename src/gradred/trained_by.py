@@ -65,10 +65,10 @@ def _say(core: Any, process: int) -> None:
     _note(core)
     if _used and _used <= _REPLACEABLE and _optimizer_was_made():
         names = " and ".join(sorted(_used))
-        unchanged = "gradred run --torch, or " if "gloo" in _used else ""
         print(
             f"gradred: this program trained by torch.distributed's backend {names}, not by gradred."
-            f' To change that: {unchanged}torch.distributed.init_process_group("gradred") in the'
+            " To change that: gradred run --torch, or"
+            ' torch.distributed.init_process_group("gradred") in the'
             " program; docs/clients.md has the line for Lightning, Accelerate and others",
             file=sys.stderr,
         )

@@ -1,4 +1,4 @@
-"""GRADRED_TORCH=1: groups that a program requests from gloo are gradred's."""
+"""GRADRED_TORCH=1: groups that a program requests from gloo or from torch's "mpi" are gradred's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if sys.argv[1] == "mesh":
 else:
     dist.init_process_group(backend)
     group = dist.group.WORLD
-other = dist.new_group([0, 1], backend="gloo")
+other = dist.new_group([0, 1], backend="mpi" if backend == "MPI" else "gloo")
 for one in (group, other):
     x = torch.full((1000,), dist.get_rank() + 1.0)
     dist.all_reduce(x, group=one)
@@ -57,7 +57,7 @@ def run(
     )
 
 
-@pytest.mark.parametrize("word", ["gloo", "none", "cpu:gloo", "mesh"])
+@pytest.mark.parametrize("word", ["gloo", "none", "cpu:gloo", "mesh", "MPI"])
 def test_groups_requested_from_gloo_are_gradreds(tmp_path: Path, word: str) -> None:
     done = run(tmp_path, word, "--torch")
     assert done.returncode == 0, done.stderr
@@ -91,3 +91,40 @@ def test_ranks_of_torchrun_take_it_from_the_variable(tmp_path: Path) -> None:
         env=os.environ | LEAN | {"GRADRED_TORCH": "1"},
     )
     assert done.stdout.count("gradred") == 8, done.stderr  # the ranks' lines may be mixed
+
+
+FOR_MPI = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("mpi")
+rank, size = dist.get_rank(), dist.get_world_size()
+x = torch.full((3,), rank + 1.0)
+dist.all_reduce(x)
+assert x.eq(size * (size + 1) / 2).all(), x
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
+net(torch.ones(2, 3)).sum().backward()
+dist.barrier(group=dist.new_group(list(range(size))))
+print(f"rank {rank} of {size} by {dist.get_backend()}", flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("start", ["mpiexec", "torchrun", "alone"])
+def test_programs_for_torchs_backend_mpi_say_no_address(tmp_path: Path, start: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(FOR_MPI)
+    command = [sys.executable, str(program)]
+    if start == "mpiexec":
+        command = [*launch.launcher_command(launch.find_mpi(), 2), *command]
+    elif start == "torchrun":
+        words = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+        command = [sys.executable, *words, str(program)]
+    environment = launch.job_environment(launch.find_mpi()) | LEAN | {"GRADRED_TORCH": "1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=55, check=False, env=environment
+    )
+    size = 1 if start == "alone" else 2
+    assert done.returncode == 0, done.stderr
+    for rank in range(size):
+        assert f"rank {rank} of {size} by gradred" in done.stdout

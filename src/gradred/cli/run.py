@@ -94,8 +94,8 @@ def _configure_environment(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--torch",
         action="store_true",
-        help="let gradred carry out what programs request from torch.distributed's backend gloo "
-        f"({config.variable('torch')}=1)",
+        help="let gradred carry out what programs request from torch.distributed's backends gloo "
+        f"and mpi ({config.variable('torch')}=1)",
     )
     what.add_argument(
         "--env",
@@ -113,7 +113,7 @@ def _with_horovod(variables: dict[str, str]) -> None:
 
 
 def _with_torch(variables: dict[str, str]) -> None:
-    """Make gradred take the place of gloo on the ranks, which PyTorch's entry points load."""
+    """Make gradred replace gloo and mpi on the ranks, which PyTorch's entry points load."""
     autoload = "TORCH_DEVICE_BACKEND_AUTOLOAD"
     if (value := variables.get(autoload, os.environ.get(autoload, "1"))) != "1":
         found = f"{autoload} is {value!r}, and so PyTorch would not load gradred"
