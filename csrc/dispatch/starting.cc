@@ -38,10 +38,10 @@ std::shared_ptr<StartedOperation> Dispatch::start(const Call& call,
   return operation;
 }
 
-// An operation that is complete when it starts needs neither the engine nor a request, unless it is
-// persistent: then the MPI's functions show when the program has waited for it.
+// An operation that ends well when it starts needs neither the engine nor a request of its own,
+// unless it is persistent: then the MPI's functions show when the program has waited for it.
 void Dispatch::launch(const std::shared_ptr<StartedOperation>& operation, const Call& call) {
-  if (!operation->advance() || call.persistent) care_for(operation, call);
+  if (!operation->advance() || call.persistent || operation->failed()) care_for(operation, call);
 }
 
 void Dispatch::care_for(const std::shared_ptr<StartedOperation>& operation, const Call& call) {
@@ -96,8 +96,7 @@ std::shared_ptr<StartedOperation> Dispatch::start_short(const Call& call) {
   }
   const std::shared_ptr<NodeOperation> operation = std::move(spare_);
   operation->go_on(parts_.owner.keep(parts_.node_path), call);
-  if (operation->ended()) return operation;  // it has failed
-  parts_.node_path.queue().add(operation);
+  if (!operation->ended()) parts_.node_path.queue().add(operation);  // else it has failed
   care_for(operation, call);
   return operation;
 }

@@ -16,6 +16,8 @@
 
 namespace gradred {
 
+struct MadeRequest;  // a request of the MPI, and what the MPI passes to its callbacks
+
 class GeneralizedRequest final : public Completable {
  public:
   // Opens a request for `operation`, which owns this object, until it is completed or taken back.
@@ -53,8 +55,6 @@ class GeneralizedRequest final : public Completable {
   // must be set to null.
   bool take_back();
 
-  struct Slot;  // what the MPI passes to its callbacks
-
  private:
   enum class State : std::uint8_t {
     kNone,   // no request
@@ -67,8 +67,25 @@ class GeneralizedRequest final : public Completable {
 
   std::atomic<State> state_{State::kNone};
   std::atomic<bool> told_{false};
-  Slot* slot_ = nullptr;  // for kOpen, kHeld, kEnded
+  MadeRequest* made_ = nullptr;  // for kOpen, kHeld, kEnded
   mpi::Handle handle_ = mpi::get().is.request_null;
+};
+
+// The request of an operation that has ended well before it had a request. It is complete for
+// whoever asks the MPI. But the MPI is not told that before it asks, if it can ask.
+class EndedRequest {
+ public:
+  void open();  // throws TransportError
+  bool is_open() const { return made_ != nullptr; }
+  mpi::Handle handle() const;
+  // Closes it. Returns whether the request is gradred's again, so that the program's handle must be
+  // set to null. Otherwise the MPI has been told, and its functions free the request.
+  bool take_back();
+  // Closes it; the program has the handle and uses the MPI's functions.
+  void leave() { made_ = nullptr; }
+
+ private:
+  MadeRequest* made_ = nullptr;
 };
 
 // Before MPI_Finalize, after stop_driving(): completes the requests that no operation uses.

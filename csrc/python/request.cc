@@ -17,10 +17,16 @@ namespace py = pybind11;
 namespace gradred {
 namespace {
 
-// State of an instance, stored behind mpi4py's own fields, until the program knows the outcome.
+// What a request holds of an operation until the program knows the outcome.
 struct Held {
   std::shared_ptr<PyOperation> operation;  // nullptr: the handle is MPI's own request
   PyObject* memory;                        // owned reference
+};
+
+// State of an instance, stored behind mpi4py's own fields. It is zeroed memory at first.
+struct State {
+  Held* held;
+  EndedRequest ended;  // open: the handle is this request
 };
 
 // Set once, never released.
@@ -31,13 +37,15 @@ struct InPython {
   PyObject* let_ended_go = nullptr;
   PyObject* kept = nullptr;  // dict of memory that is kept alive
   PyObject* no_arguments = nullptr;
-  std::size_t held_offset = 0;  // offset of the pointer in an instance: the size of MPI.Request
+  std::size_t state_offset = 0;  // of the state in an instance: the size of MPI.Request
 };
 InPython in_python;
 
-Held*& held_of(PyObject* self) {
-  return *reinterpret_cast<Held**>(reinterpret_cast<std::byte*>(self) + in_python.held_offset);
+State& state_of(PyObject* self) {
+  return *reinterpret_cast<State*>(reinterpret_cast<std::byte*>(self) + in_python.state_offset);
 }
+
+Held*& held_of(PyObject* self) { return state_of(self).held; }
 
 // nullptr: MPI's own functions have to wait for the request.
 std::shared_ptr<PyOperation> operation_of(PyObject* self) {
@@ -75,14 +83,18 @@ void let_go(PyObject* self) {
   Py_DECREF(held->memory);
 }
 
+bool mpi_is_finalized() {
+  int finalized = 0;
+  mpi::get().call.Finalized(&finalized);
+  return finalized != 0;
+}
+
 // Completes MPI's part of a request whose operation has ended. The GIL is held throughout, so that
 // of several waiting threads one frees the handle.
 void release_handle(PyObject* request, const PyOperation& operation, void* status) {
   const mpi::Mpi& mpi = mpi::get();
   mpi::Handle handle = mpi.normalise(handle_of(request));
-  int finalized = 0;
-  mpi.call.Finalized(&finalized);
-  if (finalized != 0) return;
+  if (mpi_is_finalized()) return;
   GeneralizedRequest& made = operation.generalized_request();
   if (handle == mpi.is.request_null) return made.complete();  // the program has freed it
   if (made.take_back()) {
@@ -93,6 +105,21 @@ void release_handle(PyObject* request, const PyOperation& operation, void* statu
     static_cast<void>(mpi.call.Test(&handle, &done, status));
   }
   put_handle(request, mpi.is.request_null);
+}
+
+// Completes the request of an operation that had ended before it had a request.
+void release_ended(PyObject* self, void* status) {
+  const mpi::Mpi& mpi = mpi::get();
+  EndedRequest& ended = state_of(self).ended;
+  mpi::Handle handle = mpi.normalise(handle_of(self));
+  if (handle == mpi.is.request_null) return ended.leave();  // the MPI has completed it
+  if (ended.take_back()) {
+    if (status != mpi.is.status_ignore) mpi.make_empty(status);
+  } else if (!mpi_is_finalized()) {
+    // Another thread inside the MPI may be telling it at this moment.
+    for (int done = 0; done == 0;) mpi.call.Test(&handle, &done, status);
+  }
+  put_handle(self, mpi.is.request_null);
 }
 
 // The argument `status` of Wait and Test, as a borrowed reference. nullptr: a Python error is set.
@@ -119,9 +146,18 @@ void* address_of(PyObject* status) {
   return reinterpret_cast<void*>(address.cast<std::uintptr_t>());
 }
 
-// Calls MPI's function for a request without an operation. A null request is complete, and leaves
-// the status unchanged.
+// For a request without an operation: calls MPI's function unless the operation has ended. A null
+// request is complete.
 PyObject* of_mpi(PyObject* self, const char* method, PyObject* status) {
+  if (state_of(self).ended.is_open()) {
+    try {
+      release_ended(self, address_of(status));
+    } catch (...) {
+      set_python_error(std::current_exception());
+      return nullptr;
+    }
+    Py_RETURN_TRUE;
+  }
   if (mpi::get().normalise(handle_of(self)) == mpi::get().is.request_null && status == Py_None) {
     Py_RETURN_TRUE;
   }
@@ -134,7 +170,11 @@ PyObject* of_mpi(PyObject* self, const char* method, PyObject* status) {
 
 // Another thread that waits for the same request finds the operation, or a null request.
 void release_request(PyObject* self, const PyOperation& operation, void* status) {
-  release_handle(self, operation, status);
+  if (state_of(self).ended.is_open()) {
+    release_ended(self, status);
+  } else {
+    release_handle(self, operation, status);
+  }
   let_go(self);
 }
 
@@ -184,11 +224,18 @@ PyObject* test_request(PyObject* self, PyObject* const* args, Py_ssize_t nargs, 
   Py_RETURN_TRUE;
 }
 
-// Whether the operation has completed without an error and needs no request any more.
-bool is_over(const StartedOperation* operation) {
-  return operation == nullptr ||
-         (operation->ended() && !operation->failed() && !operation->uses_mpi_request() &&
-          operation->request() == mpi::get().is.request_null && !operation->holds_memory());
+// Whether the operation has ended without an error and without a request.
+template <class AnyOperation>
+bool is_over(const AnyOperation& operation) {
+  return operation.ended() && !operation.failed() && !operation.uses_mpi_request() &&
+         operation.request() == mpi::get().is.request_null && !operation.holds_memory();
+}
+
+// A program that asks the MPI finds a complete request, as after any start.
+void open_ended(PyObject* self) {
+  EndedRequest& ended = state_of(self).ended;
+  ended.open();
+  put_handle(self, ended.handle());
 }
 
 void hold(PyObject* self, std::shared_ptr<PyOperation> operation, PyObject* memory) {
@@ -201,12 +248,25 @@ void hold(PyObject* self, std::shared_ptr<PyOperation> operation, PyObject* memo
 PyObject* hold_operation(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
   try {
     if (nargs != 2) throw UsageError("_hold takes an operation and its memory");
-    hold(self, py::handle(args[0]).cast<std::shared_ptr<PyOperation>>(), args[1]);
+    auto operation = py::handle(args[0]).cast<std::shared_ptr<PyOperation>>();  // None: nullptr
+    if (operation != nullptr) {
+      put_handle(self, operation->request());
+      if (is_over(*operation) && mpi::initialized()) open_ended(self);
+      if (operation->uses_mpi_request()) operation = nullptr;
+    }
+    hold(self, std::move(operation), args[1]);
   } catch (...) {
     set_python_error(std::current_exception());
     return nullptr;
   }
   Py_RETURN_NONE;
+}
+
+// Returns whether the operation had ended before it had a request, which is null now.
+PyObject* free_ended(PyObject* self, PyObject*) {
+  if (!state_of(self).ended.is_open()) Py_RETURN_FALSE;
+  release_ended(self, mpi::get().is.status_ignore);
+  Py_RETURN_TRUE;
 }
 
 PyObject* get_operation(PyObject* self, void*) {
@@ -216,6 +276,10 @@ PyObject* get_operation(PyObject* self, void*) {
     set_python_error(std::current_exception());
     return nullptr;
   }
+}
+
+PyObject* get_ended(PyObject* self, void*) {
+  return PyBool_FromLong(state_of(self).ended.is_open() ? 1 : 0);
 }
 
 // mpi4py's base type is static and does not release the reference to this heap type, so this
@@ -231,7 +295,7 @@ void dealloc_request(PyObject* self) {
   Py_DECREF(type);
 }
 
-std::array<PyMethodDef, 4> request_methods = {{
+std::array<PyMethodDef, 5> request_methods = {{
     {"Wait", as_method(wait_for_request), METH_FASTCALL | METH_KEYWORDS,
      "Wait($self, status=None)\n--\n\n"
      "Block until the result is in place, then free the request.\n\n"
@@ -241,11 +305,13 @@ std::array<PyMethodDef, 4> request_methods = {{
      "Whether the result is in place; if so, free the request. Does not block.\n\n"
      "Raises:\n    gradred.Error: what ended the operation.\n"},
     {"_hold", as_method(hold_operation), METH_FASTCALL, nullptr},
+    {"_free_ended", free_ended, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 }};
 
-std::array<PyGetSetDef, 2> request_attributes = {{
+std::array<PyGetSetDef, 3> request_attributes = {{
     {"_operation", get_operation, nullptr, nullptr, nullptr},
+    {"_ended", get_ended, nullptr, nullptr, nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 }};
 
@@ -254,7 +320,7 @@ std::array<PyGetSetDef, 2> request_attributes = {{
 py::object request_type(const py::object& request) {
   auto* base = reinterpret_cast<PyTypeObject*>(request.ptr());
   in_python.mpi_request = py::object(request).release().ptr();
-  in_python.held_offset = static_cast<std::size_t>(base->tp_basicsize);
+  in_python.state_offset = static_cast<std::size_t>(base->tp_basicsize);
   std::array<PyType_Slot, 4> slots = {{
       {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_request)},
       {Py_tp_methods, request_methods.data()},
@@ -262,7 +328,7 @@ py::object request_type(const py::object& request) {
       {0, nullptr},
   }};
   PyType_Spec spec = {"gradred._core.RequestBase",
-                      static_cast<int>(in_python.held_offset + sizeof(Held*)), 0,
+                      static_cast<int>(in_python.state_offset + sizeof(State)), 0,
                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots.data()};
   const py::tuple bases = py::make_tuple(request);
   auto type = py::reinterpret_steal<py::object>(PyType_FromSpecWithBases(&spec, bases.ptr()));
@@ -289,7 +355,8 @@ PyObject* make_request(std::shared_ptr<StartedOperation> operation, PyObject* se
   auto request =
       py::reinterpret_steal<py::object>(type->tp_new(type, in_python.no_arguments, nullptr));
   if (!request) return nullptr;
-  if (is_over(operation.get())) {  // mpi4py makes a null request
+  if (operation == nullptr || is_over(*operation)) {
+    open_ended(request.ptr());
     GilHook hook;
     count_operation(hook);
     return request.release().ptr();

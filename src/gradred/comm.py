@@ -455,10 +455,10 @@ def _starting(method: str) -> Callable[..., MPI.Request]:
                 comm._require_mpi()
                 messages.require_straight(found, f"{method}'s recvbuf", is_result=True)
         if isinstance(found, Message):
-            request: MPI.Request = getattr(MPI.Intracomm, method)(
+            request = getattr(MPI.Intracomm, method)(
                 comm, sendbuf, recvbuf, mpi_fallback.mpi_op(op)
             )
-            return request
+            return Request.of_mpi(request, (sendbuf, recvbuf))
         return Request.start(comm, found.call, found.owners)
 
     start.__doc__ = f"Start a `{method[1:].capitalize()}`; the arguments are those of `Iallreduce`."

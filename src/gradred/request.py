@@ -64,7 +64,10 @@ if TYPE_CHECKING:
 
         @property
         def _operation(self) -> _core.Operation | None: ...
+        @property
+        def _ended(self) -> bool: ...  # before there was a request for it
         def _hold(self, operation: _core.Operation | None, memory: Any, /) -> None: ...
+        def _free_ended(self) -> bool: ...
         def Wait(self, status: MPI.Status | None = None) -> Literal[True]: ...
         def Test(self, status: MPI.Status | None = None) -> bool: ...
 
@@ -92,11 +95,16 @@ class Request(_Base):
     def of(cls: type[RequestT], operation: _core.Operation, buffers: Any) -> RequestT:
         """Make the request of an operation that has been started."""
         let_ended_go()
-        handle = operation.request
-        request = cls() if handle is None else cls(MPI.Request.fromhandle(handle))
-        # If the operation has an MPI request of its own, the MPI's functions wait for that one.
-        request._hold(None if operation.uses_mpi_request else operation, buffers)
+        request = cls()
+        request._hold(operation, buffers)
         return request
+
+    @classmethod
+    def of_mpi(cls: type[RequestT], request: MPI.Request, buffers: Any) -> RequestT:
+        """Wrap the MPI's own request, to keep `buffers` alive, which mpi4py's may not do."""
+        wrapped = cls(request)
+        wrapped._hold(None, buffers)
+        return wrapped
 
     def add_done_callback(self: RequestT, fn: Callable[[RequestT], object]) -> None:
         """Call `fn(request)` once when the operation has ended, with or without an error.
@@ -138,7 +146,7 @@ class Request(_Base):
         operation = self._operation
         if operation is not None:
             operation.add_done_callback(fn, self)
-        elif self:
+        elif self and not self._ended:
             found = "the MPI below MPI_THREAD_MULTIPLE carries it out, and does not report its end"
             remedy = "Initialise MPI with THREAD_MULTIPLE, or use gradred.iallreduce"
             raise UsageError(explain("add_done_callback of a request", found, remedy))
@@ -160,10 +168,22 @@ class Request(_Base):
         """
         handle = streams.handle_of(stream, "wait_stream")
         operation = self._operation
+        if operation is None and self._ended:
+            return
         if operation is None or (operation.ended and operation.failed):
             self.Wait()
         else:
             streams.make_wait(operation, handle)
+
+    def Free(self) -> None:
+        """Give the request up; the operation goes on, and gradred keeps its memory alive."""
+        if not self._free_ended():
+            super().Free()
+
+    def free(self) -> None:
+        """Call `Free`, under mpi4py's other name."""
+        if not self._free_ended():
+            super().free()
 
     def wait(self, status: MPI.Status | None = None) -> Any:
         """Call `Wait`, under mpi4py's other name; there is no object to return."""

@@ -239,14 +239,29 @@ def test_each(requests: list[Any]) -> None:
         time.sleep(0)
 
 
-def wait_any(requests: list[Any]) -> None:
-    for _ in requests:
-        MPI.Request.Waitany(requests)
+def each_once(complete: Callable[[list[Any]], list[int] | None]) -> Callable[[list[Any]], None]:
+    """Complete until nothing is left; each index must come once."""
+
+    def wait(requests: list[Any]) -> None:
+        found: list[int] = []
+        while (some := complete(requests)) is not None:
+            found += some
+            time.sleep(0)
+        assert sorted(found) == list(range(len(requests))), (found, len(requests))
+
+    return wait
 
 
-def wait_some(requests: list[Any]) -> None:
-    while MPI.Request.Waitsome(requests) is not None:
-        pass
+def wait_any(requests: list[Any]) -> list[int] | None:
+    index = MPI.Request.Waitany(requests)
+    return None if index == MPI.UNDEFINED else [index]
+
+
+def test_any(requests: list[Any]) -> list[int] | None:
+    index, flag = MPI.Request.Testany(requests)
+    if flag:
+        return None if index == MPI.UNDEFINED else [index]
+    return []
 
 
 def test_all(requests: list[Any]) -> None:
@@ -259,8 +274,10 @@ WAITS: dict[str, Callable[[list[Any]], Any]] = {
     "test": test_each,
     "gradred's Waitall": gradred.Request.Waitall,
     "MPI's Waitall": MPI.Request.Waitall,
-    "Waitany": wait_any,
-    "Waitsome": wait_some,
+    "Waitany": each_once(wait_any),
+    "Waitsome": each_once(MPI.Request.Waitsome),
+    "Testany": each_once(test_any),
+    "Testsome": each_once(MPI.Request.Testsome),
     "Testall": test_all,
 }
 
