@@ -96,8 +96,7 @@ FailureReport report_of(const std::exception_ptr& thrown) {
   } catch (const std::exception& error) {
     return {Failure::kTransport, error.what()};
   } catch (...) {  // a Python exception: this rank may live, but has left the operation
-    return {Failure::kPeerLost,
-            "a rank left the call by Ctrl-C, or by another exception of a signal's handler"};
+    return {Failure::kPeerLost, "a rank left the call by Ctrl-C (KeyboardInterrupt)"};
   }
 }
 

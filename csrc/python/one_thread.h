@@ -6,10 +6,10 @@
 
 namespace gradred {
 
-// Exists during a call on a communicator. A second call meanwhile, from another thread or a signal
-// handler, throws UsageError before it changes anything here or for the peers. Two collective calls
-// at a time would have no order that all ranks share, and MPI forbids them. Waiting for operations
-// that were started is not such a call.
+// Exists during a call on a communicator. A second call meanwhile, from another thread, throws
+// UsageError before it changes anything here or for the peers. Two collective calls at a time would
+// have no order that all ranks share, and MPI forbids them. Waiting for operations that were
+// started is not such a call.
 //
 // The GIL protects the flag. It is held when this object is made. It is also held when the object
 // is destroyed, as the object outlives the hook that releases the GIL.
@@ -36,9 +36,9 @@ class OneThread {
  private:
   [[noreturn]] static void refuse() {
     throw UsageError(
-        "a call on a communicator: another call on it has not returned, in another thread or "
-        "below a signal handler, and the ranks could not tell which comes first. Give each thread "
-        "a communicator of its own (comm.Dup()), or let them take turns.");
+        "a call on a communicator: another call on it has not returned, in another thread, and the "
+        "ranks could not tell which comes first. Give each thread a communicator of its own "
+        "(comm.Dup()), or let them take turns.");
   }
 
   bool& inside_;

@@ -1,4 +1,4 @@
-// What a Python thread does during a wait: it releases the GIL and checks for signals.
+// What a Python thread does during a wait: it releases the GIL and looks for Ctrl-C.
 #pragma once
 
 #include <Python.h>
@@ -6,13 +6,13 @@
 #include "base/clock.h"
 #include "calls/call.h"
 #include "engine/callbacks.h"
+#include "python/ctrl_c.h"
 #include "python/gil.h"
-#include "python/py_errors.h"
 
 namespace gradred {
 
 // Holds the GIL for the first microsecond of a wait, as releasing it takes 50 to 100 ns. Then it
-// releases the GIL, and acquires it every 50 ms to check for Ctrl-C.
+// releases the GIL, and acquires it every 30 ms to look for Ctrl-C.
 class GilHook : public WaitHook {
  public:
   GilHook() = default;
@@ -23,12 +23,10 @@ class GilHook : public WaitHook {
   void waiting() override {
     long_work();
     const std::uint64_t now = now_ns();
+    if (next_look_ns_ == 0) next_look_ns_ = now + CtrlC::kLookEveryNs;
     if (now < next_look_ns_) return;
-    next_look_ns_ = now + 50'000'000;
     take_back();
-    int signalled = 0;
-    call_python([&] { signalled = PyErr_CheckSignals(); });
-    if (signalled != 0) throw PythonError{};
+    next_look_ns_ = ctrl_c_.look(now);
     long_work();
   }
 
@@ -36,18 +34,20 @@ class GilHook : public WaitHook {
     if (saved_ == nullptr) saved_ = PyEval_SaveThread();
   }
 
- private:
+ protected:
   void take_back() {
     if (saved_ != nullptr) take_gil_back(saved_);
     saved_ = nullptr;
   }
 
+ private:
+  CtrlC ctrl_c_;  // destroyed last, with the GIL
   PyThreadState* saved_ = nullptr;
   std::uint64_t next_look_ns_ = 0;
 };
 
 // For a wait for a request. If no threads call the callbacks of ended operations, it calls them.
-class RequestHook final : public GilHook {
+class RequestHook : public GilHook {
  public:
   void waiting() override {
     GilHook::waiting();
