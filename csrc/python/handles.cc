@@ -169,6 +169,22 @@ PyObject* wait_handle(PyObject* self, PyObject* given) {
   return result != nullptr ? result : raise_as(handles_of(self).told.waiting);
 }
 
+// carry_out(finish, start, ...): calls start(...), in which submissions wait, and returns the
+// result of its handle: by wait(), or else by finish(handle).
+PyObject* carry_out(PyObject* self, PyObject* const* given, Py_ssize_t count, PyObject* names) {
+  if (count < 2) {
+    PyErr_SetString(PyExc_TypeError, "carry_out takes two functions");
+    return nullptr;
+  }
+  const auto handle = py::reinterpret_steal<py::object>(
+      call_with_waits(std::nullopt, given[1], given + 2, count - 2, names));
+  if (!handle) return nullptr;
+  PyObject* const result = wait_handle(self, handle.ptr());
+  if (result != Py_NotImplemented) return result;
+  Py_DECREF(result);
+  return PyObject_CallOneArg(given[0], handle.ptr());
+}
+
 PyObject* put_handle(PyObject* self, PyObject* given) {
   return guarded([&] {
     return PyLong_FromLongLong(handles_of(self).add(py::reinterpret_borrow<py::object>(given)));
@@ -239,9 +255,10 @@ void destroy_handles(PyObject* self) {
   Py_DECREF(type);
 }
 
-std::array<PyMethodDef, 8> handles_methods = {{
+std::array<PyMethodDef, 9> handles_methods = {{
     {"start_allreduce", as_method(start_allreduce), METH_FASTCALL, nullptr},
     {"wait", wait_handle, METH_O, nullptr},
+    {"carry_out", as_method(carry_out), METH_FASTCALL | METH_KEYWORDS, nullptr},
     {"put", put_handle, METH_O, nullptr},
     {"take", take_handle, METH_O, nullptr},
     {"get", get_handle, METH_O, nullptr},

@@ -88,16 +88,41 @@ std::shared_ptr<PyMessage> receive_message(Mailboxes& self, std::uintptr_t data,
   return std::make_shared<PyMessage>(std::move(message), std::move(held));
 }
 
+// Calls a function every 50 ms. It must not be Python code, which could run a signal handler while
+// MPI uses the memory of the message.
+class LookingHook final : public RequestHook {
+ public:
+  explicit LookingHook(py::object look) : look_(std::move(look)) {}
+
+  void waiting() override {
+    RequestHook::waiting();
+    constexpr std::uint64_t kEveryNs = 50'000'000;
+    const std::uint64_t now = now_ns();
+    if (next_look_ns_ == 0) next_look_ns_ = now + kEveryNs;
+    if (now < next_look_ns_) return;
+    next_look_ns_ = now + kEveryNs;
+    take_back();
+    look_();
+    long_work();
+  }
+
+ private:
+  const py::object look_;
+  std::uint64_t next_look_ns_ = 0;
+};
+
 // Waits for a message of MPI. Repeated tests in Python would take 1 us each, with the GIL held.
 // `request` and `status` are the addresses of MPI's objects, which mpi4py holds. Returns None if
-// the message has not ended within `seconds`, else MPI's error code (0: no error).
-py::object wait_for_message(std::uintptr_t request, std::uintptr_t status, double seconds) {
+// the message has not ended within `seconds`, else MPI's error code (0: no error). `look` raises if
+// it cannot end.
+py::object wait_for_message(std::uintptr_t request, std::uintptr_t status, double seconds,
+                            py::object look) {
   const std::uint64_t deadline = now_ns() + static_cast<std::uint64_t>(1e9 * seconds);
   auto* const its_request = reinterpret_cast<mpi::Handle*>(request);
   auto* const its_status = reinterpret_cast<void*>(status);
   int done = 0, code = 0;
   {
-    RequestHook hook;
+    LookingHook hook(std::move(look));
     Backoff backoff;
     while (true) {
       code = mpi::get().call.Test(its_request, &done, its_status);
@@ -140,9 +165,9 @@ void bind_messages(py::module_& m) {
         "Those of a communicator, of which nothing else is used; None where ranks share no memory. "
         "Blocking and collective. Errors call its ranks by these numbers, in its order.");
   m.def("wait_for_message", &wait_for_message, py::arg("request"), py::arg("status"),
-        py::arg("seconds"),
+        py::arg("seconds"), py::arg("look"),
         "Blocks until the MPI has ended a request: its error code; None where these seconds end "
-        "before.");
+        "before. `look` is called every 50 ms, and raises where a rank has ended.");
 }
 
 }  // namespace gradred

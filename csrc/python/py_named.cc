@@ -44,6 +44,50 @@ std::shared_ptr<PyNamedRequest> make_request(Arguments&&... arguments) {
 
 using Made = std::shared_ptr<PyNamedRequest>;
 
+// How submissions of this thread wait for the end of their operation.
+struct Waits {
+  bool wanted = false;
+  std::optional<double> seconds{};
+};
+thread_local Waits waits;
+
+class WithWaits {
+ public:
+  explicit WithWaits(Waits wanted) : before_(std::exchange(waits, wanted)) {}
+  ~WithWaits() { waits = before_; }
+  WithWaits(const WithWaits&) = delete;
+  WithWaits& operator=(const WithWaits&) = delete;
+
+ private:
+  const Waits before_;
+};
+
+Made waited_for(Made made) {
+  if (!waits.wanted) return made;
+  const std::optional<double> seconds = waits.seconds;
+  const WithWaits none({});  // a callback that runs during the wait may submit operations
+  made->wait_in_submission(seconds);
+  return made;
+}
+
+// call_with_waits(seconds, function, ...)
+PyObject* call_with_waits_method(PyObject*, PyObject* const* given, Py_ssize_t count,
+                                 PyObject* names) {
+  if (count < 2) {
+    PyErr_SetString(PyExc_TypeError, "call_with_waits takes seconds and a function");
+    return nullptr;
+  }
+  std::optional<double> seconds;
+  if (given[0] != Py_None) {
+    seconds = PyFloat_AsDouble(given[0]);
+    if (*seconds == -1.0 && PyErr_Occurred() != nullptr) return nullptr;
+  }
+  return call_with_waits(seconds, given[1], given + 2, count - 2, names);
+}
+
+PyMethodDef call_with_waits_def = {"call_with_waits", as_method(call_with_waits_method),
+                                   METH_FASTCALL | METH_KEYWORDS, nullptr};
+
 void add(Submission& what, std::vector<NamedArray>& arrays, const py::tuple& described,
          Moments& moments) {
   const auto shape = described[3].cast<std::vector<std::int64_t>>();
@@ -164,9 +208,9 @@ Made submit(NamedOperations& self, const std::string& kind, const std::string& n
         ": some arrays are on a GPU and others in host memory. Submit those on GPUs by "
         "a name of their own");
   }
-  return make_request(self.submit(name, what, std::move(arrays), splits,
-                                  {std::move(why_refused), std::move(structure)}),
-                      held);
+  return waited_for(make_request(self.submit(name, what, std::move(arrays), splits,
+                                             {std::move(why_refused), std::move(structure)}),
+                                 held));
 }
 
 std::shared_ptr<NamedOperations> create(const py::object& comm, std::uint64_t most_fused_bytes,
@@ -221,6 +265,34 @@ PyNamedRequest::~PyNamedRequest() {
 py::object PyNamedRequest::wait_for_held() {
   ended() ? rethrow() : static_cast<void>(wait(std::nullopt));
   return held_;
+}
+
+void PyNamedRequest::wait_in_submission(std::optional<double> seconds) {
+  if (named_->submission().on_device != 0) return;
+  const std::uint64_t begin = now_ns();
+  try {
+    wait(seconds);
+  } catch (const PythonError&) {
+    throw;
+  } catch (...) {
+    if (!ended()) throw;
+  }
+  submission_waited_ns_ = now_ns() - begin;
+}
+
+void PyNamedRequest::wait_at_most(std::optional<double> seconds) {
+  const std::uint64_t waited = std::exchange(submission_waited_ns_, 0);
+  if (waited == 0) return PyOperation::wait_at_most(seconds);
+  if (ended()) return rethrow();
+  const double left = seconds ? std::max(0.0, *seconds - 1e-9 * static_cast<double>(waited)) : 0.0;
+  if (!wait(seconds ? std::optional(left) : std::nullopt)) throw_late(*seconds);
+}
+
+PyObject* call_with_waits(std::optional<double> seconds, PyObject* function, PyObject* const* given,
+                          Py_ssize_t count, PyObject* names) {
+  if (waits.seconds) seconds = std::min(*waits.seconds, seconds.value_or(*waits.seconds));
+  const WithWaits wanted({.wanted = true, .seconds = seconds});
+  return PyObject_Vectorcall(function, given, static_cast<std::size_t>(count), names);
 }
 
 bool PyNamedRequest::wait_in_stream(std::uint64_t stream, std::optional<double> timeout) {
@@ -297,8 +369,8 @@ std::shared_ptr<PyNamedRequest> submit_tensor(NamedOperations& all, std::string 
   py::object memory = storage_of(result);
   if (result != input) memory = py::make_tuple(std::move(memory), storage_of(input));
   auto operation = all.submit(std::move(name), what, std::move(arrays), {});
-  return make_request(std::move(operation), py::reinterpret_borrow<py::object>(result),
-                      std::move(memory));
+  return waited_for(make_request(std::move(operation), py::reinterpret_borrow<py::object>(result),
+                                 std::move(memory)));
 }
 
 void bind_named(py::module_& m) {
@@ -344,6 +416,10 @@ void bind_named(py::module_& m) {
       .def("leave", &NamedOperations::close);
   // The address of a KernelCalls.
   m.def("kernel_calls", [] { return reinterpret_cast<std::uintptr_t>(&kernel_calls()); });
+  const auto function =
+      py::reinterpret_steal<py::object>(PyCFunction_NewEx(&call_with_waits_def, nullptr, nullptr));
+  if (!function) throw py::error_already_set();
+  m.attr("call_with_waits") = function;
   m.def("serve_kernels", &serve_kernels, py::arg("process_set"), py::arg("operations"));
 }
 

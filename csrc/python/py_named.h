@@ -3,6 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,6 +27,11 @@ class PyNamedRequest final : public PyOperation {
   const NamedOperation& named() const { return *named_; }
   // Waits for the end, and returns `held`.
   pybind11::object wait_for_held();
+  // Waits for the end, or for so many seconds, which count for the next wait, too. That one throws
+  // the operation's error. Does nothing for arrays on a device, which later work of streams
+  // follows.
+  void wait_in_submission(std::optional<double> seconds);
+  void wait_at_most(std::optional<double> seconds);
   // Makes later work of a stream of the program wait for the results. Blocks until the device has
   // been given all work of the operation, which needs the peers to have submitted it. Returns false
   // if that is not possible: then the operation has ended. Throws its error, or WaitTimeout. If the
@@ -35,7 +41,15 @@ class PyNamedRequest final : public PyOperation {
  private:
   std::shared_ptr<NamedOperation> named_;
   pybind11::object held_, memory_;
+  std::uint64_t submission_waited_ns_ = 0;
 };
+
+// Calls a function. Operations in host memory that it submits have ended, or have lasted for so
+// many seconds, when it gets their requests. So from the moment when a peer may read the input to
+// the end, no Python code runs, and no signal handler could change what some of the ranks have
+// read.
+PyObject* call_with_waits(std::optional<double> seconds, PyObject* function, PyObject* const* given,
+                          Py_ssize_t count, PyObject* names);
 
 // Parameters of the reduction of one tensor.
 struct TensorReduction {

@@ -46,7 +46,14 @@ from gradred.horovod.basics import (
 )
 from gradred.horovod.errors import HorovodInternalError
 from gradred.horovod.objects import allgather_object, broadcast_object
-from gradred.horovod.operations import barrier, engine_of, reducing, submit, synchronize
+from gradred.horovod.operations import (
+    barrier,
+    carry_out,
+    engine_of,
+    reducing,
+    submit,
+    synchronize,
+)
 from gradred.horovod.process_sets import global_process_set
 
 __all__ = [
@@ -129,8 +136,7 @@ def allreduce_(array: Any, name: str | None = None, op: int = Average, priority:
         op: Average, Sum, Min, Max or Product.
         priority: operations that all ranks have submitted run by it, the highest first.
     """
-    handle = _start("allreduce", array, name, op=reducing(op), priority=priority)
-    return synchronize(handle)
+    return carry_out(_start, "allreduce", array, name, op=reducing(op), priority=priority)
 
 
 def allreduce(array: Any, name: str | None = None, op: int = Average, priority: int = 0) -> Any:
@@ -142,7 +148,7 @@ def allreduce(array: Any, name: str | None = None, op: int = Average, priority: 
 
 def broadcast_(array: Any, root_rank: int, name: str | None = None) -> Any:
     """Write the array of `root_rank` into this one, and return it. Blocks."""
-    return synchronize(_start("broadcast", array, name, root=root_rank))
+    return carry_out(_start, "broadcast", array, name, root=root_rank)
 
 
 def broadcast_parameters(params: Mapping[str, Any], root_rank: int = 0) -> None:

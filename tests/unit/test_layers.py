@@ -15,12 +15,14 @@ ROOT = Path(__file__).resolve().parents[2]
 # derives from, and the modules that do so.
 UPCALLS = {
     "call_callback": ["calls", "request"],
+    "call_with_waits": ["torch_distributed"],
     "connect": ["without_mpi"],
     "install": ["_rank"],
     "install_memory_comm": ["comm"],
     "persistent_type": ["persistent"],
     "request_type": ["request"],
     "use_request_class": ["request"],
+    "wait_for_message": ["torch_distributed"],
 }
 
 # The modules of a rank's launch proxy and supervisor. They are loaded once per rank, without

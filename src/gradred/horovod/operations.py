@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -145,6 +146,13 @@ def _result_of(handle: int | Callable[[], Any] | None) -> Any:
     except Error as error:
         raise internal_error(error) from error
     return finish(request)
+
+
+carry_out: Callable[..., Any] = functools.partial(state.handles.carry_out, _result_of)
+"""`carry_out(start, ...)` starts an operation by `start(...)`, and returns its result. Blocks.
+
+A signal handler of the program's runs before its arrays are read, or after the end.
+"""
 
 
 def is_global(process_set: ProcessSet) -> bool:

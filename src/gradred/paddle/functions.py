@@ -10,7 +10,7 @@ import paddle
 from gradred.errors import UsageError, explain
 from gradred.horovod.basics import Average, rank
 from gradred.horovod.objects import broadcast_object
-from gradred.horovod.operations import synchronize
+from gradred.horovod.operations import carry_out, synchronize
 from gradred.horovod.process_sets import ProcessSet, global_process_set
 from gradred.paddle.front_end import COLLECTIVES, FRONT_END, require_tensor
 
@@ -53,7 +53,7 @@ def allreduce_(
     process_set: ProcessSet = _world,
 ) -> paddle.Tensor:
     """Reduce in place. Blocks. The arguments are those of `allreduce_async_`."""
-    return synchronize(allreduce_async_(tensor, name, op, process_set))
+    return carry_out(allreduce_async_, tensor, name, op, process_set)
 
 
 def allreduce(
@@ -65,7 +65,7 @@ def allreduce(
     """Return the reduction as a new tensor. Blocks. The arguments are as above."""
     plain = _plain(tensor, "allreduce").contiguous()
     out = FRONT_END.empty_like(plain, "allreduce")
-    return synchronize(COLLECTIVES.allreduce(plain, out, name, op, 1.0, 1.0, process_set))
+    return carry_out(COLLECTIVES.allreduce, plain, out, name, op, 1.0, 1.0, process_set)
 
 
 def grouped_allreduce(
@@ -76,8 +76,8 @@ def grouped_allreduce(
 ) -> tuple[paddle.Tensor, ...]:
     """Reduce several tensors as one operation; returns new tensors. Blocks."""
     plain = [_plain(one, "grouped_allreduce").contiguous() for one in tensors]
-    found: tuple[paddle.Tensor, ...] = synchronize(
-        COLLECTIVES.grouped_allreduce(plain, None, name, op, 1.0, 1.0, process_set)
+    found: tuple[paddle.Tensor, ...] = carry_out(
+        COLLECTIVES.grouped_allreduce, plain, None, name, op, 1.0, 1.0, process_set
     )
     return found
 
@@ -87,7 +87,7 @@ def allgather(
 ) -> paddle.Tensor:
     """Return all ranks' tensors, joined along the first axis. Blocks. Lengths may differ."""
     plain = _plain(tensor, "allgather")
-    return synchronize(COLLECTIVES.allgather(plain, name, process_set))
+    return carry_out(COLLECTIVES.allgather, plain, name, process_set)
 
 
 def reducescatter(
@@ -98,7 +98,7 @@ def reducescatter(
 ) -> paddle.Tensor:
     """Return this rank's rows of the average or sum. Blocks."""
     plain = _plain(tensor, "reducescatter")
-    return synchronize(COLLECTIVES.reducescatter(plain, name, op, process_set, 1.0, 1.0))
+    return carry_out(COLLECTIVES.reducescatter, plain, name, op, process_set, 1.0, 1.0)
 
 
 def alltoall(
@@ -116,8 +116,8 @@ def alltoall(
         process_set: the ranks that take part.
     """
     plain = _plain(tensor, "alltoall")
-    found: tuple[paddle.Tensor, paddle.Tensor] = synchronize(
-        COLLECTIVES.alltoall(plain, splits, name, process_set)
+    found: tuple[paddle.Tensor, paddle.Tensor] = carry_out(
+        COLLECTIVES.alltoall, plain, splits, name, process_set
     )
     return found
 
@@ -130,7 +130,7 @@ def broadcast_(
 ) -> paddle.Tensor:
     """Write the tensor of `root_rank` into this one. Blocks."""
     plain = _plain(tensor, "broadcast_")
-    return synchronize(COLLECTIVES.broadcast(plain, tensor, root_rank, name, process_set))
+    return carry_out(COLLECTIVES.broadcast, plain, tensor, root_rank, name, process_set)
 
 
 def broadcast(
@@ -141,7 +141,7 @@ def broadcast(
 ) -> paddle.Tensor:
     """Return the tensor of `root_rank` as a new one. Blocks."""
     plain = _plain(tensor, "broadcast").contiguous()
-    return synchronize(COLLECTIVES.broadcast(plain, None, root_rank, name, process_set))
+    return carry_out(COLLECTIVES.broadcast, plain, None, root_rank, name, process_set)
 
 
 def broadcast_parameters(

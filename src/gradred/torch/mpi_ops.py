@@ -17,7 +17,7 @@ from gradred.horovod import names
 from gradred.horovod.basics import Average, HorovodBasics, Sum, rank
 from gradred.horovod.collectives import group_of
 from gradred.horovod.names import *  # noqa: F403
-from gradred.horovod.operations import barrier, join, poll, reduction, synchronize
+from gradred.horovod.operations import barrier, carry_out, join, poll, reduction, synchronize
 from gradred.horovod.process_sets import ProcessSet, global_process_set
 from gradred.horovod.state import state
 from gradred.horovod.util import num_rank_is_power_2
@@ -152,16 +152,16 @@ def allreduce_(
     process_set: ProcessSet = _world,
 ) -> Tensor:
     """Reduce in place, and return the tensor. Blocks."""
-    scales = (prescale_factor, postscale_factor)
-    handle = allreduce_async_(tensor, average, name, op, *scales, process_set)
-    return cast("Tensor", synchronize(handle))
+    how = (average, name, op, prescale_factor, postscale_factor, process_set)
+    reduced: Tensor = carry_out(allreduce_async_, tensor, *how)
+    return reduced
 
 
 class _Allreduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, name: str | None, op: int, *rest: Any) -> Tensor:
         ctx.op, ctx.rest = op, rest
-        return cast("Tensor", synchronize(allreduce_async(tensor, None, name, op, *rest)))
+        return cast("Tensor", carry_out(allreduce_async, tensor, None, name, op, *rest))
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
@@ -247,15 +247,15 @@ def grouped_allreduce_(
 ) -> tuple[Tensor, ...]:
     """Reduce several tensors in place as one operation. Blocks."""
     scales = (prescale_factor, postscale_factor)
-    handle = grouped_allreduce_async_(tensors, average, name, op, *scales, process_set)
-    return cast("tuple[Tensor, ...]", synchronize(handle))
+    asked = (tensors, average, name, op, *scales, process_set)
+    return cast("tuple[Tensor, ...]", carry_out(grouped_allreduce_async_, *asked))
 
 
 class _GroupedAllreduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, name: str | None, op: int, rest: Any, *tensors: Tensor) -> Any:
         ctx.op, ctx.rest = op, rest
-        return synchronize(grouped_allreduce_async(tensors, None, name, op, *rest))
+        return carry_out(grouped_allreduce_async, tensors, None, name, op, *rest)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
@@ -320,7 +320,7 @@ def grouped_allgather_async(
 
 def _own_rows(gradient: Tensor, rows: int, process_set: ProcessSet) -> Tensor:
     """The part of an allgather's result that this rank contributed."""
-    lengths = synchronize(allgather_async(torch.tensor([rows]), None, process_set)).tolist()
+    lengths = carry_out(allgather_async, torch.tensor([rows]), None, process_set).tolist()
     place = process_set.place_of(rank())
     return gradient.narrow(0, sum(lengths[:place]), rows)
 
@@ -330,8 +330,8 @@ class _Allgather(torch.autograd.Function):
     def forward(ctx: Any, process_set: ProcessSet, name: Any, grouped: bool, *xs: Tensor) -> Any:
         ctx.rows, ctx.process_set = [x.shape[0] if x.dim() else 1 for x in xs], process_set
         if not grouped:
-            return synchronize(allgather_async(xs[0], name, process_set))
-        return synchronize(grouped_allgather_async(xs, name, process_set))
+            return carry_out(allgather_async, xs[0], name, process_set)
+        return carry_out(grouped_allgather_async, xs, name, process_set)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
@@ -379,7 +379,7 @@ class _Broadcast(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, root: int, name: Any, process_set: ProcessSet) -> Any:
         ctx.root, ctx.process_set = root, process_set
-        return synchronize(broadcast_async(tensor, root, name, process_set))
+        return carry_out(broadcast_async, tensor, root, name, process_set)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
@@ -400,7 +400,7 @@ def broadcast_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _world
 ) -> Tensor:
     """Broadcast in place from `root_rank`, a global rank. Blocks."""
-    return cast("Tensor", synchronize(broadcast_async_(tensor, root_rank, name, process_set)))
+    return cast("Tensor", carry_out(broadcast_async_, tensor, root_rank, name, process_set))
 
 
 # ---- alltoall -----------------------------------------------------------------------------------
@@ -419,7 +419,7 @@ def alltoall_async(
 class _Alltoall(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, splits: Any, name: Any, process_set: ProcessSet) -> Any:
-        made, received = synchronize(alltoall_async(tensor, splits, name, process_set))
+        made, received = carry_out(alltoall_async, tensor, splits, name, process_set)
         ctx.received, ctx.process_set = received, process_set
         ctx.mark_non_differentiable(received)
         return made, received
@@ -486,8 +486,8 @@ class _Reducescatter(torch.autograd.Function):
     def forward(ctx: Any, name: Any, op: int, rest: Any, grouped: bool, *xs: Tensor) -> Any:
         ctx.op, ctx.rest = op, rest
         if not grouped:
-            return synchronize(reducescatter_async(xs[0], name, op, *rest))
-        return synchronize(grouped_reducescatter_async(xs, name, op, *rest))
+            return carry_out(reducescatter_async, xs[0], name, op, *rest)
+        return carry_out(grouped_reducescatter_async, xs, name, op, *rest)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:

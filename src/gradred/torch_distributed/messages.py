@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
@@ -12,7 +13,6 @@ import torch
 from mpi4py import MPI
 
 from gradred import _core
-from gradred._util import clock
 from gradred.comm import Comm
 from gradred.errors import (
     Error,
@@ -29,7 +29,7 @@ Bytes: TypeAlias = torch.Tensor
 LookForLost: TypeAlias = Callable[[str], None]
 """Raises PeerLost if a rank has ended. The argument names the call that waits."""
 
-_LOOK_EVERY = 0.05  # seconds
+_LONG = 1e6  # seconds of one wait without a time limit
 _REMEDY = "See whether the peer calls, too"
 
 
@@ -176,16 +176,20 @@ class _OfMpi:
 
     def _has_ended_within(self, seconds: float) -> bool:
         """Whether the message has ended or a rank is lost. Another thread may test meanwhile."""
-        if self._testing.acquire(blocking=seconds > 0):
+        if self._testing.acquire(timeout=seconds):
             try:
                 self._ended = self._ended or self._test(seconds)
+            except PeerLost as error:
+                self._lost = error
             finally:
                 self._testing.release()
         return self._ended or self._lost is not None
 
     def _test(self, seconds: float) -> bool:
         where = (MPI._addressof(self._request), MPI._addressof(self._status))
-        code = _core.wait_for_message(*where, seconds)
+        # No Python code runs within, so no signal handler does that could change the tensor.
+        look = functools.partial(self._look, self.asked)
+        code = _core.wait_for_message(*where, seconds, look)
         if code is None:
             return False
         if code != MPI.SUCCESS:
@@ -223,24 +227,14 @@ class _OfMpi:
         fn(self)
 
     def wait(self, timeout: float | None = None) -> None:
-        begin, seconds = clock.now(), _LOOK_EVERY
-        if timeout is not None:
-            seconds = min(seconds, timeout)
-        while not self._has_ended_within(seconds):
-            if timeout is not None and clock.now() - begin >= timeout:
+        while not self._has_ended_within(_LONG if timeout is None else timeout):
+            if timeout is not None:
                 found = f"it has not ended within {timeout:g} s; it goes on"
                 raise TimeoutError(explain(self.asked, found, _REMEDY))
-            self._look_for_lost()
         if self._failure is not None:
             raise self._failure
         if self._lost is not None and not self._ended:
             raise self._lost
-
-    def _look_for_lost(self) -> None:
-        try:
-            self._look(self.asked)
-        except PeerLost as error:
-            self._lost = error
 
     @property
     def holds_memory(self) -> bool:

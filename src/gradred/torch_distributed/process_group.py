@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
+from gradred import _core
 from gradred.errors import Error, UsageError, explain
 from gradred.memory import empty
 from gradred.named import NamedOperations
@@ -98,13 +99,21 @@ def _called(method: _Collective) -> _Collective:
     If this rank's arguments are invalid, all ranks get a UsageError.
     """
     first = FORMS[method.__name__].first
+    are_several = method.__name__.endswith("_coalesced")  # operations, in flight at once
 
     @functools.wraps(method)
     def call(self: ProcessGroupOfRanks, *args: Any, **kwargs: Any) -> Any:
         numbers = numbers_here(self, self._numbers)
         before = numbers.taken
         try:
-            work = method(self, *first(args, kwargs))
+            given = first(args, kwargs)
+            if self._coalesced is None and getattr(given[-1], "asyncOp", True) is False:
+                # The program waits for it now. So the submission waits, and no signal handler of
+                # the program's runs while the tensors are read.
+                limit = 0.0 if are_several else self._limit_of(given[-1])
+                work = _core.call_with_waits(limit, method, self, *given)
+            else:
+                work = method(self, *given)
         except Exception as error:
             if numbers.taken == before:  # nothing has been submitted
                 self._refuse(error)
@@ -379,10 +388,14 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         """Gather tensors of different shapes by one broadcast per rank."""
         targets[self._own_rank].copy_(readable(tensor, "all_gather"))
         parts = [DenseCopy(target, "all_gather") for target in targets]
-        requests = [
-            self._submit("broadcast", [part.described()], part, root=root)
-            for root, part in enumerate(parts)
-        ]
+
+        def submit() -> list[Any]:
+            return [
+                self._submit("broadcast", [part.described()], part, root=root)
+                for root, part in enumerate(parts)
+            ]
+
+        requests = _core.call_with_waits(0.0, submit)  # all are in flight at once
         return self._work(requests, lambda: put_back(parts), out, opts)
 
     @_called
