@@ -33,6 +33,6 @@ void tell_survived(std::span<const int> ended);
 // fail later. `follows`: this rank has lost peers, which ended before it. `failure`: that of its
 // communicator, for peers that do not know it yet.
 void tell_leaving(bool follows, const std::optional<FailureReport>& failure);
-void tell_finalize(std::string_view word);  // "enters", "returns", "skips"
+void tell_finalize(std::string_view word);  // "begins", "enters", "returns", "skips"
 
 }  // namespace gradred

@@ -98,6 +98,7 @@ void begin(void* library) {
     mpi::load(library);
     guard_forks();
     find_supervisor();
+    tell_finalize("begins");
     std::atexit(end_program_at_exit);
   });
   begin_communicator();

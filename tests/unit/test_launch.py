@@ -65,6 +65,18 @@ def test_without_an_mpi_the_message_is_the_line_that_installs_one(monkeypatch):
         launch.find_mpi()
 
 
+@pytest.mark.parametrize(("home", "remedy"), [(True, "answer"), (False, "Set HOME")])
+def test_launcher_that_cannot_start_is_quoted(tmp_path, monkeypatch, home, remedy):
+    if not home:
+        monkeypatch.delenv("HOME")
+    launcher = make_launcher(tmp_path / "bin", "mpiexec", "no version")
+    launcher.write_text("#!/bin/sh\necho 'Error: no home directory' >&2; echo more >&2; exit 1\n")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
+    monkeypatch.setenv("PATH", "/no/such/folder")
+    with pytest.raises(UsageError, match=f"{launcher} says: Error: no home directory. .*{remedy}"):
+        launch_mpi._find_launcher("Open MPI", tmp_path / "lib" / "libmpi.so.40")
+
+
 def make_launcher(folder, name, says):
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name

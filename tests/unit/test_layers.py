@@ -29,6 +29,7 @@ UPCALLS = {
 # gradred's other modules and the packages that these need.
 BESIDE_A_RANK = {
     "authentication",
+    "begun",
     "failure_board",
     "mpi_segments",
     "proc",

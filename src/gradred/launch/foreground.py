@@ -214,9 +214,16 @@ class _Foreground:
                     self._say(_CHECK_HOSTS)
         self._input.look_again()
 
+    @property
+    def _left_in_order(self) -> bool:
+        """Whether SIGTERM, by which batch systems end a job, was what the ranks are made for."""
+        return self._interrupted_by == signal.SIGTERM and self._job.in_order
+
     def _status(self) -> int:
         if self._interrupted_by == signal.SIGPIPE and self._job.fatal:
             return self._job.status
+        if self._left_in_order:
+            return 0
         if self._interrupted_by is not None:
             return 128 + self._interrupted_by
         if self._unwritable is not None:
@@ -239,6 +246,8 @@ class _Foreground:
         job, lines = self._job, []
         if job.left_hanging:
             lines.append("mpiexec did not end after its ranks, and was ended")
+        if job.ended_spawned:
+            lines.append(f"{job.ended_spawned} spawned by ranks still ran: ended")
         silent = exit_summary.silent_lines(job.silent, job.failures)
         lost_hosts = {failure.host for failure in job.fatal}.intersection(job.silent)
         others_failed_of_it = job.fatal and not lost_hosts and self._interrupted_by is None
@@ -247,7 +256,8 @@ class _Foreground:
         if reader_left and not job.fatal:  # a reader that has left needs no message
             return lines
         if self._interrupted_by is not None and not reader_left:
-            return [*lines, f"interrupted by {signal_name(self._interrupted_by)}"]
+            end = "; all ranks ended with status 0" if self._left_in_order else ""
+            return [*lines, f"interrupted by {signal_name(self._interrupted_by)}{end}"]
         lines += exit_summary.survived_lines(job.survived)
         if job.fatal:
             late = job.ended_late
@@ -261,6 +271,11 @@ class _Foreground:
                 lines.append(f"{ranks_text(job.missing)} never started")
                 lines += [_CHECK_HOSTS] if self._order.remote else []
             lines.append(f"mpiexec ended the job, with status {job.mpiexec_status}")
+            if job.let_go and job.ended_by_mpiexec:
+                waited = (
+                    "ended with status 0 without MPI_Init or MPI_Finalize; others waited for it"
+                )
+                lines.append(f"{ranks_text(job.let_go)} {waited}")
         lines += exit_summary.failure_lines(job.fatal)
         return lines + (silent if others_failed_of_it else [])
 

@@ -6,6 +6,7 @@ hangs, or reports success after a host was lost. `supervisor` is the other end o
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import functools
 import os
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gradred._util import clock
-from gradred.launch import failure_board, processes, protocol
+from gradred.launch import failure_board, mpi_segments, processes, protocol, spawned
 from gradred.launch.output import Stream
 from gradred.launch.rendezvous import RendezvousServer
 
@@ -27,8 +28,12 @@ _LAST_WORDS = 2.0  # seconds for supervisors to report after mpiexec has ended
 _LINGER = 5.0  # seconds for mpiexec to end after its ranks
 _LINGER_FOR_LOST = 1.0  # the same after a host was lost: then mpiexec often never ends
 _MOMENT = 1.0  # failures that arrive within so many seconds are ordered by their hosts' clocks
+_ASK_EVERY = 1.0  # seconds between questions whether ranks have begun to initialise their MPI
+_TO_LEAVE = 0.1  # seconds for launch proxies and mpiexec to end after the ranks
 _TICK = 0.2  # seconds between checks of the clock and of mpiexec
 _ABORTS = b"application called MPI_Abort("  # what the MPICH family writes to stderr
+
+_PR_SET_PDEATHSIG = 1
 
 _STREAMS: dict[bytes, Stream] = {protocol.STDOUT: "stdout", protocol.STDERR: "stderr"}
 
@@ -131,11 +136,22 @@ class _Rank:
     host: str = ""
     channel: protocol.ControlChannel | None = None
     ended: bool = False
+    status: int = 0  # its exit status, once it has ended
+    ended_at: float = 0.0
+    begun: bool | None = None  # whether it has begun to initialise its MPI; None if unknown
     gone: bool = False  # no process of it is left, or it cannot be reached
     asked_to_end: bool = False
     goes_on_without: set[int] = dataclasses.field(default_factory=set)  # as it has reported
     finalize: bytes = b""  # its last report on MPI_Finalize, see protocol
     aborted: bool = False  # it has called MPI_Abort
+
+
+_prctl = ctypes.CDLL(None).prctl
+
+
+def _die_with_parent() -> None:
+    """Let the kernel end mpiexec if this process is killed: it would wait for spawned processes."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class Job:
@@ -172,6 +188,8 @@ class Job:
         self._survived: set[int] = set()  # failed ranks that the others continue without
         self._any_skipped = False
         self._stuck_since: float | None = None
+        self._ask_at = 0.0
+        self.let_go: list[int] = []  # ranks that have ended, whose end Open MPI's mpiexec judges
         self._released_at: float | None = None
         self._mpiexec_ended_at: float | None = None
         self.failures: list[Failure] = []
@@ -180,9 +198,13 @@ class Job:
         self.silent: dict[str, list[int]] = {}  # ranks without a report after SIGKILL, by host
         self._linger = _LINGER
         self.left_hanging = False
+        self.waits_for_spawned = False  # whether mpiexec runs on for what ranks have spawned
+        self.ended_spawned = 0  # processes that ranks had spawned, and that ended with the job
+        self._kill_spawned_at = float("inf")
         self.withheld: list[tuple[Stream, bytes]] = []
         self.on_ready: Callable[[], None] = lambda: None  # rank 0 takes input
         self.on_closed: Callable[[], None] = lambda: None  # rank 0 takes no more input
+        self._began = time.time()
         self._mpiexec = self._start()
 
     @property
@@ -199,6 +221,11 @@ class Job:
     def ended_late(self) -> list[int]:
         """Ranks that ended because the job had asked them to."""
         return [rank.number for rank in self._ranks if rank.asked_to_end and rank.ended]
+
+    @property
+    def in_order(self) -> bool:
+        """Whether all ranks have ended by themselves, with status 0."""
+        return all(rank.ended and not rank.status for rank in self._ranks)
 
     @property
     def mpiexec_status(self) -> int:
@@ -229,7 +256,7 @@ class Job:
             return of_abort or first.status
         if self.ended_by_mpiexec or not all(rank.ended for rank in self._ranks):
             return self.mpiexec_status or 1
-        return 0
+        return self.mpiexec_status if self.waits_for_spawned else 0
 
     def turn(self, seconds: float = _TICK) -> None:
         """Wait for events for at most so many seconds, and handle them."""
@@ -241,6 +268,7 @@ class Job:
         self._sort_failures()
         self._watch_mpiexec()
         self._watch_finalize()
+        self._watch_init()
         now = clock.now()
         while self._plan and self._plan[0][0] <= now:
             self._carry_out(self._plan.pop(0)[1])
@@ -279,6 +307,8 @@ class Job:
             while not self.over and clock.now() < deadline:
                 self.turn(0.02)
         processes.end_tree(self._mpiexec, grace=1.0)
+        if not self.in_order:  # of processes that ranks had spawned, which no supervisor knows
+            mpi_segments.remove(mpi_segments.abandoned(self._began))
         self._rendezvous.close()
         for rank in self._ranks:
             if rank.channel is not None:
@@ -298,6 +328,7 @@ class Job:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,  # this process handles the terminal's signals
+            preexec_fn=_die_with_parent,
         )
         streams: tuple[tuple[Any, Stream], ...] = (
             (process.stdout, "stdout"),
@@ -312,7 +343,7 @@ class Job:
         data = os.read(pipe.fileno(), 65536)
         if not data:
             self._forget(pipe)
-        elif self.failures or self._unsorted or self._released_at is not None:
+        elif self.failures or self._unsorted or (self._released_at and not self.waits_for_spawned):
             self.withheld.append((stream, data))  # gradred's own message explains the end better
         else:
             self._output(None, stream, data)
@@ -376,6 +407,8 @@ class Job:
         elif kind == protocol.FINALIZE:
             rank.finalize = payload
             self._any_skipped = self._any_skipped or payload == b"skips"
+        elif kind == protocol.BEGUN:
+            rank.begun = True
 
     def _ask_for_more(self) -> None:
         for number, size in self._taken.items():
@@ -383,7 +416,8 @@ class Job:
         self._taken.clear()
 
     def _note_end(self, rank: _Rank, end: Mapping[str, Any]) -> None:
-        rank.ended = True
+        rank.ended, rank.status, rank.ended_at = True, end["status"], clock.now()
+        rank.begun = end["begun"]
         if end["by"] == "mpiexec":
             self.ended_by_mpiexec.append(rank.number)
         elif end["status"] and end["status"] == self._order.again:
@@ -497,6 +531,8 @@ class Job:
     def _watch_mpiexec(self) -> None:
         now = clock.now()
         if self._mpiexec.poll() is None:
+            if self._released_at is not None:
+                self._watch_spawned(now)
             if self._released_at is not None and now > self._released_at + self._linger:
                 self.left_hanging = True
                 processes.end_tree(self._mpiexec, grace=0.5)
@@ -512,6 +548,25 @@ class Job:
                         self._fail(rank, status, cause, time.time())
                 self._sort_failures()
                 self.end(signal.SIGTERM, TERM_TO_KILL)
+
+    def _watch_spawned(self, now: float) -> None:
+        """Let the processes that ranks have spawned finish, as mpiexec does, or end them.
+
+        They end with the job if it was interrupted, or if a rank has not ended in order.
+        """
+        assert self._released_at is not None
+        if now < self._released_at + _TO_LEAVE or now > self._kill_spawned_at:
+            return
+        found = spawned.below(self._mpiexec.pid)
+        if found and self.in_order and not self.ending:
+            self.waits_for_spawned = True
+            self._released_at = now  # mpiexec has nothing to end for yet
+        elif found and not self.ended_spawned:
+            self.ended_spawned = len(found)
+            self._kill_spawned_at = now + TERM_TO_KILL
+            processes.signal_all(found, signal.SIGTERM)
+        elif now + _TICK > self._kill_spawned_at:
+            processes.signal_all(found, signal.SIGKILL)
 
     def _watch_finalize(self) -> None:
         """End ranks stuck in MPI_Finalize: it waits for all ranks, also for those that skip it."""
@@ -529,6 +584,35 @@ class Job:
         self._sort_failures()
         self.end(signal.SIGTERM, TERM_TO_KILL)
 
+    def _watch_init(self) -> None:
+        """End ranks that wait in MPI_Init for one that has ended without it.
+
+        MPICH's mpiexec lets them wait. Open MPI's ends the job, once it sees the end of the rank.
+        """
+        now = clock.now()
+        early = [rank for rank in self._ranks if rank.gone and self._has_ended_silently(rank)]
+        if not early or self.ending or now < self._ask_at:
+            return
+        self._ask_at = now + _ASK_EVERY
+        running = [rank for rank in self._ranks if not (rank.ended or rank.gone)]
+        if not any(rank.begun for rank in running):
+            for rank in running:
+                self._send(rank, protocol.ASK)
+            return
+        for rank in early:
+            if rank.begun is False:
+                cause = Cause("ended with status 0 before MPI_Init, in which others wait")
+                rank.status = 1
+                self._fail(rank, 1, cause, time.time())
+            elif now > rank.ended_at + self._order.grace:
+                self.let_go.append(rank.number)
+                self._send(rank, protocol.RELEASE)
+
+    def _has_ended_silently(self, rank: _Rank) -> bool:
+        """Return whether a rank has ended in order and may never have initialised its MPI."""
+        by_itself = rank.ended and not rank.status and rank.number not in self.let_go
+        return by_itself and not rank.finalize and not rank.begun
+
     def _release(self) -> None:
         self._released_at = clock.now()
         self._tell(protocol.RELEASE)
@@ -537,7 +621,7 @@ class Job:
         for rank in self._ranks:
             self._send(rank, kind, payload)
 
-    def _send(self, rank: _Rank, kind: bytes, payload: bytes) -> None:
+    def _send(self, rank: _Rank, kind: bytes, payload: bytes = b"") -> None:
         if rank.channel is not None and rank.channel.lost is None:
             rank.channel.send(kind, payload)
             self._watch(rank)

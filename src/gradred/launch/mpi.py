@@ -332,18 +332,34 @@ def _find_launcher(family: Family, library: pathlib.Path) -> pathlib.Path:
     folders = [parent / "bin" for parent in library.parents]
     folders.append(pathlib.Path(sys.executable).parent)
     folders += [pathlib.Path(folder) for folder in os.get_exec_path() if folder]
+    broken: dict[pathlib.Path, str] = {}
     for folder in folders:
         for name in _LAUNCHER_NAMES[family]:
-            if os.access(folder / name, os.X_OK) and _belongs(folder / name, family):
-                return folder / name
+            launcher = folder / name
+            if os.access(launcher, os.X_OK):
+                answer = subprocess.run(
+                    [launcher, "--version"], capture_output=True, text=True, check=False
+                )
+                if _belongs(answer.stdout, family):
+                    return launcher
+                if answer.returncode:
+                    broken[launcher] = (answer.stderr.strip() or answer.stdout.strip()).split("\n")[
+                        0
+                    ]
+    asked = f"the launcher of {library}"
+    if broken:
+        launcher, words = next(iter(broken.items()))
+        needs_home = family == "Open MPI" and "HOME" not in os.environ
+        remedy = "Set HOME" if needs_home else f"Let `{launcher} --version` answer"
+        raise UsageError(explain(asked, f"{launcher} says: {words}", remedy))
     found = f"there is no mpiexec of {family} in its prefix, this environment or PATH"
-    raise UsageError(explain(f"the launcher of {library}", found, INSTALL_MPI))
+    raise UsageError(explain(asked, found, INSTALL_MPI))
 
 
-def _belongs(launcher: pathlib.Path, family: Family) -> bool:
-    answer = subprocess.run([launcher, "--version"], capture_output=True, text=True, check=False)
+def _belongs(version: str, family: Family) -> bool:
+    """Return whether a launcher that says this of its version belongs to a family of MPIs."""
     try:
-        return identify(answer.stdout)[0] == family
+        return identify(version)[0] == family
     except UsageError:
         return False
 

@@ -44,17 +44,7 @@ def abandoned(since: float) -> set[str]:
     if not mine:
         return mine
     pids = proc.pids()
-    return mine - mapped_by(pids) - _opened_by(pids)
-
-
-def _opened_by(pids: Iterable[int]) -> set[str]:
-    found: set[str] = set()
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            for entry in os.scandir(f"/proc/{pid}/fd"):
-                with contextlib.suppress(OSError):
-                    found.add(os.readlink(entry.path))
-    return found
+    return mine - mapped_by(pids) - set[str]().union(*map(proc.opened, pids))
 
 
 def is_missing() -> bool:

@@ -5,6 +5,7 @@ Every rank's start loads this module, see `protocol`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 
@@ -34,6 +35,22 @@ def stat(pid: int) -> Stat | None:
         return read_stat(pid)
     except OSError:
         return None
+
+
+def read(pid: int, name: str) -> bytes:
+    """Read a file of a process's folder; OSError if it does not exist or is not visible."""
+    with open(f"/proc/{pid}/{name}", "rb") as file:
+        return file.read()
+
+
+def opened(pid: int) -> set[str]:
+    """Return the files and sockets that a process has open; empty if they are not visible."""
+    found: set[str] = set()
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                found.add(os.readlink(entry.path))
+    return found
 
 
 def pids() -> list[int]:

@@ -44,18 +44,18 @@ def end_tree(process: subprocess.Popen[bytes], grace: float) -> None:
     while _survivors(process, members) and clock.now() < deadline:
         time.sleep(0.01)
     members += tree(process.pid) if process.poll() is None else []
-    kill_all(members)
+    signal_all(members, signal.SIGKILL)
     process.wait()
     while any(member.alive() for member in members):
         time.sleep(0.01)
 
 
-def kill_all(members: Iterable[Process]) -> None:
-    """Send SIGKILL to each process that still runs."""
+def signal_all(members: Iterable[Process], number: int) -> None:
+    """Send a signal to each process that still runs."""
     for member in members:
         if member.alive():
             try:
-                os.kill(member.pid, signal.SIGKILL)
+                os.kill(member.pid, number)
             except ProcessLookupError:
                 continue  # it ended between the two statements
 

@@ -26,17 +26,19 @@ JOB = "_GRADRED_JOB"
 #   STDOUT, STDERR: output                  GONE: no process of the rank is left
 #   READY: the rank takes more input        CLOSED: the rank takes no more input
 #   SURVIVED: the rank continues although others have ended
-#   FINALIZE: the rank "enters" MPI_Finalize, "returns" from it or "skips" it
+#   FINALIZE: the rank "begins" to use gradred, "enters" MPI_Finalize, "returns" or "skips" it
+#   BEGUN: the rank has begun to initialise its MPI, asked by ASK
 # To a supervisor:
 #   START: the program to run               SIGNAL: a signal to pass on
 #   END: a signal that is to end the rank   STDIN: input, empty at its end
 #   TAKEN: bytes of output received         FAILED: a rank has failed or ended, and how
 #   HOSTS: the available hosts are not those of the job
+#   ASK: whether the rank has begun to initialise its MPI; answered if it has
 #   RELEASE: the supervisor may end
 HELLO, STDOUT, STDERR, ENDED, GONE, READY, CLOSED = b"h", b"o", b"e", b"x", b"g", b"r", b"c"
-SURVIVED, FINALIZE = b"v", b"n"
+SURVIVED, FINALIZE, BEGUN = b"v", b"n", b"b"
 START, SIGNAL, END, STDIN, TAKEN, FAILED, RELEASE = b"s", b"k", b"q", b"i", b"t", b"f", b"z"
-HOSTS = b"u"
+HOSTS, ASK = b"u", b"a"
 
 # The bytes of output that a supervisor sends before they are confirmed by TAKEN. So a reader that
 # pauses never fills a connection: other messages get through, and no kernel considers the other end

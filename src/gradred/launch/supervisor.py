@@ -13,7 +13,7 @@ import signal
 import time
 
 from gradred._util import clock
-from gradred.launch import failure_board, mpi_segments, proc, protocol, rank_pipe, variables
+from gradred.launch import begun, failure_board, mpi_segments, proc, protocol, rank_pipe, variables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # protocol.py says why `typing` is not imported
@@ -58,6 +58,7 @@ class Supervisor:
         self._started_at = 0.0
         self._kill_at = float("inf")
         self._failures = failure_board.FailureBoard() if hasattr(os, "memfd_create") else None
+        self._pmi = begun.relay(os.environ)
         self._segments: set[str] = set()
         self._look_again = 0.0
         self._woken, waker = os.pipe()
@@ -80,6 +81,8 @@ class Supervisor:
                 self._pass_on(output)
             if self._rank_pipe in ready:
                 self._hear_rank()
+            for descriptor in [one for one in self._pmi_sockets() if one in ready]:
+                self._pmi.pass_on(descriptor)  # type: ignore[union-attr]
             if self._stdin in ready:
                 self._write_input()
             self._channel.flush()
@@ -88,6 +91,8 @@ class Supervisor:
                 self._end("launcher")
             if clock.now() >= self._kill_at:
                 self._kill()
+        if not self._released and self._started:  # spawned processes may have had some as well
+            self._segments |= mpi_segments.abandoned(self._started_at)
         mpi_segments.remove(self._segments)  # no process attaches to them any more
         return 0 if self._released else 1
 
@@ -109,10 +114,21 @@ class Supervisor:
                 poll.register(output, select.POLLIN)
         if self._rank_pipe is not None:
             poll.register(self._rank_pipe, select.POLLIN)
+        for descriptor in self._pmi_sockets():
+            poll.register(descriptor, select.POLLIN)
         if self._stdin is not None and self._input:
             poll.register(self._stdin, select.POLLOUT)
         left = self._kill_at - clock.now()
         return {fd for fd, _ in poll.poll(None if left > 1e6 else clock.nap(max(0.0, left)) * 1000)}
+
+    def _pmi_sockets(self) -> list[int]:
+        return self._pmi.descriptors if self._pmi is not None and self._started else []
+
+    def _has_begun(self) -> bool:
+        """Return whether the rank, which runs, has begun to initialise its MPI."""
+        if self._pmi is not None:
+            return self._pmi.used
+        return bool(self._rank) and begun.is_client(self._rank, os.environ)
 
     def _hear_proxy(self) -> None:
         assert self._from_proxy is not None
@@ -148,6 +164,9 @@ class Supervisor:
         elif kind == protocol.HOSTS:
             if self._failures is not None:
                 self._failures.note_hosts()
+        elif kind == protocol.ASK:
+            if self._has_begun():
+                self._channel.send(protocol.BEGUN)
         elif kind == protocol.RELEASE:
             self._released = True
 
@@ -171,6 +190,8 @@ class Supervisor:
             os.set_blocking(reads, False)
             self._outputs[reads] = kind
         os.close(rank_end)
+        if self._pmi is not None:
+            self._pmi.leave_rank()
         if stdin:
             os.close(stdin[0])
             self._stdin = stdin[1]
@@ -192,6 +213,8 @@ class Supervisor:
                 os._exit(1)  # the supervisor ended before prctl took effect
             for wanted, stream in enumerate(streams):
                 os.dup2(stream, wanted)
+            if self._pmi is not None:
+                self._pmi.enter_rank()
             for number in (*SIGNALS, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):
                 signal.signal(number, signal.SIG_DFL)
             os.chdir(order["folder"])
@@ -283,6 +306,7 @@ class Supervisor:
             "follows": follows,
             "report": report,
             "by": self._ended_by,
+            "begun": self._pmi.used if self._pmi is not None else None,
             "why": "",
         }
         # MPICH ends in this way if /dev/shm has little memory left, and fails if there is none.
@@ -296,6 +320,8 @@ class Supervisor:
         """Send what the pipes hold now, so that a rank's last output comes before its end."""
         if self._rank_pipe is not None:
             self._hear_rank()
+        for descriptor in select.select(self._pmi_sockets(), [], [], 0)[0]:
+            self._pmi.pass_on(descriptor)  # type: ignore[union-attr]
         for output in list(self._outputs):
             with contextlib.suppress(BlockingIOError):
                 for _ in range(_PIECES_OF_PIPE):
