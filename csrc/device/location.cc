@@ -1,13 +1,10 @@
 #include "device/location.h"
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <optional>
 
 #include "device/cuda_memory.h"
 #include "device/driver/pointer_cache.h"
+#include "device/readable.h"
 
 namespace gradred::device {
 namespace {
@@ -29,14 +26,6 @@ void synchronise(const Driver& driver, StreamHandle stream) {
   driver.check(driver.call.StreamSynchronize(stream), "cuStreamSynchronize");
 }
 
-// The kernel reads eight bytes and then rejects the unknown action; or it fails to read them.
-bool is_word_readable(Address address) {
-  constexpr int kNoSuchAction = -1;
-  constexpr std::size_t kWord = 8;
-  const auto* const word = reinterpret_cast<const void*>(address / kWord * kWord);
-  return syscall(SYS_rt_sigprocmask, kNoSuchAction, word, nullptr, kWord) == 0 || errno != EFAULT;
-}
-
 std::string in_hex(Address address) {
   constexpr char kDigits[] = "0123456789abcdef";
   std::string text;
@@ -50,11 +39,6 @@ PointerCache& cache_of(const Driver& driver) {
 }
 
 }  // namespace
-
-bool is_readable(const void* pointer, std::size_t bytes) {
-  const auto address = reinterpret_cast<Address>(pointer);
-  return bytes == 0 || (is_word_readable(address) && is_word_readable(address + bytes - 1));
-}
 
 DeviceMemory* device_at(const void* pointer, std::size_t bytes, const Options& options) {
   const Driver* const driver = Driver::loaded(options.driver);

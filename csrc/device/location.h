@@ -34,7 +34,4 @@ Location locate(const void* address, std::size_t bytes, std::optional<std::uint6
 // out more.
 DeviceMemory* device_at(const void* address, std::size_t bytes, const Options& options);
 
-// Whether the host may read memory; checks its first and last word without asking the driver.
-bool is_readable(const void* address, std::size_t bytes);
-
 }  // namespace gradred::device

@@ -6,10 +6,11 @@
 #include <array>
 #include <cstring>
 
-#include "python/comm.h"
+#include "python/comm_calls.h"
 #include "python/device_arrays.h"
 #include "python/method.h"
 #include "python/mpi4py.h"
+#include "python/numpy.h"
 #include "python/one_thread.h"
 #include "python/py_errors.h"
 #include "python/wait_hook.h"
@@ -47,7 +48,8 @@ std::optional<Found> call_on(const Given& given, const ShapedArray& x,
     return std::nullopt;
   }
   const bool in_place = out->data == x.data;
-  if (!in_place && overlap(x, *out)) return std::nullopt;
+  const auto bytes_of = [](const ArrayView& array) { return array.count * size_of(array.dtype); };
+  if (!in_place && overlap(x.data, bytes_of(x), out->data, bytes_of(*out))) return std::nullopt;
   Call& call = found.made.call;
   call.in = {in_place ? kInPlace : x.data, memory_of(in_place ? nullptr : x.memory)};
   call.out = {out->data, memory_of(out->memory)};

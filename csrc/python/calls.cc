@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <array>
 #include <csignal>
 #include <memory>
 #include <sstream>
@@ -17,7 +18,7 @@
 #include "notices/registry.h"
 #include "on_devices/staged_calls.h"
 #include "plan/selector.h"
-#include "python/comm.h"
+#include "python/comm_calls.h"
 #include "python/gil.h"
 #include "python/leave.h"
 #include "python/memory_comm.h"
@@ -70,6 +71,16 @@ std::shared_ptr<PyCall> make_call(const std::string& kind, std::optional<std::ui
                 .plan = plan.empty() ? nullptr : made->plan.c_str(),
                 .schedule = std::move(schedule)};
   return made;
+}
+
+py::object plain_reduction_of(const std::string& kind, int size, const py::object& send,
+                              const py::object& recv, const py::object& op) {
+  AnyCall made;
+  const std::array<PyObject*, 2> buffers = {send.ptr(), recv.ptr()};
+  if (!plain_reduction(kind_named(kind), size, buffers.data(), op.ptr(), made)) return py::none();
+  auto call = std::make_shared<PyCall>(PyCall{made.call, {}, std::move(made.placement)});
+  return py::make_tuple(std::move(call),
+                        py::make_tuple(made.send.keeper(send.ptr()), made.recv.keeper(recv.ptr())));
 }
 
 void run_call(Communicator& communicator, const PyCall& call) {
@@ -307,17 +318,10 @@ void bind_calls(py::module_& m) {
            py::arg("placement") = py::none(),
            "One collective call on raw addresses; send None means in place.")
       .def("__repr__", &repr_of);
-  m.def(
-      "plain_allreduce",
-      [](py::handle send, py::handle recv, py::handle op) -> std::shared_ptr<PyCall> {
-        PlainCall made;
-        const bool plain = plain_allreduce(send.ptr(), recv.ptr(), op.ptr(), made);
-        if (!plain) return nullptr;
-        return std::make_shared<PyCall>(PyCall{made.call, {}, std::move(made.placement)});
-      },
-      py::arg("sendbuf"), py::arg("recvbuf"), py::arg("op"),
-      "The call that plain arrays and a predefined operation mean; None where a closer look is "
-      "needed.");
+  m.def("plain_reduction", &plain_reduction_of, py::arg("kind"), py::arg("size"),
+        py::arg("sendbuf"), py::arg("recvbuf"), py::arg("op"),
+        "The call that buffers and a predefined operation mean, and what to keep alive; None where "
+        "a closer look is needed.");
   m.def("persistent_type", &persistent_type, py::arg("prequest"),
         "A class derived from MPI.Prequest whose instances can be called.");
   m.def(

@@ -3,12 +3,15 @@
 #include <pybind11/pybind11.h>
 
 #include <array>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/errors.h"
-#include "python/device_arrays.h"
+#include "python/comm_calls.h"
 #include "python/method.h"
-#include "python/mpi4py.h"
-#include "python/numpy.h"
 #include "python/one_thread.h"
 #include "python/py_errors.h"
 #include "python/request.h"
@@ -17,79 +20,13 @@
 namespace gradred {
 namespace {
 
-using Arguments = PyObject* const*;
+// For each method its Python path, by the kind of call and whether it returns at once.
+std::array<PyObject*, 2 * kCalledKinds> closer_looks{};
 
-// Policies for reading arrays: NumPy arrays only, which is fastest, or GPU arrays as well.
-struct OnHost {
-  using Array = ArrayView;
-  using Made = Call;
-  static std::optional<Array> read(PyObject* object) { return view_of(object); }
-};
-struct Anywhere {
-  using Array = PlainArray;
-  using Made = PlainCall;
-  static std::optional<Array> read(PyObject* object) { return plain_array_of(object); }
-};
+template <Kind kKind, bool kStarts>
+constexpr std::size_t kMethod = 2 * static_cast<std::size_t>(kKind) + (kStarts ? 1 : 0);
 
-// Input and result of a call: two arrays of one type that do not overlap.
-template <class Array>
-struct Pair {
-  Array send, recv;
-};
-
-template <class Arrays>
-std::optional<Pair<typename Arrays::Array>> pair_of(PyObject* send, PyObject* recv) {
-  const auto result = Arrays::read(recv);
-  if (!result || !result->writable) return std::nullopt;
-  const auto input = Arrays::read(send);
-  if (!input || input->dtype != result->dtype || overlap(*input, *result)) return std::nullopt;
-  return {{*input, *result}};
-}
-
-// Sets the arrays of a call; `send` nullptr means in place. The caller sets the other fields.
-Call& call_on(Call& call, const ArrayView* send, const ArrayView& recv) {
-  call.in.data = send != nullptr ? send->data : kInPlace;
-  call.out.data = recv.data;
-  call.dtype = recv.dtype;
-  return call;
-}
-Call& call_on(PlainCall& made, const PlainArray* send, const PlainArray& recv) {
-  Call& call = call_on(made.call, send, static_cast<const ArrayView&>(recv));
-  call.in.memory = memory_of(send != nullptr ? send->memory : nullptr);
-  call.out.memory = memory_of(recv.memory);
-  made.placement = placement_of(send, recv);
-  return call;
-}
-
-// Finds the last argument, which is optional: `found` is nullptr if it is not given. Returns false
-// if the Python path has to handle the arguments.
-bool last_argument(Arguments args, Py_ssize_t nargs, PyObject* names, Py_ssize_t before,
-                   const char* name, PyObject*& found) {
-  if (names != nullptr && PyTuple_GET_SIZE(names) > 0) {
-    if (nargs != before || PyTuple_GET_SIZE(names) != 1 ||
-        PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), name) != 0) {
-      return false;
-    }
-    found = args[before];
-    return true;
-  }
-  if (nargs < before || nargs > before + 1) return false;
-  found = nargs > before ? args[before] : nullptr;
-  return true;
-}
-
-// Methods that have a Python path, in the order of the table below.
-enum Method : std::size_t {
-  kAllreduceMethod,
-  kStartMethod,
-  kScatterMethod,
-  kGatherMethod,
-  kBcastMethod
-};
-constexpr std::size_t kMethods = 5;
-std::array<PyObject*, kMethods> closer_looks{};
-
-PyObject* look_closer(Method method, PyObject* self, Arguments args, Py_ssize_t nargs,
+PyObject* look_closer(std::size_t method, PyObject* self, Arguments args, Py_ssize_t nargs,
                       PyObject* names) {
   const auto total = nargs + (names != nullptr ? PyTuple_GET_SIZE(names) : 0);
   std::vector<PyObject*> all(static_cast<std::size_t>(total) + 1);
@@ -98,100 +35,6 @@ PyObject* look_closer(Method method, PyObject* self, Arguments args, Py_ssize_t 
   return PyObject_Vectorcall(closer_looks[method], all.data(), static_cast<std::size_t>(nargs) + 1,
                              names);
 }
-
-template <class Arrays>
-bool read_allreduce(PyObject* send, PyObject* recv, PyObject* op, typename Arrays::Made& made) {
-  const Mpi4py& known = Mpi4py::get();
-  const auto result = Arrays::read(recv);
-  if (!result || !result->writable) return false;
-  std::optional<typename Arrays::Array> input;
-  if (send != known.in_place && send != Py_None) {
-    input = Arrays::read(send);
-    if (!input || input->count != result->count || input->dtype != result->dtype ||
-        overlap(*input, *result)) {
-      return false;
-    }
-  }
-  const auto known_op = asked_op(op);
-  if (!known_op || find_reduction(*known_op, result->dtype) == nullptr) return false;
-  Call& call = call_on(made, input ? &*input : nullptr, *result);
-  call.kind = Kind::kAllreduce;
-  call.count = result->count;
-  call.op = *known_op;
-  return true;
-}
-
-// Each of these reads the usual arguments. They return false if the Python path has to handle them.
-
-struct Allreduce {
-  static constexpr Method kMethod = kAllreduceMethod;
-  template <class Arrays>
-  static bool read(const Communicator&, Arguments args, Py_ssize_t nargs, PyObject* names,
-                   typename Arrays::Made& made) {
-    PyObject* op = nullptr;
-    if (!last_argument(args, nargs, names, 2, "op", op)) return false;
-    return read_allreduce<Arrays>(args[0], args[1], op, made);
-  }
-};
-
-struct ReduceScatterBlock {
-  static constexpr Method kMethod = kScatterMethod;
-  template <class Arrays>
-  static bool read(const Communicator& comm, Arguments args, Py_ssize_t nargs, PyObject* names,
-                   typename Arrays::Made& made) {
-    PyObject* op = nullptr;
-    if (!last_argument(args, nargs, names, 2, "op", op)) return false;
-    const auto both = pair_of<Arrays>(args[0], args[1]);
-    const auto known = asked_op(op);
-    const auto size = static_cast<std::size_t>(comm.size());
-    if (!both || !known || both->recv.count == 0 || both->send.count != size * both->recv.count ||
-        find_reduction(*known, both->recv.dtype) == nullptr) {
-      return false;
-    }
-    Call& call = call_on(made, &both->send, both->recv);
-    call.kind = Kind::kReduceScatterBlock;
-    call.count = both->recv.count;
-    call.op = *known;
-    return true;
-  }
-};
-
-struct Allgather {
-  static constexpr Method kMethod = kGatherMethod;
-  template <class Arrays>
-  static bool read(const Communicator& comm, Arguments args, Py_ssize_t nargs, PyObject* names,
-                   typename Arrays::Made& made) {
-    if (nargs != 2 || names != nullptr) return false;
-    const auto both = pair_of<Arrays>(args[0], args[1]);
-    const auto size = static_cast<std::size_t>(comm.size());
-    if (!both || both->send.count == 0 || both->recv.count != size * both->send.count) return false;
-    Call& call = call_on(made, &both->send, both->recv);
-    call.kind = Kind::kAllgather;
-    call.count = both->send.count;
-    return true;
-  }
-};
-
-struct Bcast {
-  static constexpr Method kMethod = kBcastMethod;
-  template <class Arrays>
-  static bool read(const Communicator& comm, Arguments args, Py_ssize_t nargs, PyObject* names,
-                   typename Arrays::Made& made) {
-    PyObject* given = nullptr;
-    if (!last_argument(args, nargs, names, 1, "root", given)) return false;
-    if (given != nullptr && !PyLong_CheckExact(given)) return false;
-    int overflow = 0;
-    const long root = given == nullptr ? 0 : PyLong_AsLongAndOverflow(given, &overflow);
-    if (overflow != 0 || root < 0 || root >= comm.size()) return false;
-    const auto data = Arrays::read(args[0]);
-    if (!data || data->count == 0 || (!data->writable && root != comm.rank())) return false;
-    Call& call = call_on(made, nullptr, *data);
-    call.kind = Kind::kBcast;
-    call.count = data->count;
-    call.root = static_cast<int>(root);
-    return true;
-  }
-};
 
 // Returns nullptr if there is no memory.
 PyObject* tuple_of(Arguments args, Py_ssize_t count) {
@@ -204,27 +47,32 @@ PyObject* tuple_of(Arguments args, Py_ssize_t count) {
   return made;
 }
 
-// For arrays that are not all NumPy's. Returns nullptr with a Python error.
-template <class Kind>
-[[gnu::noinline]] PyObject* run_anywhere(PyObject* self, Communicator& comm, Arguments args,
-                                         Py_ssize_t nargs, PyObject* names) {
-  PlainCall made;
-  if (!Kind::template read<Anywhere>(comm, args, nargs, names, made)) {
-    return look_closer(Kind::kMethod, self, args, nargs, names);
-  }
+// Runs a call on buffers that are not all NumPy's arrays. Returns false if the Python path has to.
+template <class Reader>
+[[gnu::noinline]] bool run_anywhere(Communicator& comm, Arguments args, Py_ssize_t nargs,
+                                    PyObject* names) {
+  AnyCall made;
+  if (!Reader::template read<Anywhere>(comm, args, nargs, names, made)) return false;
   const OneThread one_thread(comm);
   GilHook hook;
-  comm.run(ordered_or_refused(made.call, made.placement, comm, hook), hook);
-  Py_RETURN_NONE;
+  if (made.call.on_host()) {
+    comm.run(made.call, hook);
+  } else {
+    comm.run(ordered_or_refused(made.call, made.placement, comm, hook), hook);
+  }
+  return true;
 }
 
-template <class Kind>
+template <class Reader>
 PyObject* blocking(PyObject* self, Arguments args, Py_ssize_t nargs, PyObject* names) {
   try {
     Communicator& communicator = communicator_of(self);
     Call call;
-    if (!Kind::template read<OnHost>(communicator, args, nargs, names, call)) {
-      return run_anywhere<Kind>(self, communicator, args, nargs, names);
+    if (!Reader::template read<OnHost>(communicator, args, nargs, names, call)) {
+      if (!run_anywhere<Reader>(communicator, args, nargs, names)) {
+        return look_closer(kMethod<Reader::kKind, false>, self, args, nargs, names);
+      }
+      Py_RETURN_NONE;
     }
     const OneThread one_thread(communicator);
     GilHook hook;
@@ -238,60 +86,53 @@ PyObject* blocking(PyObject* self, Arguments args, Py_ssize_t nargs, PyObject* n
   Py_RETURN_NONE;
 }
 
-PyObject* request_of(Communicator& comm, std::shared_ptr<StartedOperation> started,
-                     Arguments args) {
-  PyObject* const request = make_request(std::move(started), args[0], args[1]);
-  if (request != nullptr) warn_if_left_to_mpi(comm, 1);
-  return request;
-}
-
-[[gnu::noinline]] PyObject* start_anywhere(PyObject* self, Communicator& comm, Arguments args,
-                                           Py_ssize_t nargs, PyObject* names) {
-  PlainCall made;
-  if (!Allreduce::read<Anywhere>(comm, args, nargs, names, made)) {
-    return look_closer(kStartMethod, self, args, nargs, names);
-  }
+// Starts a call on buffers that are not all NumPy's arrays. Returns nullopt if the Python path has
+// to.
+template <class Reader>
+[[gnu::noinline]] std::optional<PyObject*> start_anywhere(Communicator& comm, Arguments args,
+                                                          Py_ssize_t nargs, PyObject* names) {
+  AnyCall made;
+  if (!Reader::template read<Anywhere>(comm, args, nargs, names, made)) return std::nullopt;
   const OneThread one_thread(comm);
-  return request_of(comm, comm.start(ordered_or_refused(made.call, made.placement, comm)), args);
+  auto started = made.call.on_host()
+                     ? comm.start_unless_ended(made.call)
+                     : comm.start(ordered_or_refused(made.call, made.placement, comm));
+  if (ended_at_once(started.get())) return make_request(nullptr, args[0], args[1]);
+  const auto send = made.send.keeper(args[0]), recv = made.recv.keeper(args[1]);
+  return make_request(std::move(started), send.ptr(), recv.ptr());
 }
 
-extern "C" PyObject* comm_allreduce(PyObject* self, Arguments args, Py_ssize_t nargs,
-                                    PyObject* names) {
-  return blocking<Allreduce>(self, args, nargs, names);
-}
-
-extern "C" PyObject* comm_reduce_scatter(PyObject* self, Arguments args, Py_ssize_t nargs,
-                                         PyObject* names) {
-  return blocking<ReduceScatterBlock>(self, args, nargs, names);
-}
-
-extern "C" PyObject* comm_allgather(PyObject* self, Arguments args, Py_ssize_t nargs,
-                                    PyObject* names) {
-  return blocking<Allgather>(self, args, nargs, names);
-}
-
-extern "C" PyObject* comm_bcast(PyObject* self, Arguments args, Py_ssize_t nargs, PyObject* names) {
-  return blocking<Bcast>(self, args, nargs, names);
-}
-
-extern "C" PyObject* comm_iallreduce(PyObject* self, Arguments args, Py_ssize_t nargs,
-                                     PyObject* names) {
+template <class Reader>
+PyObject* starting(PyObject* self, Arguments args, Py_ssize_t nargs, PyObject* names) {
   try {
     Communicator& communicator = communicator_of(self);
     Call call;
-    if (!Allreduce::read<OnHost>(communicator, args, nargs, names, call)) {
-      return start_anywhere(self, communicator, args, nargs, names);
+    PyObject* request = nullptr;
+    if (Reader::template read<OnHost>(communicator, args, nargs, names, call)) {
+      const OneThread one_thread(communicator);
+      request = make_request(communicator.start_unless_ended(call), args[0], args[1]);
+    } else {
+      const auto started = start_anywhere<Reader>(communicator, args, nargs, names);
+      if (!started) {
+        return look_closer(kMethod<Reader::kKind, true>, self, args, nargs, names);
+      }
+      request = *started;
     }
-    const OneThread one_thread(communicator);
-    return request_of(communicator, communicator.start_unless_ended(call), args);
+    if (request != nullptr) warn_if_left_to_mpi(communicator, 1);
+    return request;
   } catch (...) {
     set_python_error(std::current_exception());
     return nullptr;
   }
 }
 
-std::array<PyMethodDef, kMethods> comm_methods = {{
-    {"Allreduce", as_method(comm_allreduce), METH_FASTCALL | METH_KEYWORDS,
+// What the methods' own texts are; the others' follow from their names.
+struct Text {
+  std::string_view method;
+  const char* text;
+};
+constexpr std::array kTexts = std::to_array<Text>({
+    {"Allreduce",
      "Allreduce($self, sendbuf, recvbuf, op=SUM, *, stream=None)\n--\n\n"
      "Reduce the vectors of all ranks elementwise; every rank gets the result.\n\n"
      "Blocks until the result is in `recvbuf`, unless `stream` is given; all ranks get bitwise "
@@ -306,7 +147,7 @@ std::array<PyMethodDef, kMethods> comm_methods = {{
      "Raises:\n"
      "    gradred.UsageError: the arguments do not fit each other, or the ranks' calls differ.\n"
      "    gradred.PeerLost: the process of a peer has ended.\n"},
-    {"Iallreduce", as_method(comm_iallreduce), METH_FASTCALL | METH_KEYWORDS,
+    {"Iallreduce",
      "Iallreduce($self, sendbuf, recvbuf, op=SUM, *, stream=None)\n--\n\n"
      "Start an allreduce; returns at once, before any other rank has to do anything.\n\n"
      "The MPI carries it out until a blocking call of gradred has set up the communicator: begin\n"
@@ -320,7 +161,7 @@ std::array<PyMethodDef, kMethods> comm_methods = {{
      "    A request for its own `Wait` and `Test` and for `MPI.Request.Waitall` and its like.\n\n"
      "Raises:\n"
      "    gradred.UsageError: the arguments do not fit each other.\n"},
-    {"Reduce_scatter_block", as_method(comm_reduce_scatter), METH_FASTCALL | METH_KEYWORDS,
+    {"Reduce_scatter_block",
      "Reduce_scatter_block($self, sendbuf, recvbuf, op=SUM, *, stream=None)\n--\n\n"
      "Reduce the vectors of all ranks; rank r gets block r of the result. Blocks.\n\n"
      "Args:\n"
@@ -330,7 +171,7 @@ std::array<PyMethodDef, kMethods> comm_methods = {{
      "    stream: as in gradred.reduce_scatter.\n\n"
      "Raises:\n"
      "    gradred.UsageError: the arguments do not fit each other, or the ranks' calls differ.\n"},
-    {"Allgather", as_method(comm_allgather), METH_FASTCALL | METH_KEYWORDS,
+    {"Allgather",
      "Allgather($self, sendbuf, recvbuf)\n--\n\n"
      "Put the vectors of all ranks one after the other, on every rank. Blocks.\n\n"
      "Args:\n"
@@ -339,42 +180,79 @@ std::array<PyMethodDef, kMethods> comm_methods = {{
      "    recvbuf: as many blocks as there are ranks.\n\n"
      "Raises:\n"
      "    gradred.UsageError: the arguments do not fit each other, or the ranks' calls differ.\n"},
-    {"Bcast", as_method(comm_bcast), METH_FASTCALL | METH_KEYWORDS,
+    {"Bcast",
      "Bcast($self, buf, root=0)\n--\n\n"
      "Copy the elements of `root`'s buffer, of any MPI type, to those of all ranks. Blocks.\n\n"
      "Raises:\n"
      "    gradred.UsageError: `buf` means nothing, or the ranks' calls differ.\n"},
-}};
+});
+
+std::string in_capital(std::string name) {
+  name[0] = static_cast<char>(name[0] - 'a' + 'A');
+  return name;
+}
+
+// The text of a method as Python's tools read it.
+std::string text_of(const std::string& method) {
+  for (const Text& own : kTexts) {
+    if (own.method == method) return own.text;
+  }
+  const bool starts = method[0] == 'I';
+  return method + "($self, sendbuf, recvbuf, op=SUM, *, stream=None)\n--\n\n" +
+         (starts ? "Start a `" + in_capital(method.substr(1)) + "`; the arguments are those of "
+                 : "Call mpi4py's `" + method + "` by gradred; the arguments are those of ") +
+         (starts ? "`Iallreduce`.\n" : "`Allreduce`.\n");
+}
+
+struct Method {
+  std::string name;
+  std::string text;
+  std::size_t index;  // of its Python path
+  PyMethodDef made;
+};
+
+template <class Function>
+void add_method(std::deque<Method>& methods, std::string name, std::size_t index, Function run) {
+  Method& added = methods.emplace_back(std::move(name), std::string(), index, PyMethodDef{});
+  added.text = text_of(added.name);
+  added.made = {added.name.c_str(), as_method(run), METH_FASTCALL | METH_KEYWORDS,
+                added.text.c_str()};
+}
+
+// Of the kinds that reduce, which all have one form: mpi4py's names, blocking and not.
+template <std::size_t... kIndexes>
+void add_reductions(std::deque<Method>& methods, std::index_sequence<kIndexes...>) {
+  const auto add = [&]<Kind kKind>() {
+    if constexpr (reduces(kKind)) {
+      const std::string name(name_of(kKind));
+      add_method(methods, in_capital(name), kMethod<kKind, false>, blocking<ReductionCall<kKind>>);
+      add_method(methods, "I" + name, kMethod<kKind, true>, starting<ReductionCall<kKind>>);
+    }
+  };
+  (add.template operator()<static_cast<Kind>(kIndexes)>(), ...);
+}
+
+// The definitions stay, as Python's descriptors refer to them.
+const std::deque<Method>& all_methods() {
+  static std::deque<Method> methods;
+  if (methods.empty()) {
+    add_reductions(methods, std::make_index_sequence<kCalledKinds>());
+    add_method(methods, "Allgather", kMethod<Kind::kAllgather, false>, blocking<AllgatherCall>);
+    add_method(methods, "Bcast", kMethod<Kind::kBcast, false>, blocking<BcastCall>);
+  }
+  return methods;
+}
 
 }  // namespace
 
-bool overlap(const ArrayView& a, const ArrayView& b) {
-  const auto* x = static_cast<const std::byte*>(a.data);
-  const auto* y = static_cast<const std::byte*>(b.data);
-  return x < y + b.count * size_of(b.dtype) && y < x + a.count * size_of(a.dtype);
-}
-
-std::optional<Op> asked_op(PyObject* op) {
-  if (op == nullptr) return Op::kSum;
-  if (!PyUnicode_Check(op)) return op_of(op);
-  for (const OpInfo& info : kOpInfo) {
-    const bool is_it = PyUnicode_CompareWithASCIIString(op, info.name.data()) == 0;
-    if (is_it && info.op != Op::kPremul) return info.op;  // premul needs a factor
-  }
-  return std::nullopt;
-}
-
-bool plain_allreduce(PyObject* send, PyObject* recv, PyObject* op, PlainCall& made) {
-  return read_allreduce<Anywhere>(send, recv, op, made);
-}
-
 void add_methods(PyTypeObject* comm_class, PyObject* by_name) {
-  for (std::size_t i = 0; i < kMethods; ++i) {
-    const auto name = pybind11::str(comm_methods[i].ml_name);
-    closer_looks[i] = PyDict_GetItemWithError(by_name, name.ptr());
-    if (closer_looks[i] == nullptr) throw UsageError("a method without its closer look");
-    Py_INCREF(closer_looks[i]);  // never released
-    PyObject* made = PyDescr_NewMethod(comm_class, &comm_methods[i]);
+  for (const Method& method : all_methods()) {
+    const auto name = pybind11::str(method.name);
+    PyObject* const look = PyDict_GetItemWithError(by_name, name.ptr());
+    if (look == nullptr) throw UsageError("a method without its closer look");
+    closer_looks[method.index] = Py_NewRef(look);  // never released
+    auto* const definition = const_cast<PyMethodDef*>(&method.made);
+    PyObject* made = PyDescr_NewMethod(comm_class, definition);
     if (made == nullptr) throw pybind11::error_already_set();
     const int failed = PyObject_SetAttr(reinterpret_cast<PyObject*>(comm_class), name.ptr(), made);
     Py_DECREF(made);

@@ -12,6 +12,7 @@
 #include "base/result_hash.h"
 #include "device/exported_array.h"
 #include "device/location.h"
+#include "device/readable.h"
 #include "node/array_memory.h"
 #include "python/gil.h"
 #include "python/py_call.h"

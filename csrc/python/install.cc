@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "python/comm.h"
+#include "python/comm_calls.h"
 #include "python/mpi4py.h"
 #include "python/numpy.h"
 #include "python/py_errors.h"
@@ -49,6 +50,7 @@ void install(const py::object& mpi4py, const py::object& comm_class, const py::o
   known.datatype_type = keep_type(mpi4py, "Datatype");
   known.op_type = keep_type(mpi4py, "Op");
   known.in_place = keep(mpi4py, "IN_PLACE");
+  known.type_codes = keep(mpi4py, "_typedict");
   known.when_alone = py::object(when_alone).release().ptr();
   error_texts().on_timeout = py::object(on_timeout).release().ptr();
   error_texts().with_passed = py::object(with_passed).release().ptr();

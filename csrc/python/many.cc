@@ -14,7 +14,7 @@
 #include "base/errors.h"
 #include "comm/communicator.h"
 #include "comm/pieces.h"
-#include "python/comm.h"
+#include "python/comm_calls.h"
 #include "python/device_arrays.h"
 #include "python/mpi4py.h"
 #include "python/names.h"

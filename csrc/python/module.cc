@@ -11,6 +11,7 @@
 namespace gradred {
 
 void bind_array_calls(pybind11::module_& m);
+void bind_buffers(pybind11::module_& m);
 void bind_calls(pybind11::module_& m);
 void bind_ctrl_c(pybind11::module_& m);
 void bind_device_arrays(pybind11::module_& m);
@@ -55,6 +56,7 @@ PYBIND11_MODULE(_core, m) {
   gradred::bind_calls(m);
   gradred::bind_ctrl_c(m);
   gradred::bind_array_calls(m);
+  gradred::bind_buffers(m);
   gradred::bind_many(m);
   gradred::bind_messages(m);
   gradred::bind_named(m);

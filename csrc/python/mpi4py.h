@@ -19,6 +19,7 @@ struct Mpi4py {
   PyTypeObject* datatype_type = nullptr;  // MPI.Datatype
   PyTypeObject* op_type = nullptr;        // MPI.Op
   PyObject* in_place = nullptr;           // MPI.IN_PLACE
+  PyObject* type_codes = nullptr;         // MPI.Datatype objects by the letters that name them
   PyObject* when_alone = nullptr;         // called before a communicator of size 1 is first used
   std::size_t handle_offset = 0;          // of the MPI handle in an object
   std::array<PyObject*, kOps> ops{};      // MPI.SUM and others; nullptr if MPI has none

@@ -45,23 +45,28 @@ constexpr auto kTable = make_table();
 
 bool load_numpy() { return _import_array() == 0; }
 
-std::optional<ArrayView> view_of(PyObject* object) {
-  if (!PyArray_CheckExact(object)) return std::nullopt;
+bool view_array(PyObject* object, ArrayView& view) {
+  if (!PyArray_CheckExact(object)) return false;
   auto* array = reinterpret_cast<PyArrayObject*>(object);
   const int flags = PyArray_FLAGS(array);
   const bool dense = (flags & (NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_F_CONTIGUOUS)) != 0;
-  if (!dense || (flags & NPY_ARRAY_ALIGNED) == 0) return std::nullopt;
+  if (!dense || (flags & NPY_ARRAY_ALIGNED) == 0) return false;
   const PyArray_Descr* descr = PyArray_DESCR(array);
   const auto number = static_cast<std::size_t>(descr->type_num);
-  if (number >= kTypeNumbers || kTable[number] < 0 || descr->byteorder == '>') return std::nullopt;
-  std::size_t count = 1;
+  if (number >= kTypeNumbers || kTable[number] < 0 || descr->byteorder == '>') return false;
+  view.count = 1;
   for (int axis = 0; axis < PyArray_NDIM(array); ++axis) {
-    count *= static_cast<std::size_t>(PyArray_DIM(array, axis));
+    view.count *= static_cast<std::size_t>(PyArray_DIM(array, axis));
   }
-  void* const data = PyArray_DATA(array);
-  if (data == nullptr && count > 0) return std::nullopt;  // the Python path refuses it
-  return ArrayView{data, count, static_cast<DType>(kTable[number]),
-                   (flags & NPY_ARRAY_WRITEABLE) != 0};
+  view.data = PyArray_DATA(array);
+  view.dtype = static_cast<DType>(kTable[number]);
+  view.writable = (flags & NPY_ARRAY_WRITEABLE) != 0;
+  return view.data != nullptr || view.count == 0;  // else the Python path refuses it
+}
+
+std::optional<ArrayView> view_of(PyObject* object) {
+  ArrayView view{};
+  return view_array(object, view) ? std::optional(view) : std::nullopt;
 }
 
 bool is_array_type(PyTypeObject* type) { return PyType_IsSubtype(type, &PyArray_Type) != 0; }

@@ -18,6 +18,9 @@ bool load_numpy();
 // Describes a plain, dense, aligned array in native byte order whose type gradred knows. Returns
 // nullopt for all other objects.
 std::optional<ArrayView> view_of(PyObject* object);
+// The same for the path of each call, on which a copy of the description would take longer than
+// making it. Returns false for all other objects.
+bool view_array(PyObject* object, ArrayView& view);
 bool is_array_type(PyTypeObject* type);  // whether it is numpy.ndarray or derived from it
 // ArrayLayout::hash of an array that view_of() accepts.
 std::uint64_t layout_of_plain(PyObject* array);

@@ -346,6 +346,10 @@ void use_request_class(const py::object& request_class, const py::object& keep_a
       reinterpret_cast<PyTypeObject*>(py::object(request_class).release().ptr());
 }
 
+bool ended_at_once(const StartedOperation* operation) {
+  return operation == nullptr || is_over(*operation);
+}
+
 PyObject* make_request(std::shared_ptr<StartedOperation> operation, PyObject* send,
                        PyObject* recv) {
   if (PyDict_Size(in_python.kept) > 0) [[unlikely]] {
@@ -355,7 +359,7 @@ PyObject* make_request(std::shared_ptr<StartedOperation> operation, PyObject* se
   auto request =
       py::reinterpret_steal<py::object>(type->tp_new(type, in_python.no_arguments, nullptr));
   if (!request) return nullptr;
-  if (operation == nullptr || is_over(*operation)) {
+  if (ended_at_once(operation.get())) {
     open_ended(request.ptr());
     GilHook hook;
     count_operation(hook);

@@ -21,6 +21,10 @@ pybind11::object request_type(const pybind11::object& request);
 void use_request_class(const pybind11::object& request_class, const pybind11::object& keep_alive,
                        const pybind11::object& let_ended_go, const pybind11::dict& kept);
 
+// Whether the operation has ended without an error and without a request, so that the request that
+// make_request() makes for it keeps nothing alive.
+bool ended_at_once(const StartedOperation* operation);
+
 // Makes a request for a started operation, or for one that has completed if `operation` is nullptr.
 // Returns a new reference, or nullptr with a Python error. The request keeps alive what the
 // operation reads and writes while that is in flight.

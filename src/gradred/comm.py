@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpi4py import MPI
@@ -489,18 +489,11 @@ def _warn_of_pickling(x: Any) -> None:
     )
 
 
-_CLOSER_LOOKS: dict[str, Callable[..., object]] = {
-    "Allreduce": _blocking("Allreduce"),
-    "Iallreduce": _starting("Iallreduce"),
-    "Reduce_scatter_block": _blocking("Reduce_scatter_block"),
-    "Allgather": _allgather,
-    "Bcast": _bcast,
-}
+_CLOSER_LOOKS: Mapping[str, Callable[..., object]] = {
+    name: _starting(name) if name.startswith("I") else _blocking(name)
+    for name in messages.KINDS.keys() - vars(Comm).keys()
+} | {"Allgather": _allgather, "Bcast": _bcast}
 for _name, _look in _CLOSER_LOOKS.items():
     _look.__qualname__ = f"Comm.{_name}"  # Python's errors on missing arguments show this name
-for _name in messages.KINDS.keys() - vars(Comm).keys() - _CLOSER_LOOKS.keys():
-    _method: Callable[..., object] = _starting(_name) if _name.startswith("I") else _blocking(_name)
-    _method.__name__, _method.__qualname__ = _name, f"Comm.{_name}"
-    setattr(Comm, _name, _method)
 
 _rank.begin(Comm, _CLOSER_LOOKS, with_passed)

@@ -154,7 +154,7 @@ def pair(device: Driver) -> Iterator[Pair]:
 @contextlib.contextmanager
 def closer_looks_alone() -> Iterator[None]:
     with (
-        mock.patch.object(_core, "plain_allreduce", return_value=None),
+        mock.patch.object(_core, "plain_reduction", return_value=None),
         mock.patch.object(_core, "plain_array", return_value=None),
         mock.patch.object(_core, "know_device_arrays"),
     ):

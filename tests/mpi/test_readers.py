@@ -8,6 +8,7 @@ both readers must make the same call of them.
 from __future__ import annotations
 
 import array
+import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -118,7 +119,7 @@ NUMPY = {
     "of times": Row(
         two(lambda: np.zeros(3, "datetime64[s]")), "", "no MPI type", "no reductions for"
     ),
-    "derived": Row(two(lambda: np.ones(3).view(Notes))),
+    "derived": Row(two(lambda: np.ones(3).view(Notes)), "buffers"),
     "with a mask": Row(two(lambda: np.ma.ones(3)), "", "has a mask", "has a mask"),
     "with a result that is read-only": Row(
         lambda: (np.ones(3), read_only(np.ones(3))), "", "is read-only", "out is read-only"
@@ -140,11 +141,11 @@ NUMPY = {
 }
 
 OTHERS = {
-    "a scalar": Row(lambda: (np.float64(1), np.ones(()))),
-    "a bytearray": Row(two(lambda: bytearray(3))),
+    "a scalar": Row(lambda: (np.float64(1), np.ones(())), "buffers"),
+    "a bytearray": Row(two(lambda: bytearray(3)), "buffers"),
     "bytes": Row(two(lambda: bytes(3)), "", "is read-only", "out is read-only"),
-    "an array.array": Row(two(lambda: array.array("f", [1, 2]))),
-    "a memoryview": Row(two(lambda: memoryview(np.ones(3)))),
+    "an array.array": Row(two(lambda: array.array("f", [1, 2])), "buffers"),
+    "a memoryview": Row(two(lambda: memoryview(np.ones(3))), "buffers"),
     "a memoryview with gaps": Row(
         two(lambda: memoryview(bytearray(8))[::2]), "", "not dense", "not dense"
     ),
@@ -193,15 +194,15 @@ def freed(torch: Any) -> Any:
 @pytest.fixture
 def python_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The core reads nothing."""
-    for name in ("plain_allreduce", "plain_array"):
+    for name in ("plain_reduction", "plain_array"):
         monkeypatch.setattr(_core, name, lambda *_: None)
 
 
 def by_core(form: str, x: Any, out: Any, op: Any = "sum") -> str | None:
     """Return the call that the core makes of the arrays; None: it leaves them to Python."""
     if form == "buffers":
-        plain = _core.plain_allreduce(x, out, op)
-        return None if plain is None else repr(plain)
+        plain = _core.plain_reduction("allreduce", 1, x, out, op)
+        return None if plain is None else repr(plain[0])
     found = _core.allreduce_call(ALONE, x, op, out)
     return None if found is None else repr(found[0])
 
@@ -220,6 +221,9 @@ def by_python(form: str, x: Any, out: Any, op: Any = "sum") -> str:
 
 def check(row: Row, form: str, request: pytest.FixtureRequest) -> None:
     x, out = row.make()
+    for each in (x, out):
+        with contextlib.suppress(UsageError):  # from now on the core knows its type
+            arrays.read(each, "")
     core = by_core(form, x, out)
     request.getfixturevalue("python_alone")
     python = by_python(form, x, out)
@@ -292,6 +296,11 @@ def closer_look(name: str) -> Callable[..., Any]:
 CALLS: dict[str, Callable[[Callable[..., Any], gradred.Comm], Any]] = {
     "Allreduce": lambda call, comm: call(comm, np.ones((2, 3)), np.zeros((2, 3)), "max"),
     "Reduce_scatter_block": lambda call, comm: call(comm, np.ones(2 * SIZE), np.zeros(2), MPI.SUM),
+    "Ireduce_scatter_block": lambda call, comm: call(
+        comm, np.ones(2 * SIZE), np.zeros(2), MPI.SUM
+    ).Wait(),
+    "Scan": lambda call, comm: call(comm, np.ones(2), np.zeros(2)),
+    "Iexscan": lambda call, comm: call(comm, np.ones(2), np.zeros(2), "min").Wait(),
     "Allgather": lambda call, comm: call(comm, np.ones(2), np.zeros(2 * SIZE)),
     "Bcast": lambda call, comm: call(comm, np.ones(3), SIZE - 1),
 }

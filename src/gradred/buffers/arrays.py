@@ -119,6 +119,8 @@ def read(x: Any, asked: str, *, is_result: bool = False) -> Exported:
     if plain is not None:
         return Exported(*plain)
     if cuda_interface.is_hosts(x):
+        if type(x) is not np.ndarray:
+            _core.know_buffers(type(x))
         return _of_numpy(x)
     if is_torch(x):
         return _of_torch(x, asked)
@@ -307,6 +309,7 @@ def _of_buffer(x: Any, asked: str) -> Exported:
     if found.dtype not in ITEMSIZES:
         found = found._replace(dtype=f"elements of format {view.format!r}")
     memory = cuda_interface.place_of_buffer(found.address, view.nbytes, asked)
+    _core.know_buffers(type(x))
     stream = dlpack.LEGACY_STREAM if memory else None
     return found._replace(owner=view, memory=memory, stream=stream)
 

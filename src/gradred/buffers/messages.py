@@ -367,12 +367,12 @@ def reduction(
         gradred.UsageError: the arguments are inconsistent.
     """
     kind = KINDS[method]
-    if kind == "allreduce" and stream is None:
-        plain = _core.plain_allreduce(sendbuf, recvbuf, op)
-        if plain is not None:
-            return Reduction(plain, (sendbuf, recvbuf))
-    found = ops.resolve(op)
     blocks = blocks_of(method, comm)
+    if stream is None:
+        plain = _core.plain_reduction(kind, blocks, sendbuf, recvbuf, op)
+        if plain is not None:
+            return Reduction(*plain)
+    found = ops.resolve(op)
     in_place = is_in_place(sendbuf)
     whole = not _ROWS[kind]["has_blocks"]
     cut = blocks if in_place else 1

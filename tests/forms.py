@@ -1,0 +1,184 @@
+"""The forms in which a program may pass a buffer to a communicator: a table for tests of all calls.
+
+Each form makes a specification, as mpi4py documents them, of memory that holds the elements of an
+array. Tests compare what a call makes of a form with what it makes of a plain array, or with what
+mpi4py makes of the same form.
+"""
+
+from __future__ import annotations
+
+import array
+import mmap
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from mpi4py import MPI
+
+Numbers = npt.NDArray[Any]
+
+
+class Buffer(NamedTuple):
+    """A specification, and the elements that it names."""
+
+    spec: Any
+    elements: Numbers
+    """They share the memory of `spec`, so that they show what a call has written."""
+
+
+class Form(NamedTuple):
+    """One form of a buffer."""
+
+    make: Callable[[Numbers, int], Buffer]
+    """Makes a buffer that holds a copy of an array's elements.
+
+    The second argument is the number of equal blocks that the call divides it into, as mpi4py's
+    counts are those of one block."""
+    types: str = ""
+    """The letters of the types that it can have; empty: all that NumPy and the MPI have."""
+    writable: bool = True
+    """Whether a call may write to it."""
+    single: bool = False
+    """Whether it has one element."""
+    in_core: bool = True
+    """Whether the C++ core reads it, once Python code has seen one of its kind."""
+
+    def takes(self, x: Numbers) -> bool:
+        """Return whether the form can hold the elements of an array."""
+        return (not self.types or x.dtype.char in self.types) and (not self.single or x.size == 1)
+
+
+class Derived(np.ndarray[Any, np.dtype[Any]]):
+    """A class derived from NumPy's that counts as numbers."""
+
+
+class Lender:
+    """An array that others can read only by DLPack."""
+
+    def __init__(self, x: Numbers) -> None:
+        self.x = x
+
+    def __dlpack__(self, **arguments: Any) -> Any:
+        return self.x.__dlpack__(**arguments)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.x.__dlpack_device__()
+
+
+class Interface:
+    """An array in host memory that has the interface of those on GPUs."""
+
+    def __init__(self, x: Numbers) -> None:
+        self.x = x
+        self.__cuda_array_interface__ = x.__array_interface__
+
+
+def mpi_type(x: Numbers) -> MPI.Datatype:
+    """Return the MPI's type of an array's elements."""
+    return MPI.Datatype.fromcode(x.dtype.char)
+
+
+def described(make: Callable[[Numbers, int], Any]) -> Callable[[Numbers, int], Buffer]:
+    """Return how to make a buffer of a NumPy array that `make` only describes."""
+
+    def whole(x: Numbers, blocks: int) -> Buffer:
+        own = x.copy()
+        return Buffer(make(own, blocks), own)
+
+    return whole
+
+
+def lent(make: Callable[[Numbers], Any], typed: bool = False) -> Callable[[Numbers, int], Buffer]:
+    """Return how to make a buffer of an object with memory of its own, which `make` fills."""
+
+    def filled(x: Numbers, blocks: int) -> Buffer:
+        del blocks
+        own = make(x)
+        elements = np.frombuffer(own, x.dtype, x.size) if x.size else np.empty(0, x.dtype)
+        return Buffer([own, mpi_type(x)] if typed else own, elements)
+
+    return filled
+
+
+def part(make: Callable[[Numbers, int], Any]) -> Callable[[Numbers, int], Buffer]:
+    """Return how to make a buffer of a part of an array, from its second element on."""
+
+    def cut(x: Numbers, blocks: int) -> Buffer:
+        own = np.concatenate([x[:1], x.ravel(), x[:1]])
+        return Buffer(make(own, x.size // blocks), own[1 : 1 + x.size])
+
+    return cut
+
+
+def columns(x: Numbers, blocks: int) -> Buffer:
+    own = x.copy()
+    rows = 2 if x.size % 2 == 0 else 1
+    return Buffer(own.reshape(x.size // rows, rows).T, own)
+
+
+def ctypes_array(x: Numbers) -> Any:
+    kind: Any = np.ctypeslib.as_ctypes_type(x.dtype)
+    return (kind * x.size).from_buffer_copy(x)
+
+
+def mapped(x: Numbers) -> mmap.mmap:
+    made = mmap.mmap(-1, max(x.nbytes, 1))
+    made[: x.nbytes] = x.tobytes()
+    return made
+
+
+def read_only(x: Numbers, blocks: int) -> Numbers:
+    x.flags.writeable = False
+    return x
+
+
+ARRAY_CODES = "bBhHiIlLqQfd"
+
+FORMS: dict[str, Form] = {
+    "x": Form(described(lambda x, _: x)),
+    "x in Fortran order": Form(columns),
+    "x of a derived class": Form(described(lambda x, _: x.view(Derived))),
+    "a read-only array": Form(described(read_only), writable=False),
+    "a scalar": Form(lambda x, _: Buffer(x.reshape(-1)[0], x.copy()), writable=False, single=True),
+    "[x, type]": Form(described(lambda x, _: [x, mpi_type(x)])),
+    "(x, type)": Form(described(lambda x, _: (x, mpi_type(x)))),
+    "[x, letter]": Form(described(lambda x, _: [x, x.dtype.char])),
+    "[x, count]": Form(described(lambda x, n: [x, x.size // n])),
+    "[x, None]": Form(described(lambda x, _: [x, None])),
+    "[x, (count, 0)]": Form(described(lambda x, n: [x, (x.size // n, 0)])),
+    "[x, count, type]": Form(described(lambda x, n: [x, x.size // n, mpi_type(x)])),
+    "(x, count, type)": Form(described(lambda x, n: (x, x.size // n, mpi_type(x)))),
+    "[x, None, type]": Form(described(lambda x, _: [x, None, mpi_type(x)])),
+    "[x, count, letter]": Form(described(lambda x, n: [x, x.size // n, x.dtype.char])),
+    "[x, count of NumPy, type]": Form(
+        described(lambda x, n: [x, np.int64(x.size // n), mpi_type(x)])
+    ),
+    "[x, count, None]": Form(described(lambda x, n: [x, x.size // n, None])),
+    "[x, (count, displacement), type]": Form(part(lambda x, n: [x, (n, 1), mpi_type(x)])),
+    "[x, [count, displacement]]": Form(part(lambda x, n: [x, [n, 1]])),
+    "[x, count, displacement, type]": Form(part(lambda x, n: [x, n, 1, mpi_type(x)])),
+    "memoryview": Form(described(lambda x, _: memoryview(x))),
+    "[memoryview of bytes, type]": Form(
+        described(lambda x, _: [memoryview(x).cast("B"), mpi_type(x)])
+    ),
+    "a read-only memoryview": Form(
+        described(lambda x, _: memoryview(x).toreadonly()), writable=False
+    ),
+    "array.array": Form(lent(lambda x: array.array(x.dtype.char, x.tobytes())), ARRAY_CODES),
+    "[array.array, type]": Form(lent(lambda x: array.array("B", x.tobytes()), typed=True)),
+    "ctypes": Form(lent(ctypes_array), ARRAY_CODES + "?"),
+    "[ctypes, type]": Form(lent(ctypes_array, typed=True), ARRAY_CODES + "?"),
+    "[bytearray, type]": Form(lent(lambda x: bytearray(x.tobytes()), typed=True)),
+    "[bytes, type]": Form(lent(lambda x: x.tobytes(), typed=True), writable=False),
+    "[mmap, count, type]": Form(
+        lambda x, n: Buffer(
+            [own := mapped(x), x.size // n, mpi_type(x)], np.frombuffer(own, x.dtype, x.size)
+        )
+    ),
+    "[MPI.buffer, type]": Form(described(lambda x, _: [MPI.buffer.frombuffer(x), mpi_type(x)])),
+    "DLPack": Form(described(lambda x, _: Lender(x)), in_core=False),
+    "[DLPack, type]": Form(described(lambda x, _: [Lender(x), mpi_type(x)]), in_core=False),
+    "CUDA Array Interface": Form(described(lambda x, _: Interface(x)), in_core=False),
+}
+"""The forms by name."""

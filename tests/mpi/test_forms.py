@@ -1,0 +1,229 @@
+"""Every form of a buffer in every call that reads one, held against mpi4py on the same input."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import itertools
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from forms import FORMS, Buffer
+from mpi4py import MPI
+
+import gradred
+from gradred import _core
+from gradred.buffers import messages
+from gradred.buffers.messages import KINDS, Reduction
+
+RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+COUNT = 4
+LETTERS = "?bBhHiIlLqQfdFD"
+
+
+OPS = {"?": MPI.LOR, "F": MPI.SUM, "D": MPI.SUM}
+"""By the letter of a type: an operation that it has, where that is not the maximum."""
+
+
+class Call(NamedTuple):
+    """A method of a communicator: how to run it on an input, a result and an operation.
+
+    `given` and `got` are the numbers of blocks in its input and in its result.
+    """
+
+    run: Callable[[Any, Any, Any, MPI.Op], object]
+    given: int = 1
+    got: int = 1
+
+
+def blocking(method: str) -> Callable[[Any, Any, Any, MPI.Op], object]:
+    return lambda comm, send, recv, op: getattr(comm, method)(send, recv, op)
+
+
+def waited(method: str) -> Callable[[Any, Any, Any, MPI.Op], object]:
+    return lambda comm, send, recv, op: getattr(comm, method)(send, recv, op).Wait()
+
+
+def persistent(comm: Any, send: Any, recv: Any, op: MPI.Op) -> None:
+    request = comm.Allreduce_init(send, recv, op)
+    for _ in range(2):
+        request.Start()
+        request.Wait()
+    request.Free()
+
+
+REDUCTIONS: dict[str, Call] = {
+    "Allreduce": Call(blocking("Allreduce")),
+    "Iallreduce": Call(waited("Iallreduce")),
+    "Allreduce_init": Call(persistent),
+    "Reduce_scatter_block": Call(blocking("Reduce_scatter_block"), given=SIZE),
+    "Ireduce_scatter_block": Call(waited("Ireduce_scatter_block"), given=SIZE),
+    "Scan": Call(blocking("Scan")),
+    "Iscan": Call(waited("Iscan")),
+    "Exscan": Call(blocking("Exscan")),
+    "Iexscan": Call(waited("Iexscan")),
+}
+MOVES = {
+    "Allgather": Call(lambda comm, send, recv, _: comm.Allgather(send, recv), got=SIZE),
+    "Bcast": Call(lambda comm, send, recv, _: comm.Bcast(send if RANK == 0 else recv)),
+}
+OF_MPI = {
+    "Iallgather": Call(lambda comm, send, recv, _: comm.Iallgather(send, recv).Wait(), got=SIZE),
+    "Ibcast": Call(lambda comm, send, recv, _: comm.Ibcast(send if RANK == 0 else recv).Wait()),
+}
+"""They are mpi4py's own methods."""
+
+
+@pytest.fixture(scope="module")
+def comm() -> Iterator[gradred.Comm]:
+    made = gradred.Comm(MPI.COMM_WORLD.Dup())
+    made.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    yield made
+    made.Free()
+
+
+def numbers(letter: str, count: int, first: int) -> npt.NDArray[Any]:
+    found = np.arange(count) + first
+    return (found % 2 if letter == "?" else found).astype(letter)
+
+
+def inputs(call: Call, form: str, letter: str, in_place: bool) -> tuple[Buffer, Buffer] | None:
+    """Input and result of one call, both in this form if that can be; None if neither can."""
+    of = FORMS[form]
+    count = 1 if of.single else COUNT
+    blocks = max(call.given, call.got) if in_place else call.got
+    x, y = numbers(letter, count * call.given, RANK), numbers(letter, count * blocks, RANK + 7)
+    if not of.takes(x) or (in_place and not of.writable):
+        return None
+    return of.make(x, call.given), (of if of.writable else FORMS["x"]).make(y, blocks)
+
+
+def result(call: Call, comm: Any, buffers: tuple[Buffer, Buffer], op: Any, in_place: bool) -> bytes:
+    """Make a call; return the bytes of its result."""
+    send, recv = buffers
+    call.run(comm, MPI.IN_PLACE if in_place else send.spec, recv.spec, op)
+    return recv.elements.tobytes()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_form_means_what_it_means_to_mpi4py(form: str, comm: gradred.Comm) -> None:
+    for name, call in (REDUCTIONS | MOVES | OF_MPI).items():
+        for letter in LETTERS if name == "Allreduce" else "d":
+            for in_place in (False, True) if not name.endswith("cast") else (False,):
+                ours, theirs = (inputs(call, form, letter, in_place) for _ in range(2))
+                if ours is None or theirs is None:
+                    continue
+                op = OPS.get(letter, MPI.MAX)
+                found = result(call, comm, ours, op, in_place)
+                wanted = result(call, MPI.COMM_WORLD, theirs, op, in_place)
+                assert found == wanted, (name, letter, in_place)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_core_reads_the_forms_that_the_table_says(form: str, comm: gradred.Comm) -> None:
+    for name, call in (REDUCTIONS | MOVES).items():
+        buffers = inputs(call, form, "d", False)
+        if buffers is None:
+            continue
+        result(call, comm, buffers, MPI.MAX, False)  # now Python code has seen such objects
+        with mock.patch.object(messages, "read", wraps=messages.read) as read:
+            result(call, comm, buffers, MPI.MAX, False)
+        # A receiver of Bcast whose form cannot be written to passes a plain array.
+        plain = name == "Bcast" and RANK != 0 and not FORMS[form].writable
+        assert read.called == (not FORMS[form].in_core and not plain), name
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if FORMS[form].in_core])
+def test_both_readers_find_the_same_call(form: str) -> None:
+    alone = gradred.Comm(MPI.COMM_SELF)
+    for (name, call), letter in itertools.product(REDUCTIONS.items(), LETTERS):
+        buffers = inputs(call, form, letter, False)
+        if buffers is None:
+            continue
+        send, recv = (each.spec for each in buffers)
+        kind, op = KINDS[name], OPS.get(letter, MPI.MAX)
+        messages.read(send, "a look", writable=False, blocks=call.given)
+        found = _core.plain_reduction(kind, call.given, send, recv, op)
+        assert found is not None, (name, letter)
+        with (
+            mock.patch.object(_core, "plain_reduction", return_value=None),
+            mock.patch.object(messages, "blocks_of", return_value=call.given),
+        ):
+            read = messages.reduction(name, alone, send, recv, op)
+        assert isinstance(read, Reduction)
+        assert repr(read.call) == repr(found[0]), (name, letter)
+
+
+# ---- what a call holds -----------------------------------------------------------------------
+
+
+def test_lent_memory_is_given_back_when_the_call_has_ended(comm: gradred.Comm) -> None:
+    send, recv = bytearray(16), bytearray(16)
+    for _ in range(2):  # read in Python, then in the core
+        comm.Allreduce([send, MPI.DOUBLE], [recv, MPI.DOUBLE])
+        comm.Iallreduce([send, MPI.DOUBLE], [recv, MPI.DOUBLE]).Wait()
+        with pytest.raises(gradred.UsageError):
+            comm.Allreduce([send, MPI.DOUBLE], [recv, MPI.DOUBLE], "band")
+    send.clear()
+    recv.clear()
+
+
+def in_flight(comm: gradred.Comm, start: Callable[[], Any], look: Callable[[], None]) -> None:
+    """Start an operation that the last rank joins only after `look` has returned on the others."""
+    if RANK < SIZE - 1:
+        request = start()
+        look()
+    MPI.COMM_WORLD.Barrier()
+    if RANK == SIZE - 1:
+        request = start()
+    request.Wait()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="nobody is late")
+def test_lent_memory_stays_in_place_while_an_operation_is_in_flight(comm: gradred.Comm) -> None:
+    send, recv = bytearray(np.ones(2)), bytearray(16)
+    comm.Allreduce([send, MPI.DOUBLE], [recv, MPI.DOUBLE])
+
+    def cannot_grow() -> None:
+        for each in (send, recv):
+            with pytest.raises(BufferError):
+                each.append(0)
+
+    start = functools.partial(comm.Iallreduce, [send, MPI.DOUBLE], [recv, MPI.DOUBLE])
+    in_flight(comm, start, cannot_grow)
+    assert np.frombuffer(recv).tolist() == [SIZE] * 2
+
+
+@pytest.mark.skipif(SIZE == 1, reason="nobody is late")
+def test_array_lives_while_in_flight_if_its_list_is_emptied(comm: gradred.Comm) -> None:
+    x = np.ones(2)
+    alive, spec = weakref.ref(x), [x, MPI.DOUBLE]
+    del x
+
+    def start() -> Any:
+        request = comm.Iallreduce(MPI.IN_PLACE, spec)
+        spec.clear()
+        return request
+
+    in_flight(comm, start, lambda: None if alive() is not None else pytest.fail("it is gone"))
+    gc.collect()
+    assert alive() is None
+
+
+def test_list_that_changes_while_it_is_read_does_no_harm(comm: gradred.Comm) -> None:
+    class Emptying:
+        def __index__(self) -> int:
+            spec.clear()
+            return 2
+
+    for _ in range(3):
+        x = np.ones(2)
+        spec: list[Any] = [x, Emptying(), MPI.DOUBLE]
+        comm.Allreduce(MPI.IN_PLACE, spec)
+        assert x.tolist() == [SIZE] * 2
+        assert not spec
