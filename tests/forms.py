@@ -8,6 +8,7 @@ mpi4py makes of the same form.
 from __future__ import annotations
 
 import array
+import ctypes
 import mmap
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -182,3 +183,59 @@ FORMS: dict[str, Form] = {
     "CUDA Array Interface": Form(described(lambda x, _: Interface(x)), in_core=False),
 }
 """The forms by name."""
+
+
+def four(letter: str = "d") -> Numbers:
+    """Four zeros."""
+    return np.zeros(4, letter)
+
+
+WRONG: dict[str, Callable[[], Any]] = {
+    "None": lambda: None,
+    "a number": lambda: 3.0,
+    "a dictionary": lambda: {"a": 1},
+    "a text": lambda: "abcd",
+    "a list of numbers": lambda: [1.0, 2.0],
+    "an empty list": lambda: [],
+    "a list of one": lambda: [four()],
+    "a list of five": lambda: [four(), 1, 2, MPI.DOUBLE, 5],
+    "objects": lambda: np.array([1, "a", 2, 3], object),
+    "other byte order": lambda: four(">f8"),
+    "memoryview of other byte order": lambda: memoryview(
+        (ctypes.c_double.__ctype_be__ * 4)()  # type: ignore[attr-defined]
+    ),
+    "timedelta": lambda: four("m8[s]"),
+    "datetime": lambda: four("M8[s]"),
+    "texts": lambda: four("U3"),
+    "bytes of a length": lambda: four("S3"),
+    "structures": lambda: np.zeros(4, [("a", "f8"), ("b", "i4")]),
+    "void": lambda: four("V8"),
+    "gaps": lambda: np.zeros(8)[::2],
+    "backwards": lambda: four()[::-1],
+    "one element many times": lambda: np.broadcast_to(np.zeros(1), (4,)),
+    "gaps and a type": lambda: [np.zeros(8)[::2], MPI.DOUBLE],
+    "gaps in a memoryview": lambda: memoryview(bytearray(64))[::2],
+    "a letter of no type": lambda: [four(), "no such"],
+    "a letter with a byte order": lambda: [four(), "<f8"],
+    "a number as type": lambda: [four(), 4, 3],
+    "no type": lambda: [four(), MPI.DATATYPE_NULL],
+    "a negative count": lambda: [four(), -1, MPI.DOUBLE],
+    "half a count": lambda: [four(), 2.5, MPI.DOUBLE],
+    "a text as count": lambda: [four(), "4", MPI.DOUBLE],
+    "a negative displacement": lambda: [four(), (1, -1), MPI.DOUBLE],
+    "a displacement beyond the end": lambda: [four(), (None, 5), MPI.DOUBLE],
+    "three numbers": lambda: [four(), (1, 2, 3), MPI.DOUBLE],
+    "a count of nothing": lambda: [None, 4, MPI.DOUBLE],
+    "half an element": lambda: [bytearray(31), MPI.DOUBLE],
+    "bottom without a type": lambda: MPI.BOTTOM,
+}
+"""By name: what no call can read, as mpi4py says with an error."""
+
+NOT_WRITABLE: dict[str, Callable[[], Any]] = {
+    "a read-only array": lambda: read_only(four(), 1),
+    "bytes": lambda: bytes(32),
+    "a read-only memoryview": lambda: memoryview(bytes(32)).cast("d"),
+    "a scalar": lambda: np.float64(1),
+    "bytes and a type": lambda: [bytes(32), MPI.DOUBLE],
+}
+"""By name: where no call can write to."""

@@ -46,8 +46,8 @@ void Dispatch::launch(const std::shared_ptr<StartedOperation>& operation, const 
 
 void Dispatch::care_for(const std::shared_ptr<StartedOperation>& operation, const Call& call) {
   try {
-    const bool found_by_mpi =
-        operation->ended() || thread_may_drive() || (operation->may_advance_in_mpi() && completes_inside_mpi());
+    const bool found_by_mpi = operation->ended() || thread_may_drive() ||
+                              (operation->may_advance_in_mpi() && completes_inside_mpi());
     if (call.mpi_request && found_by_mpi && mpi::initialized()) {
       operation->generalized_request().open(operation);
     }

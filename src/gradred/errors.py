@@ -10,6 +10,8 @@ __all__ = [
     "PeerLost",
     "TimeoutError",
     "TransportError",
+    "UsageBufferError",
+    "UsageElementError",
     "UsageError",
     "UsageTypeError",
     "explain",
@@ -27,6 +29,19 @@ class UsageError(Error, ValueError):
 
 class UsageTypeError(UsageError, TypeError):
     """A `UsageError` where mpi4py raises `TypeError`, so that existing handlers still match it."""
+
+
+class UsageBufferError(UsageError, BufferError):
+    """A `UsageError` where mpi4py raises `BufferError`: memory with gaps, or read-only memory."""
+
+
+class UsageElementError(UsageTypeError, KeyError, BufferError):
+    """A `UsageError` about elements that no MPI type stands for.
+
+    mpi4py raises `KeyError` if they have a format, and `BufferError` if they have none.
+    """
+
+    __str__ = BaseException.__str__  # KeyError would put the text in quotes
 
 
 class TransportError(Error):

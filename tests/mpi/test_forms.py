@@ -13,7 +13,7 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 import pytest
-from forms import FORMS, Buffer
+from forms import FORMS, NOT_WRITABLE, WRONG, Buffer
 from mpi4py import MPI
 
 import gradred
@@ -69,12 +69,12 @@ REDUCTIONS: dict[str, Call] = {
     "Iexscan": Call(waited("Iexscan")),
 }
 MOVES = {
-    "Allgather": Call(lambda comm, send, recv, _: comm.Allgather(send, recv), got=SIZE),
-    "Bcast": Call(lambda comm, send, recv, _: comm.Bcast(send if RANK == 0 else recv)),
+    "Allgather": Call(lambda comm, send, recv, op: comm.Allgather(send, recv), got=SIZE),
+    "Bcast": Call(lambda comm, send, recv, op: comm.Bcast(send if RANK == 0 else recv)),
 }
 OF_MPI = {
-    "Iallgather": Call(lambda comm, send, recv, _: comm.Iallgather(send, recv).Wait(), got=SIZE),
-    "Ibcast": Call(lambda comm, send, recv, _: comm.Ibcast(send if RANK == 0 else recv).Wait()),
+    "Iallgather": Call(lambda comm, send, recv, op: comm.Iallgather(send, recv).Wait(), got=SIZE),
+    "Ibcast": Call(lambda comm, send, recv, op: comm.Ibcast(send if RANK == 0 else recv).Wait()),
 }
 """They are mpi4py's own methods."""
 
@@ -227,3 +227,34 @@ def test_list_that_changes_while_it_is_read_does_no_harm(comm: gradred.Comm) -> 
         comm.Allreduce(MPI.IN_PLACE, spec)
         assert x.tolist() == [SIZE] * 2
         assert not spec
+
+
+# ---- errors ----------------------------------------------------------------------------------
+
+
+def raised(run: Callable[[], object]) -> Exception:
+    with pytest.raises(Exception) as error:  # noqa: PT011 (the caller compares its class)
+        run()
+    return error.value
+
+
+@pytest.mark.parametrize("where", ["given", "got"])
+@pytest.mark.parametrize("wrong", WRONG | NOT_WRITABLE)
+def test_handlers_for_the_errors_of_mpi4py_match(wrong: str, where: str) -> None:
+    if where == "given" and (wrong in NOT_WRITABLE or wrong == "None"):
+        pytest.skip("as input it is right")
+    alone = gradred.Comm(MPI.COMM_SELF)
+    make = (WRONG | NOT_WRITABLE)[wrong]
+    for name, call in (REDUCTIONS | MOVES).items():
+        if name == "Bcast" and where == "got":
+            continue  # the only rank is the root, which gives
+        send, recv = (make(), np.zeros(4)) if where == "given" else (np.zeros(4), make())
+        if name == "Bcast" and RANK != 0:
+            send, recv = recv, send
+        runs = [
+            functools.partial(call.run, of, send, recv, MPI.SUM) for of in (alone, MPI.COMM_SELF)
+        ]
+        ours, theirs = map(raised, runs)
+        assert not isinstance(theirs, MPI.Exception)
+        assert isinstance(ours, gradred.Error)
+        assert isinstance(ours, type(theirs)), (name, ours, theirs)

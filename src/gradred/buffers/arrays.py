@@ -26,7 +26,14 @@ from gradred import _core
 from gradred.buffers import cuda_interface, dlpack, more_than_numbers
 from gradred.buffers.dlpack import Exported
 from gradred.element_types import ITEMSIZES, numpy_dtype
-from gradred.errors import DeviceError, UsageError, UsageTypeError, explain, type_of
+from gradred.errors import (
+    DeviceError,
+    UsageBufferError,
+    UsageError,
+    UsageTypeError,
+    explain,
+    type_of,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -154,7 +161,8 @@ def laid_out(found: Exported, asked: str, *, is_result: bool) -> _core.Layout:
     layout = layout_of(found.shape, found.strides, found.itemsize)
     if layout is None:
         reason = f"the array is not dense: shape {found.shape}, strides {found.strides} bytes"
-        raise UsageError(explain(asked, reason, dense_remedy(found.owner, is_result=is_result)))
+        remedy = dense_remedy(found.owner, is_result=is_result)
+        raise UsageBufferError(explain(asked, reason, remedy))
     if found.address == 0 and layout.count > 0:  # as arrays report after losing their memory
         reason = f"the array has {layout.count} elements, but no memory: its address is 0"
         raise UsageError(explain(asked, reason, "Pass an array whose elements exist"))

@@ -22,7 +22,14 @@ from gradred.buffers.arrays import read as read_array
 from gradred.buffers.cuda_interface import finish_stream, require_host
 from gradred.buffers.dlpack import Exported
 from gradred.element_types import ITEMSIZES
-from gradred.errors import UsageError, UsageTypeError, explain, type_of
+from gradred.errors import (
+    UsageBufferError,
+    UsageElementError,
+    UsageError,
+    UsageTypeError,
+    explain,
+    type_of,
+)
 
 _ROWS = {row["name"]: row for row in _core.call_kinds()}
 
@@ -123,7 +130,7 @@ def read(
         require_straight(layout, asked, is_result=writable)
     if writable and not memory.writable:
         found = f"the memory is read-only ({type(parts.buffer).__name__})"
-        _refuse(asked, found, "Pass a writable array")
+        raise UsageBufferError(explain(asked, found, "Pass a writable array"))
     dtype, datatype = _type_of(parts.datatype, memory, asked)
     extent = ITEMSIZES[dtype] if dtype is not None else _extent(datatype)
     gap = 0 if dtype is not None else _gap(datatype)
@@ -138,10 +145,11 @@ def read(
 
 
 def require_straight(x: Message | _core.Layout, asked: str, *, is_result: bool) -> None:
-    """Raise UsageError unless the axes are in C order or in Fortran order."""
+    """Raise UsageBufferError unless the axes are in C order or in Fortran order."""
     if not x.straight:
         found = "the array's axes are in another order than C's or Fortran's"
-        _refuse(asked, found, dense_remedy(None, is_result=is_result))
+        remedy = dense_remedy(None, is_result=is_result)
+        raise UsageBufferError(explain(asked, found, remedy))
 
 
 def _refuse(asked: str, found: str, remedy: str) -> NoReturn:
@@ -203,13 +211,14 @@ def _memory(x: Any, asked: str, *, typed: bool, is_result: bool) -> Exported:
     """Return the memory of a buffer; `typed` says whether the specification names the type."""
     if x is None or x is MPI.BOTTOM:
         if not typed:
-            _refuse(asked, "no buffer and no type", "Name the type: [None, MPI.FLOAT]")
+            remedy = "Name the type: [None, MPI.FLOAT]"
+            raise UsageElementError(explain(asked, "no buffer and no type", remedy))
         return Exported(0, "uint8", (0,), None, 1, True, None)
     if isinstance(x, np.ndarray) and x.dtype.hasobject:
         message = explain(
             asked, "the array holds Python objects", "Use the lower-case method, which pickles"
         )
-        raise UsageTypeError(message)
+        raise UsageElementError(message)
     return read_array(x, asked, is_result=is_result)
 
 
@@ -237,11 +246,11 @@ def _type_of(given: Any, memory: Exported, asked: str) -> tuple[str | None, MPI.
     code = given if given is not None else _native(_format(memory), asked)
     if not isinstance(code, str):
         message = explain(asked, f"{code!r} is not an MPI type", "Pass [array, count, MPI type]")
-        raise UsageTypeError(message)
+        raise UsageElementError(message)
     datatype = MPI.BYTE if given is None and code == "B" else MPI._typedict.get(code)
     if datatype is None:
         found = f"no MPI type stands for elements of format {code!r}"
-        _refuse(asked, found, "Name the type: [array, count, MPI type]")
+        raise UsageElementError(explain(asked, found, "Name the type: [array, count, MPI type]"))
     return _known_or_asked(name_of(datatype)), datatype
 
 
@@ -257,7 +266,7 @@ def _native(code: str, asked: str) -> str:
     foreign = ">" if sys.byteorder == "little" else "<"
     if code[0] in (foreign, "!"):
         found = f"elements of format {code!r} are in another order of bytes"
-        _refuse(asked, found, "Convert the array to native order")
+        raise UsageBufferError(explain(asked, found, "Convert the array to native order"))
     return code.lstrip("@=<>")
 
 
@@ -425,7 +434,8 @@ def read_input(method: str, sendbuf: Any, recv: Message, blocks: int) -> Message
     send = read(sendbuf, f"{method}'s sendbuf", writable=False, blocks=blocks, any_order=whole)
     if send.layout != recv.layout:
         found = "sendbuf and recvbuf have their axes in different orders, or other shapes"
-        _refuse(method, found, "Pass two arrays of one layout, for example numpy.empty_like(x)")
+        remedy = "Pass two arrays of one layout, for example numpy.empty_like(x)"
+        raise UsageBufferError(explain(method, found, remedy))
     if send.dtype != recv.dtype or (send.dtype is None and send.datatype != recv.datatype):
         found = f"sendbuf has {send.type_text}, recvbuf {recv.type_text}"
         _refuse(method, found, "Pass two buffers of one type")
