@@ -185,10 +185,37 @@ def test_a_forward_pass_may_wait_for_each_parameter(scheme: str) -> None:
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_all_workers_end_with_the_same_parameters(scheme: str) -> None:
     skip_unless_some_rank_works(scheme)
-    _, training = trained(scheme, 7, every=3)
+    _, training = trained(scheme, 7, **({"every": 3} if scheme == "local" else {}))
     final = None if training.is_server else [one.tobytes() for one in training.weights]
     found = [one for one in WORLD.allgather(final) if one is not None]
     assert all(one == found[0] for one in found)
+
+
+@needs_two
+@pytest.mark.parametrize("scheme", list(SCHEMES))
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_arrays_that_were_given_have_the_parameters_after_each_step(
+    scheme: str, contiguous: bool
+) -> None:
+    given = [np.full(5, 2.0, np.float32), np.full((2, 3), 4.0, np.float32)]
+    rule = Sgd(rate=0.5)
+    with Training(given, scheme, rule=rule, contiguous=contiguous) as training:
+        for step in training.steps(3):
+            training.update([np.ones_like(array) for array in given])
+            for array, weights in zip(given, training.weights, strict=True):
+                np.testing.assert_array_equal(array, weights)
+            if SCHEMES[scheme].synchronous:
+                np.testing.assert_array_equal(given[0], np.float32(2 - 0.5 * (step + 1)))
+    if not training.is_server:
+        np.testing.assert_array_equal(given[0], training.weights[0])
+        assert given[0][0] != 2
+
+
+def test_read_only_arrays_are_refused_on_all_ranks() -> None:
+    given = np.ones(3, np.float32)
+    given.flags.writeable = WORLD.rank != 0
+    with pytest.raises(UsageError, match="read-only"):
+        Training([given], rule=Sgd(rate=0.5))
 
 
 # ---- staleness ---------------------------------------------------------------------------------

@@ -174,7 +174,12 @@ def test_unequal_steps_of_a_synchronous_server_are_an_error(puts_first: bool) ->
         ({"every": 0}, "every: it is 0"),
         ({"scheme": "local", "compression": "int8"}, "it sends parameters"),
         ({"scheme": "bsp", "transport": "tcp", "compression": "int8"}, "sums of several ranks"),
-        ({"scheme": "ps", "plan": "ring"}, "it has no plan"),
+        ({"scheme": "ps", "plan": "ring"}, "it has no plan, which is an option of bsp"),
+        ({"staleness": 5}, "it has no staleness, which is an option of ssp. Leave staleness out"),
+        ({"scheme": "asp", "staleness": 0}, "it has no staleness"),
+        ({"servers": 2}, "it has no servers, which is an option of ps, ssp, asp"),
+        ({"scheme": "mesh", "groups": 3}, "it has no groups, which is an option of hierarchical"),
+        ({"scheme": "hierarchical", "every": 4}, "it has no every"),
         ({"plan": "ring", "compression": "fp16"}, "neither compressed"),
         ({"scheme": "hierarchical", "priority": True}, "independently"),
     ],
@@ -183,6 +188,16 @@ def test_options_that_exclude_each_other_say_why(options: dict[str, Any], found:
     with pytest.raises(UsageError) as refused:
         Options(**options).check()
     assert found in str(refused.value)
+
+
+def test_each_scheme_takes_the_options_that_it_has() -> None:
+    chosen, refused = settings.cases(["bsp", "ssp"], ["mpi"], ["none"], [1], staleness=5)
+    assert ([(one.scheme, one.staleness) for one in chosen], refused) == (
+        [("bsp", 3), ("ssp", 5)],
+        [],
+    )
+    with pytest.raises(UsageError, match="it has no staleness"):
+        settings.cases(["bsp", "ps"], ["mpi"], ["none"], [1], staleness=5)
 
 
 def test_combinations_are_all_that_are_possible_and_the_others_are_told() -> None:

@@ -59,18 +59,23 @@ def cases(
 ) -> tuple[list[Options], list[str]]:
     """All combinations that are possible, and why others are not.
 
+    Each scheme takes those of the other options that it has.
+
     Raises:
-        UsageError: there is none.
+        UsageError: there is none, or no scheme has one of the options.
     """
     found: list[Options] = []
     refused: list[str] = []
     for scheme in schemes:
+        own = {
+            name: value for name, value in others.items() if not _is_foreign(schemes, scheme, name)
+        }
         numbers = servers if scheme in SCHEMES and SCHEMES[scheme].servers else [1]
         for words in itertools.product(transports, compressions, numbers):
             transport, compression, number = words
             one = Options(
                 scheme=scheme, transport=transport, compression=compression, servers=number,
-                **others,
+                **own,
             )  # fmt: skip
             try:
                 one.check()
@@ -81,6 +86,12 @@ def cases(
     if not found:
         raise UsageError(refused[0])
     return found, refused
+
+
+def _is_foreign(schemes: Sequence[str], scheme: str, name: str) -> bool:
+    """Return whether an option is of other schemes among these, and not of this one."""
+    having = [one for one in schemes if one in SCHEMES and name in SCHEMES[one].own]
+    return bool(having) and scheme not in having
 
 
 def to_text(settings: Settings, chosen: Sequence[Options]) -> str:

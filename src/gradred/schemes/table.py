@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gradred.compression import Compressor
@@ -33,6 +34,8 @@ class Scheme:
     """Whether p workers with batch b do what one does with batch p b, but for rounding."""
     messages: bool = True
     """Whether it sends messages of its own over MPI."""
+    own: tuple[str, ...] = ()
+    """The options that it has, and not every other scheme."""
 
 
 SCHEMES = {
@@ -41,12 +44,14 @@ SCHEMES = {
         by="allreduce",
         by_over_tcp="schedule",
         messages=False,
+        own=("plan",),
     ),
     "ps": Scheme(
         "synchronous parameter server (Li et al., 2014), sharded among --servers",
         by="servers",
         servers=True,
         together=True,
+        own=("servers",),
     ),
     "ssp": Scheme(
         "stale-synchronous: no worker reads parameters older than --staleness steps "
@@ -54,23 +59,27 @@ SCHEMES = {
         by="servers",
         servers=True,
         synchronous=False,
+        own=("servers", "staleness"),
     ),
     "asp": Scheme(
         "asynchronous: no worker waits for another (Dean et al., 2012)",
         by="servers",
         servers=True,
         synchronous=False,
+        own=("servers",),
     ),
     "mesh": Scheme("every worker sends its gradient to every other one", by="mesh"),
     "hierarchical": Scheme(
         "gradients go to the leaders of --groups groups, from leader to leader, and back",
         by="levels",
+        own=("groups",),
     ),
     "local": Scheme(
         "local SGD: --every steps, then an average of parameters among --groups workers "
         "(Stich, 2019)",
         by="oneself",
         synchronous=False,
+        own=("groups", "every"),
     ),
 }
 """The table of schemes, by name."""
@@ -87,7 +96,8 @@ class Options:
     aggregate: Aggregate = "layer"
     merge_bytes: int = 1 << 18
     contiguous: bool = True
-    """Whether parameters and gradients lie in one vector each; else they are copied."""
+    """Whether the model computes in one vector each for parameters and gradients. Else gradients
+    are copied to it. Parameters that are NumPy arrays are copied from it in any case."""
     priority: bool = False
     """Whether the first tensors of the model go first: the next forward pass needs them first."""
     compression: str = "none"
@@ -139,15 +149,28 @@ class Options:
             what = "parameters" if self.by == "oneself" else "sums of several ranks"
             found = f"it sends {what}, and compression is for gradients"
             raise UsageError(explain(asked, found, "Leave compression out"))
-        if self.plan and self.scheme != "bsp":
-            found = "it makes no allreduce, so it has no plan"
-            raise UsageError(explain(asked, found, "Leave the plan out"))
+        if name := foreign(self.scheme, vars(self)):
+            having = ", ".join(other for other, row in SCHEMES.items() if name in row.own)
+            found = f"it has no {name}, which is an option of {having}"
+            raise UsageError(explain(asked, found, f"Leave {name} out"))
         if self.plan and self.transport == "mpi" and (compresses or self.priority):
             found = "operations of one plan are neither compressed nor in order of priority"
             raise UsageError(explain(asked, found, "Leave the plan out"))
         if self.priority and self.by in ("oneself", "schedule", "levels"):
             found = "its buckets do not go independently of each other"
             raise UsageError(explain(asked, found, "Leave priority out"))
+
+
+def foreign(scheme: str, options: Mapping[str, object]) -> str:
+    """Return the first option that another scheme has and this one has not; empty if none.
+
+    An option with its default counts as not given.
+    """
+    for name in dict.fromkeys(name for row in SCHEMES.values() for name in row.own):
+        given = name in options and options[name] != getattr(Options, name)
+        if given and name not in SCHEMES[scheme].own:
+            return name
+    return ""
 
 
 _LEAST = {"servers": 1, "staleness": 0, "merge_bytes": 1, "groups": 1, "every": 1}

@@ -36,7 +36,8 @@ class Training:
     gradient when it is ready. Tensors are float32 in host memory. Parameters that require no
     gradient get rank 0's values, and are left out of everything else.
 
-    A NumPy model computes its gradients into `training.gradients`, or passes them to `update`.
+    A NumPy model computes its gradients into `training.gradients`, or passes them to `update`. The
+    arrays of `parameters` have the values of `training.weights` when `update` or `need` returns.
 
     Args:
         parameters: arrays or tensors, in the order in which the forward pass needs them.
@@ -364,8 +365,6 @@ class Training:
 
     def _to_model(self, tensors: range) -> None:
         """Copy parameters to the model, unless they are the model's own."""
-        if self.options.contiguous and not self.is_torch:
-            return
         for number in tensors:
             parameter, own = self._given[number], self.weights[number]
             if not self.is_torch:
@@ -412,4 +411,7 @@ def _array(parameter: Any) -> Floats:
         parameter = parameter.detach().numpy()
     if not isinstance(parameter, np.ndarray) or parameter.dtype != np.float32:
         raise UsageError(explain("a parameter", found, remedy))
+    if not parameter.flags.writeable:
+        found = "its array is read-only, and training changes it"
+        raise UsageError(explain("a parameter", found, "Pass a copy"))
     return parameter
