@@ -87,9 +87,9 @@ class Board {
     std::uint32_t chunk = 0;
     bool is_last_chunk = true;
     bool joins = false;  // belongs to the batch of the entry before
-    // `priority` and `in_chunks` as all ranks agreed on them; all other fields of the submission
+    // `priority` and `form` as all ranks agreed on them; all other fields of the submission
     // are the same as in this rank's own.
-    bool in_chunks = false;
+    NamedForm form = NamedForm::kPlain;
     std::int32_t priority = 0;
     int last_joined = -1;   // the last rank that joined, for the entry that ends a join; else -1
     int last = -1;          // the rank that submitted it last; -1: unknown
@@ -190,7 +190,7 @@ class Board {
                                       const Known* known, const NamedTexts& texts);
   void remember(std::string_view name, Place place, const Submission& submission);
   void arrive_at(Place place, std::size_t rank, std::int32_t priority,
-                 const std::string& problem = {});
+                 NamedForm form = NamedForm::kPlain, const std::string& problem = {});
   void collect(Place renewed = kSlots);
   bool has_uncollected() const;
   void look_at_lanes();

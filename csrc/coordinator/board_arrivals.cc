@@ -17,7 +17,9 @@ std::optional<Board::Place> Board::arrive(std::string_view name, const Submissio
   const bool is_known = found != known_.end() && alike(found->second.submission, submission);
   const Known* const known = is_known ? &found->second : nullptr;
   const bool is_one_of_many = !std::exchange(is_first_, false);
-  const bool published = is_one_of_many && known != nullptr && publish(*known, submission.priority);
+  const bool may_publish = is_one_of_many && known != nullptr;
+  const bool published =
+      may_publish && submission.form == NamedForm::kPlain && publish(*known, submission.priority);
   if (published && !is_watched() && is_current(*known)) return known->place;
   const Lock lock(*this);
   collect();
@@ -68,6 +70,7 @@ std::optional<Board::Place> Board::arrive_in_slot(std::string_view name,
     if (mine.entry > taken_by_all()) return std::nullopt;
     if (renew(*place)) {
       mine.submission = submission;
+      mine.submission.form = NamedForm::kPlain;
       if (submission.structure != 0) set_structure(*place, texts.structure);
     }
   }
@@ -81,7 +84,7 @@ std::optional<Board::Place> Board::arrive_in_slot(std::string_view name,
   }
   const bool is_new = known == nullptr || !is_current(*known);
   if (is_new && agrees && mine.entry != 0) remember(name, *place, submission);
-  arrive_at(*place, rank_, submission.priority, problem);
+  arrive_at(*place, rank_, submission.priority, submission.form, problem);
   return place;
 }
 
@@ -91,17 +94,19 @@ void Board::remember(std::string_view name, Place place, const Submission& submi
   known_.insert_or_assign(std::string(name), Known{place, generation, submission});
 }
 
-void Board::arrive_at(Place place, std::size_t rank, std::int32_t priority,
+void Board::arrive_at(Place place, std::size_t rank, std::int32_t priority, NamedForm form,
                       const std::string& problem) {
   Slot& its = slot(place);
   check(!its.ready, "a rank submits a name again only when its last entry is in the log");
   if (its.arrived == 0) {
     its.first = static_cast<std::int32_t>(rank);
     its.priority = priority;
+    its.form = NamedForm::kPlain;
     its.has_problem = its.is_missed = false;
   }
   if (!problem.empty()) set_problem(its, problem);
   its.priority = std::max(its.priority, priority);
+  its.form = std::max(its.form, form);
   if (priority > header_.highest) header_.highest = priority;
   set_arrived(place, rank, true);
   ++its.arrived;

@@ -95,11 +95,11 @@ struct Board::Slot {
   std::uint16_t next_ready;  // next slot of the list for the coordinator; index + 1
   bool used;                 // it has a name
   bool ready;                // all ranks have arrived: it is queued, or waits for other host groups
-  bool in_chunks;            // as Submission::in_chunks
+  NamedForm form;            // kAlone if a rank submitted it so
   bool has_problem;          // `problem` has a text
   bool is_missed;            // `elsewhere` has a text
 
-  // Of the first rank to arrive, without `priority` and `in_chunks`, which are above.
+  // Of the first rank to arrive, without `priority` and `form`, which are above.
   Submission submission;
   char name[kNameBytes];
   char problem[kProblemBytes];
@@ -130,7 +130,7 @@ struct Board::Logged {
   std::int32_t priority;
   // Slot that holds the submission; kSlots: the entry holds it itself.
   std::uint32_t slot;
-  bool in_chunks;
+  NamedForm form;
   bool joins;
   bool has_problem;
   bool is_last;

@@ -188,7 +188,9 @@ void Board::become_ready(std::uint32_t index, std::size_t last) {
   ready.chunk = 0;
   if (!is_one_of_several_) {
     ready.last = names_.number(last);
-    ready.in_chunks = ready.priority < header_.highest;
+    if (ready.form == NamedForm::kPlain && ready.priority < header_.highest) {
+      ready.form = NamedForm::kInChunks;
+    }
     if (ready.arrived != ranks_ && !ready.has_problem) {
       set_problem(ready, why_not_joined(ready.submission));
     }
@@ -214,11 +216,11 @@ void Board::set_problem(Slot& slot, const std::string& text) {
   if (slot.has_problem) set_text(slot.problem, text);
 }
 
-// The submission with the priority and chunks that all ranks agreed on.
+// The submission with the priority and form that all ranks agreed on.
 Submission Board::agreed(std::uint32_t index) const {
   Submission made = slot(index).submission;
   made.priority = slot(index).priority;
-  made.in_chunks = slot(index).in_chunks ? 1 : 0;
+  made.form = slot(index).form;
   return made;
 }
 
@@ -232,7 +234,7 @@ bool Board::append(std::uint32_t index) {
   if (!may) return false;
   const Logged& before = log_[(header_.logged + kSlots - 1) % kSlots];
   const bool well = !ready.has_problem;
-  const bool joins = header_.open != 0 && well &&
+  const bool joins = header_.open != 0 && well && ready.form != NamedForm::kAlone &&
                      BatchKey::of(ready.submission).suits(before.key) &&
                      header_.batch_bytes + bytes <= header_.most_fused_bytes;
   header_.batch_bytes = joins ? header_.batch_bytes + bytes : bytes;
@@ -273,7 +275,7 @@ void Board::log_slot(std::uint32_t index, bool joins) {
   entry.last = ready.last;
   entry.priority = ready.priority;
   entry.slot = index;
-  entry.in_chunks = ready.in_chunks;
+  entry.form = ready.form;
   entry.joins = joins;
   entry.some_lack = ready.arrived != ranks_;
   entry.has_problem = ready.has_problem;
@@ -301,7 +303,7 @@ Board::Logged& Board::log_message(const SiteMessage& message, bool joins) {
   entry.last_joined = entry.last = -1;
   entry.priority = message.submission.priority;
   entry.slot = entry.place = kSlots;
-  entry.in_chunks = message.submission.in_chunks != 0;
+  entry.form = message.submission.form;
   entry.joins = joins;
   entry.submission = message.submission;
   entry.has_problem = !message.text.empty();
@@ -369,7 +371,7 @@ void Board::take_logged(bool hungry, std::vector<Entry>& made) {
     one.chunk = entry.chunk;
     one.is_last_chunk = entry.is_last;
     one.joins = entry.joins;
-    one.in_chunks = entry.in_chunks;
+    one.form = entry.form;
     one.priority = entry.priority;
     one.last_joined = entry.last_joined;
     one.last = entry.last_joined != -1 ? entry.last_joined : entry.last;
@@ -377,7 +379,7 @@ void Board::take_logged(bool hungry, std::vector<Entry>& made) {
     if (!entry.some_lack && entry.slot != kSlots) continue;
     Submission agreed = entry.slot != kSlots ? slot(entry.slot).submission : entry.submission;
     agreed.priority = entry.priority;
-    agreed.in_chunks = entry.in_chunks ? 1 : 0;
+    agreed.form = entry.form;
     one.submission = std::make_shared<const Submission>(agreed);
   }
   header_.open = 0;

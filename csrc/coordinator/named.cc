@@ -11,6 +11,7 @@
 #include "base/signature.h"
 #include "base/text.h"
 #include "comm/shutdown_handshake.h"
+#include "coordinator/memory_in_flight.h"
 #include "coordinator/work.h"
 #include "progress/fork_guard.h"
 #include "reduce/reduce.h"
@@ -160,6 +161,36 @@ OutBuffer NamedOperation::make_output(std::size_t array, std::size_t bytes, std:
   return {outputs.back().memory.get()};
 }
 
+MemoryUses NamedOperation::uses_of(NamedKind kind, const std::vector<NamedArray>& arrays) {
+  const bool has_own_lengths = kind == NamedKind::kAllgather || kind == NamedKind::kAlltoall ||
+                               kind == NamedKind::kReduceScatter;
+  MemoryUses made;
+  const bool in_place = !arrays.empty() && arrays[0].in.data == arrays[0].out.data;
+  made.reserve(in_place ? arrays.size() : 2 * arrays.size());
+  std::uint32_t place = 0;
+  const auto add = [&](const void* data, std::size_t bytes, bool writes) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(data);
+    if (data != nullptr && bytes != 0) made.push_back({begin, begin + bytes, writes, place});
+  };
+  for (const NamedArray& array : arrays) {
+    const std::size_t out_bytes = has_own_lengths ? array.out_bytes : array.bytes();
+    if (array.in.data != array.out.data || array.bytes() > out_bytes) {
+      add(array.in.data, array.bytes(), false);
+    }
+    add(array.out.data, out_bytes, true);
+    ++place;
+  }
+  return made;
+}
+
+bool NamedOperation::shares_memory_with(const NamedOperation& other) const {
+  return std::ranges::any_of(uses_, [&](const MemoryUse& mine) {
+    return std::ranges::any_of(other.uses_, [&](const MemoryUse& its) {
+      return mine.overlaps(its) && (mine.writes || its.writes);
+    });
+  });
+}
+
 std::string NamedOperation::quoted() const {
   return "'" + key_ + "'" + (all_->title().empty() ? "" : " of " + all_->title());
 }
@@ -181,10 +212,11 @@ bool NamedOperation::step() {
   return true;
 }
 
-void NamedOperation::precede(std::uint64_t stream) const {
+void NamedOperation::precede(std::uint64_t stream) {
   DeviceMemory* device = nullptr;
   for (const NamedArray& array : arrays_) device = device != nullptr ? device : array.device();
   for (const auto& one : given_) device->precede(one->moment(), stream);
+  memory_in_flight().remove(*this);  // what the program's stream does next comes after it
 }
 
 void NamedOperation::give_up(const std::exception_ptr& reason) noexcept {
@@ -232,6 +264,32 @@ void NamedOperations::expect_entry_of(const Shared& operation) {
   check(is_new, "a place is given away before this rank has taken its last entry");
 }
 
+// Adds the operation's memory to what is in flight, so that it follows the operations that use the
+// same memory. Those of this communicator are carried out in the order on which the ranks agree.
+// Returns whether there are some of other communicators: with these the ranks agree on no order, so
+// they have to end before the other ranks learn of this operation.
+bool NamedOperations::add_memory(NamedOperation& operation) {
+  const MemoryInFlight::Shared shared = memory_in_flight().add(operation);
+  if (const auto [one, other] = shared.itself; one != other) {
+    throw UsageError("submitting " + operation.quoted() + ": arrays " + std::to_string(one) +
+                     " and " + std::to_string(other) +
+                     " of its group use the same memory, and one of them is written there. Give "
+                     "each array once, or a copy");
+  }
+  if (shared.with_own) {
+    operation.submission_.form = operation.submitted_as_ = NamedForm::kAlone;
+    sharing_.fetch_add(1, std::memory_order_relaxed);
+  }
+  return shared.with_others;
+}
+
+// Its name and its memory may be used again. Called under intake_.
+void NamedOperations::release(NamedOperation& operation) {
+  keys_.erase(operation.key());
+  memory_in_flight().remove(operation);
+  if (operation.shares_memory()) sharing_.fetch_sub(1, std::memory_order_relaxed);
+}
+
 void NamedOperations::submit(const Shared& operation) {
   bool drives = false;
   {
@@ -250,9 +308,11 @@ void NamedOperations::submit(const Shared& operation) {
     }
     try {
       if (operation->submission().kind == NamedKind::kJoin) {
-        if (backlog_.empty()) board_.join();
-        join_waits_ = !backlog_.empty();
+        join_waits_ = !backlog_.empty() || !held_.empty();
+        if (!join_waits_) board_.join();
         joining_ = operation;
+      } else if (add_memory(*operation)) {
+        held_.push_back(operation);
       } else {
         operation->place_ =
             backlog_.empty()
@@ -265,10 +325,10 @@ void NamedOperations::submit(const Shared& operation) {
         }
       }
     } catch (const HasLeft& left) {
-      keys_.erase(operation->key());
+      release(*operation);
       std::rethrow_exception(loss(left.what()));
     } catch (...) {
-      keys_.erase(operation->key());
+      release(*operation);
       throw;
     }
     ++in_flight_;
@@ -367,6 +427,8 @@ std::string NamedOperations::missing(const NamedOperation& operation) {
     // This text is only for a message; the thread that waits gets the error.
   }
   std::string text = "the named operation " + operation.quoted();
+  const std::string before = memory_in_flight().before(operation);
+  if (!before.empty()) text += ", which waits for " + before + ", as both use the same memory";
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     text += (i == 0 ? ", which has not been submitted by " : ", ") + ranks[i];
   }
@@ -385,14 +447,18 @@ void NamedOperations::forget(NamedOperation& operation, const std::exception_ptr
     const bool timed_out = report_of(reason).kind == Failure::kTimeout;
     bool taken_back = false;
     try {
-      taken_back = !timed_out && found != agreed_on_.end() && board_.retract(found->first);
+      const bool is_held = !timed_out && std::erase_if(held_, [&](const Shared& one) {
+                                           return one.get() == &operation;
+                                         }) != 0;
+      taken_back =
+          is_held || (!timed_out && found != agreed_on_.end() && board_.retract(found->first));
     } catch (const Error&) {
       // A peer's process has ended, and fail() reports it.
     }
     if (taken_back) {
-      agreed_on_.erase(found);
+      if (found != agreed_on_.end()) agreed_on_.erase(found);
       tell_timeline(operation, reason);
-      keys_.erase(operation.key());
+      release(operation);
       operation.finished_.store(true, std::memory_order_release);
       --in_flight_;
       return;
@@ -410,9 +476,11 @@ void NamedOperations::fail(const std::exception_ptr& reason) noexcept {
     if (!failure_) failure_ = told;
     for (auto& [place, operation] : agreed_on_) over.push_back(std::move(operation));
     over.insert(over.end(), backlog_.begin(), backlog_.end());
+    over.insert(over.end(), held_.begin(), held_.end());
     if (joining_ != nullptr) over.push_back(std::exchange(joining_, nullptr));
     agreed_on_.clear();
     backlog_.clear();
+    held_.clear();
   }
   for (auto& work : works_) {
     const bool holds_memory = !work->abandon(reason);

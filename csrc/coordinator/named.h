@@ -93,6 +93,8 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   using Shared = std::shared_ptr<NamedOperation>;
 
   void submit(const Shared& operation);
+  bool add_memory(NamedOperation& operation);
+  void release(NamedOperation& operation);
   void expect_entry_of(const Shared& operation);
   void go_on(bool waits);
   void look_after_peers();
@@ -107,6 +109,7 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   void tell_given();
   void advance_behind_given();
   void start_works();
+  bool waits_for_memory(const NamedWork& work) const;
   Progress where(bool waits);
   void log_results(NamedOperation& operation) const;
   void finish(const Shared& operation, std::exception_ptr failure);
@@ -133,8 +136,10 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
                      PoolAllocator<std::pair<const Board::Place, Shared>>>
       // Operations that this rank has submitted, by slot, until their last entry is taken.
       agreed_on_;
-  std::deque<Shared> backlog_;  // operations for which the board had no room
-  bool join_waits_ = false;     // join() is called once the backlog is empty
+  std::deque<Shared> backlog_;           // operations for which the board had no room
+  std::deque<Shared> held_;              // operations whose memory one of another communicator uses
+  std::atomic<std::size_t> sharing_{0};  // operations in flight that share memory with others
+  bool join_waits_ = false;              // join() is called once the backlog is empty
   std::unordered_set<std::string_view, std::hash<std::string_view>, std::equal_to<>,
                      PoolAllocator<std::string_view>>
       keys_;  // names of the operations in flight

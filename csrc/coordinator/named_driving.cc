@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/errors.h"
 #include "base/failure.h"
+#include "coordinator/memory_in_flight.h"
 #include "coordinator/named.h"
 #include "coordinator/work.h"
 
@@ -74,7 +75,8 @@ bool NamedOperations::must_watch() const {
 // running check their peers themselves.
 bool NamedOperations::waits_for_ranks() {
   const std::lock_guard lock(intake_);
-  const bool any = !agreed_on_.empty() || !backlog_.empty() || joining_ != nullptr;
+  const bool any =
+      !agreed_on_.empty() || !backlog_.empty() || !held_.empty() || joining_ != nullptr;
   return any && !board_.any();
 }
 
@@ -104,6 +106,11 @@ void NamedOperations::hear_failure(const FailureReport& report) {
 
 void NamedOperations::publish_backlog() try {
   const std::lock_guard lock(intake_);
+  std::erase_if(held_, [this](const Shared& one) {
+    const bool is_free = memory_in_flight().before(*one).empty();
+    if (is_free) backlog_.push_back(one);
+    return is_free;
+  });
   while (!backlog_.empty()) {
     const Shared& next = backlog_.front();
     next->place_ = board_.arrive(next->key(), next->submission(), next->texts_);
@@ -111,7 +118,7 @@ void NamedOperations::publish_backlog() try {
     expect_entry_of(next);
     backlog_.pop_front();
   }
-  if (std::exchange(join_waits_, false)) board_.join();
+  if (held_.empty() && std::exchange(join_waits_, false)) board_.join();
 } catch (const HasLeft&) {
   // What is left over ends with an error after the operations that all ranks have submitted.
 }
@@ -132,7 +139,7 @@ bool NamedOperations::take_entries() {
       } else if (const auto found = agreed_on_.find(entry.place); found != agreed_on_.end()) {
         mine = found->second;
         mine->submission_.priority = entry.priority;
-        mine->submission_.in_chunks = entry.in_chunks ? 1 : 0;
+        mine->submission_.form = entry.form;
         if (entry.is_last_chunk) agreed_on_.erase(found);
       } else {
         check(joining_ != nullptr, "only a rank that has joined takes part with zeros");
@@ -178,9 +185,11 @@ void NamedOperations::end_what_is_left_over() {
     why = board_.why_left();
     for (auto& [place, operation] : agreed_on_) over.push_back(std::move(operation));
     over.insert(over.end(), backlog_.begin(), backlog_.end());
+    over.insert(over.end(), held_.begin(), held_.end());
     if (joining_ != nullptr) over.push_back(std::exchange(joining_, nullptr));
     agreed_on_.clear();
     backlog_.clear();
+    held_.clear();
   }
   for (const Shared& operation : over) {
     finish(operation, loss(operation->quoted() + ": " + why));
@@ -210,7 +219,7 @@ void NamedOperations::advance_behind_given() {
     if (++work == works_.end()) return;
     Progress stopped{};  // the first one has to be looked at again anyway
     if ((*work)->advance(stopped)) continue;
-    if (!(*work)->start(*comm_)) return;
+    if (waits_for_memory(**work) || !(*work)->start(*comm_)) return;
     (*work)->advance(stopped);
   }
 }
@@ -252,16 +261,27 @@ void NamedOperations::start_works() {
   std::uint64_t bytes = 0;
   for (auto& work : works_) {
     if (shares_wire && bytes > kTogether) break;
-    if (!work->start(*comm_)) break;
+    if (waits_for_memory(*work) || !work->start(*comm_)) break;
     bytes += work->bytes();
   }
+}
+
+// Whether a work must not start yet, because one before it uses the same memory. This rank's peers
+// may start it: they then wait for this rank. There is no circle, as the log has one order.
+bool NamedOperations::waits_for_memory(const NamedWork& work) const {
+  if (sharing_.load(std::memory_order_relaxed) == 0 || work.has_begun()) return false;
+  for (const auto& before : works_) {
+    if (before.get() == &work) break;
+    if (work.shares_memory_with(*before)) return true;
+  }
+  return false;
 }
 
 // What a waiting thread has to wait for.
 Progress NamedOperations::where(bool waits) {
   if (!works_.empty()) return stopped_;
   const std::lock_guard lock(intake_);
-  const bool for_room = !backlog_.empty() || board_.waits_for_room();
+  const bool for_room = !backlog_.empty() || !held_.empty() || board_.waits_for_room();
   if (for_room || !board_.is_watching()) return {Progress::State::kPolls, {}};
   // For a short while this thread polls the sockets itself, because being woken takes longer.
   if (waits && relay_ != nullptr) {
@@ -302,8 +322,7 @@ void NamedOperations::finish(const Shared& operation, std::exception_ptr failure
   const std::lock_guard lock(intake_);
   tell_timeline(*operation, failure);
   operation->failed_with_ = std::move(failure);
-  // Erased first: a caller that sees the end may use the name again.
-  keys_.erase(operation->key());
+  release(*operation);  // before a caller sees the end
   finished_.push_back(operation);
   --in_flight_;
   operation->finished_.store(true, std::memory_order_release);

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/free_blocks.h"
 #include "calls/call.h"
 #include "coordinator/board.h"
 #include "coordinator/submission.h"
@@ -43,6 +44,19 @@ struct NamedArray {
   std::size_t row_bytes() const { return rows == 0 ? 0 : bytes() / static_cast<std::size_t>(rows); }
 };
 
+class NamedOperation;
+
+// Bytes of a process that an operation reads, or writes.
+struct MemoryUse {
+  std::uintptr_t begin = 0, end = 0;
+  bool writes = false;
+  std::uint32_t array = 0;                   // its place in the group
+  const NamedOperation** held_by = nullptr;  // MemoryInFlight's record of the operation
+
+  bool overlaps(const MemoryUse& other) const { return begin < other.end && other.begin < end; }
+};
+using MemoryUses = std::vector<MemoryUse, PoolAllocator<MemoryUse>>;
+
 // Adds an array to a submission, whose kind has been set. `order`: its axes from the slowest to the
 // fastest in memory; empty: C order.
 void add_array(Submission& what, std::vector<NamedArray>& arrays, NamedArray array,
@@ -67,6 +81,7 @@ class NamedOperation final : public StartedOperation {
         arrays_(std::move(arrays)),
         splits_(std::move(splits)),
         texts_(std::move(texts)),
+        uses_(uses_of(submission_.kind, arrays_)),
         all_(std::move(all)) {}
 
   const std::string& key() const { return key_; }  // its name
@@ -76,6 +91,13 @@ class NamedOperation final : public StartedOperation {
   std::vector<NamedArray>& arrays() { return arrays_; }
   // Of an alltoall: the number of rows that each rank gets.
   const std::vector<std::int64_t>& splits() const { return splits_; }
+  // The caller's memory, as it was submitted.
+  const MemoryUses& uses() const { return uses_; }
+  // Whether both use memory that one of them writes.
+  bool shares_memory_with(const NamedOperation& other) const;
+  // Whether one that was in flight when this one was submitted, of the same communicator, did so.
+  bool shares_memory() const { return submitted_as_ == NamedForm::kAlone; }
+  const NamedOperations* all() const { return all_.get(); }
   // Returns where a result of `bytes` goes. That is the caller's memory if it has this length and
   // does not overlap the input; the input may lie at `input_at` bytes of it. Else memory is
   // allocated.
@@ -100,7 +122,7 @@ class NamedOperation final : public StartedOperation {
   // Also whether its work has been given to the device, so that streams can wait for it.
   bool is_given() const override { return is_given_.load(std::memory_order_acquire) || ended(); }
   // Makes later work of a stream of the program wait for the results. Only if is_given().
-  void precede(std::uint64_t stream) const;
+  void precede(std::uint64_t stream);
   // For an operation for which only streams wait: if it has not ended by then (now_ns()), all
   // operations of the communicator end with TimeoutError.
   void end_at(std::uint64_t deadline_ns) {
@@ -114,12 +136,18 @@ class NamedOperation final : public StartedOperation {
 
  private:
   friend class NamedOperations;
+  friend class MemoryInFlight;
+
+  static MemoryUses uses_of(NamedKind kind, const std::vector<NamedArray>& arrays);
 
   const std::string key_;
-  Submission submission_;  // `priority` and `in_chunks` are replaced by the agreed values
+  Submission submission_;  // `priority` and `form` are replaced by the agreed values
+  NamedForm submitted_as_ = NamedForm::kPlain;  // set before it is submitted
   std::vector<NamedArray> arrays_;
   const std::vector<std::int64_t> splits_;
   const NamedTexts texts_;
+  MemoryUses uses_;
+  std::uint64_t added_as_ = 0;  // by MemoryInFlight, which protects it; 0: it is not there
   const std::shared_ptr<NamedOperations> all_;
   // Protected by NamedOperations::intake_. No value: the board has no room for the operation yet.
   std::optional<Board::Place> place_;

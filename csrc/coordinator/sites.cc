@@ -57,7 +57,7 @@ class Reader {
 // Whether the values that are used as indices of tables are in range.
 bool is_known(const Submission& one) {
   return one.kind <= NamedKind::kJoin && static_cast<std::size_t>(one.dtype) < kDTypes &&
-         one.parts <= Submission::kMostParts;
+         one.parts <= Submission::kMostParts && one.form <= NamedForm::kAlone;
 }
 
 std::string key_of(const std::string& name, const Submission& submission) {
@@ -211,6 +211,8 @@ void Sites::arrive(std::size_t site, const SiteMessage& message) {
   std::int32_t& priority = pending.first.submission.priority;
   priority = std::max(priority, message.submission.priority);
   highest_ = std::max(highest_, priority);
+  NamedForm& form = pending.first.submission.form;
+  form = std::max(form, message.submission.form);
   pending.some_joined |= message.some_joined;
   pending.arrived[site] = true;
   ++pending.arrivals;
@@ -234,7 +236,10 @@ void Sites::agree(Pending&& pending) {
   if ((pending.some_joined || pending.arrivals != sites_) && entry.text.empty()) {
     entry.text = why_not_joined(entry.submission);
   }
-  entry.submission.in_chunks = entry.submission.priority < highest_ ? 1 : 0;
+  NamedForm& form = entry.submission.form;
+  if (form == NamedForm::kPlain && entry.submission.priority < highest_) {
+    form = NamedForm::kInChunks;
+  }
   const Turn turn{entry.submission.priority, turns_++};
   queue_.push_back({turn, std::move(entry)});
   std::push_heap(queue_.begin(), queue_.end());

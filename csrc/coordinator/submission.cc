@@ -144,7 +144,7 @@ std::string_view name_of_call(const Submission& one) {
 }
 
 std::uint32_t Submission::chunks() const {
-  if (in_chunks == 0 || kind != NamedKind::kAllreduce || parts == 0) return 1;
+  if (form != NamedForm::kInChunks || kind != NamedKind::kAllreduce || parts == 0) return 1;
   const std::uint64_t nearest = (bytes + kChunkBytes / 2) / kChunkBytes;
   return static_cast<std::uint32_t>(std::max<std::uint64_t>(nearest, 1));
 }
@@ -170,7 +170,8 @@ BatchKey BatchKey::of(const Submission& one) {
           .op = one.op,
           .dtype = one.dtype,
           .on_device = one.on_device,
-          .joins = one.kind == NamedKind::kAllreduce && one.parts != 0 && one.chunks() == 1};
+          .joins = one.kind == NamedKind::kAllreduce && one.parts != 0 && one.chunks() == 1 &&
+                   one.form != NamedForm::kAlone};
 }
 
 bool Batching::add(const Submission& next, bool well) {
@@ -184,7 +185,7 @@ bool Batching::add(const Submission& next, bool well) {
 bool alike(const Submission& one, const Submission& other) {
   Submission same = one;
   same.priority = other.priority;
-  same.in_chunks = other.in_chunks;
+  same.form = other.form;
   return same == other;
 }
 

@@ -29,6 +29,15 @@ std::string_view name_of(NamedKind kind);  // "allreduce"
 // Returns nullopt if there is no kind of this name.
 std::optional<NamedKind> named_kind(std::string_view name);
 
+// How the ranks carry an operation out.
+enum class NamedForm : std::uint8_t {
+  kPlain,     // whole; small ones form batches
+  kInChunks,  // in chunks if it is large; chosen when all ranks have submitted it
+  // Whole, and in no batch: another operation in flight on this rank uses its memory. It applies if
+  // one rank submits it so.
+  kAlone,
+};
+
 // The call that the program has made, if the operation is carried out as one of another kind: an
 // index in a table of names.
 enum class NamedCall : std::uint8_t { kOfKind };
@@ -48,8 +57,7 @@ struct Submission {
   DType dtype = DType::kUInt8;  // of the first array
   std::uint8_t axes = 0;        // of the first array; axes beyond kMostAxes are only part of `rest`
   std::uint8_t parts = 0;  // arrays whose counts are below; 0: there is no list, see kMostParts
-  // 1: carried out in chunks if it is large; set when all ranks have submitted it.
-  std::uint8_t in_chunks = 0;
+  NamedForm form = NamedForm::kPlain;
   std::uint8_t on_device = 0;  // 1: the arrays are in a device's memory, on all ranks
   NamedCall call = NamedCall::kOfKind;
   std::int32_t root = 0;
@@ -120,7 +128,7 @@ class Batching {
   std::uint64_t bytes_ = 0;  // of the current batch
 };
 
-// Whether two submissions are equal apart from `priority` and `in_chunks`, in which ranks may
+// Whether two submissions are equal apart from `priority` and `form`, in which ranks may
 // differ. This is quicker than difference(), and stricter: some submissions that are not alike may
 // still be carried out together.
 bool alike(const Submission& one, const Submission& other);

@@ -311,6 +311,18 @@ std::uint64_t NamedWork::bytes() const {
       [](std::uint64_t sum, const NamedPart& part) { return sum + part.bytes(); });
 }
 
+bool NamedWork::shares_memory_with(const NamedWork& other) const {
+  const auto share = [](const NamedPart& mine, const NamedPart& its) {
+    return mine.operation != nullptr && its.operation != nullptr &&
+           mine.operation != its.operation &&  // another chunk of it
+           mine.operation->shares_memory_with(*its.operation);
+  };
+  return std::ranges::any_of(parts_, [&](const NamedPart& mine) {
+    return std::ranges::any_of(other.parts_,
+                               [&](const NamedPart& its) { return share(mine, its); });
+  });
+}
+
 bool NamedWork::prepares_later() const {
   if (!gives_) return false;
   for (const NamedPart& part : parts_) {

@@ -54,6 +54,10 @@ class NamedWork {
   bool is_told_given() const { return told_given_; }
   std::uint64_t started_ns() const { return started_ns_; }  // 0 unless note_start() was called
 
+  bool has_begun() const { return phase_ != 0; }
+  // Whether an operation of this rank in one of the two uses memory that one in the other writes.
+  bool shares_memory_with(const NamedWork& other) const;
+
   // Starts the calls that can be started. Returns whether all have been, so that the next work may
   // start. All ranks start the calls of a communicator in the same order.
   bool start(Communicator& comm);

@@ -207,6 +207,27 @@ void the_most_urgent_goes_first_between_chunks(const Shared& memory, BoardBootst
   expect(!board.any(), "that was all");
 }
 
+// One rank alone uses memory of another operation in flight for "third".
+void what_a_rank_submits_as_alone_is_in_no_batch(const Shared& memory, BoardBootstrap& bootstrap) {
+  named::Board board = board_of(memory, bootstrap, 4000);
+  const auto joins_of = [&](bool alone) {
+    for (const std::string name : {"first", "second", "third", "fourth", "fifth"}) {
+      Submission what = sum_of(3);
+      if (alone && name == "third" && bootstrap.rank() == 1) what.form = NamedForm::kAlone;
+      expect(board.arrive(name, what).has_value(), "there is room");
+      bootstrap.barrier();  // all ranks submit them in one order
+    }
+    std::vector<bool> joins;
+    for (const auto& entry : board.take()) joins.push_back(entry.joins);
+    bootstrap.barrier();
+    return joins;
+  };
+  for (int turn = 0; turn < 3; ++turn) {  // later turns come through the lanes
+    expect(joins_of(false) == std::vector{false, true, true, true, true}, "one batch");
+    expect(joins_of(true) == std::vector{false, true, false, false, true}, "the third is alone");
+  }
+}
+
 void the_end_of_a_join_comes_behind_all_chunks(const Shared& memory, BoardBootstrap& bootstrap) {
   named::Board board = board_of(memory, bootstrap);
   bootstrap.barrier();
@@ -234,7 +255,7 @@ void chunks_are_all_of_it_and_alike(BoardBootstrap&) {
                                     67'108'864ULL, 4'000'000'003ULL}) {
     Submission what = sum_of(count);
     expect(what.chunks() == 1, "whole, unless it is said");
-    what.in_chunks = 1;
+    what.form = NamedForm::kInChunks;
     std::uint64_t end = 0, bytes = 0;
     for (std::uint32_t chunk = 0; chunk < what.chunks(); ++chunk) {
       const auto range = what.chunk(chunk);
@@ -439,6 +460,7 @@ int run_all(const std::string& part) {
     on(size, "differences_are_seen_by_all", differences_are_seen_by_all);
   }
   on(2, "the_most_urgent_goes_first_between_chunks", the_most_urgent_goes_first_between_chunks);
+  on(2, "what_a_rank_submits_as_alone_is_in_no_batch", what_a_rank_submits_as_alone_is_in_no_batch);
   on(2, "the_end_of_a_join_comes_behind_all_chunks", the_end_of_a_join_comes_behind_all_chunks);
   on(2, "runs_out_of_room", runs_out_of_room);
   on(2, "joined_ranks_fall_behind", joined_ranks_fall_behind);

@@ -34,7 +34,7 @@ SiteMessage ready(const std::string& name, std::size_t count, int rank) {
 bool same(const SiteMessage& one, const SiteMessage& other) {
   return one.kind == other.kind && one.more == other.more && one.some_joined == other.some_joined &&
          one.chunk == other.chunk && one.submission.priority == other.submission.priority &&
-         one.submission.in_chunks == other.submission.in_chunks && one.failure == other.failure &&
+         one.submission.form == other.submission.form && one.failure == other.failure &&
          one.rank == other.rank && one.name == other.name && one.text == other.text &&
          one.ranks == other.ranks &&
          difference(RankNames(), {one.submission, "one"}, {other.submission, "other"}).empty() &&
@@ -53,7 +53,7 @@ SiteMessage any_message(std::mt19937& random) {
   if (made.has_submission()) {
     made.structure = "a tree of " + made.name;
     made.submission = sum_of(made.name.size() + (below(9) == 0 ? 9'000'000 : 0), below(3));
-    made.submission.in_chunks = static_cast<std::uint8_t>(below(2));
+    made.submission.form = static_cast<NamedForm>(below(3));
     made.chunk = static_cast<std::uint32_t>(random()) % made.submission.chunks();
   }
   for (int i = below(5); i > 0; --i) made.ranks.push_back(below(1000));
@@ -131,6 +131,23 @@ void the_last_site_completes_a_name(BoardBootstrap&) {
   expect(taken.size() == 2 && taken[0].name == "b" && taken[1].name == "a", "in this order");
   expect(taken[0].more && !taken[1].more, "as one batch");
   expect(!sites.any_agreed() && !sites.any_waiting(), "that was all");
+}
+
+void what_a_site_submits_as_alone_is_in_no_batch(BoardBootstrap&) {
+  Sites sites(2, 1000, RankNames());
+  for (const std::string name : {"first", "second", "third", "fourth"}) {
+    for (const int rank : {0, 2}) {
+      SiteMessage message = ready(name, 5, rank);
+      message.submission.priority = name == "first" ? 1 : 0;  // the others might go in chunks
+      if (name == "second" && rank == 2) message.submission.form = NamedForm::kAlone;
+      sites.hear(static_cast<std::size_t>(rank / 2), message);
+    }
+  }
+  const auto taken = sites.take();
+  std::vector<bool> more;
+  for (const SiteMessage& one : taken) more.push_back(one.more);
+  expect(more == std::vector{false, false, true, false}, "only the last two are a batch");
+  expect(taken[1].submission.form == NamedForm::kAlone, "all sites learn why");
 }
 
 void sites_that_differ_hear_of_it(BoardBootstrap&) {
@@ -492,6 +509,7 @@ int run_all(const std::string& part) {
   alone("a_name_that_was_sent_is_a_number", a_name_that_was_sent_is_a_number);
   alone("bytes_of_no_message_are_an_error", bytes_of_no_message_are_an_error);
   alone("the_last_site_completes_a_name", the_last_site_completes_a_name);
+  alone("what_a_site_submits_as_alone_is_in_no_batch", what_a_site_submits_as_alone_is_in_no_batch);
   alone("sites_that_differ_hear_of_it", sites_that_differ_hear_of_it);
   alone("the_most_urgent_goes_first", the_most_urgent_goes_first);
   alone("what_was_agreed_on_comes_before_the_end", what_was_agreed_on_comes_before_the_end);
