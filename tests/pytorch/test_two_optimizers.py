@@ -127,3 +127,132 @@ def test_the_same_names_in_two_process_sets_are_right() -> None:
     finally:
         for one in sets:
             hvd.remove_process_set(one)
+
+
+# ---- two optimizers over the same parameters ----------------------------------------------------
+
+STEPS = 12
+BOTH = r"the (SGD|Adam) of '.*first.*' and \d+ more.*the (SGD|Adam) of '.*second.*' and \d+ more"
+
+
+def layers() -> Any:
+    torch.manual_seed(5)
+    return torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(6)]).double()
+
+
+def pair_over(model: Any, one: dict[str, Any], other: dict[str, Any]) -> tuple[Any, Any]:
+    """Two optimizers over the same parameters, under different names."""
+    prefix = name()
+    first = list(model.named_parameters(prefix=f"{prefix}.first"))
+    second = list(model.named_parameters(prefix=f"{prefix}.second"))[2:]
+    sgd, adam = (torch.optim.SGD, torch.optim.Adam)
+    return (
+        hvd.DistributedOptimizer(sgd([p for _, p in first], lr=0.0), first, **one),
+        hvd.DistributedOptimizer(adam([p for _, p in second], lr=0.0), second, **other),
+    )
+
+
+def compute(model: Any, step: int, rank: int) -> Any:
+    numbers = torch.Generator().manual_seed(100 * step + rank)
+    return model(torch.randn(4, 16, dtype=torch.double, generator=numbers)).pow(2).mean()
+
+
+def means(model: Any, step: int) -> list[Any]:
+    loss = sum(compute(model, step, rank) for rank in range(hvd.size())) / hvd.size()
+    return list(torch.autograd.grad(loss, list(model.parameters())))
+
+
+FOLLOW: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "plain": ({}, {}),
+    "groups": ({"groups": 2}, {}),
+    "both in groups": ({"groups": 2}, {"groups": 3}),
+    "both compressed": (
+        {"compression": hvd.Compression.bf16},
+        {"compression": hvd.Compression.bf16},
+    ),
+}
+
+
+@pytest.mark.parametrize("options", FOLLOW)
+def test_gradients_that_two_optimizers_reduce_are_their_mean(options: str) -> None:
+    """The average of an average is the average, and all ranks have the same bits."""
+    model = layers()
+    one, other = pair_over(model, *FOLLOW[options])
+    close = {"rtol": 1e-9, "atol": 1e-12} if "compressed" not in options else {"rtol": 0.1}
+    close.setdefault("atol", 1e-2)
+    for step in range(STEPS):
+        expected = means(model, step)
+        one.zero_grad()
+        compute(model, step, hvd.rank()).backward()
+        other.synchronize()
+        one.step()
+        for parameter, mean in zip(model.parameters(), expected, strict=True):
+            torch.testing.assert_close(parameter.grad, mean, **close)
+            every = hvd.allgather(parameter.grad[None])
+            assert all(each.equal(every[0]) for each in every)
+
+
+def test_sums_of_two_optimizers_follow_each_other() -> None:
+    model = layers()
+    one, other = pair_over(model, {"op": hvd.Sum}, {"op": hvd.Sum})
+    for step in range(STEPS):
+        expected = [hvd.size() * mean for mean in means(model, step)]
+        one.zero_grad()
+        compute(model, step, hvd.rank()).backward()
+        one.synchronize()
+        other.synchronize()
+        for place, (parameter, total) in enumerate(zip(model.parameters(), expected, strict=True)):
+            times = hvd.size() if place >= 2 else 1  # the second optimizer has these
+            torch.testing.assert_close(parameter.grad, times * total)
+        with one.skip_synchronize():
+            one.step()
+        with other.skip_synchronize():
+            other.step()
+
+
+@several_ranks
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"gradient_as_bucket_view": True}, {}),
+        ({}, {"gradient_as_bucket_view": True}),
+        ({"gradient_as_bucket_view": True}, {"gradient_as_bucket_view": True}),
+        ({"compression": hvd.Compression.fp16}, {}),
+        ({}, {"compression": hvd.Compression.fp16}),
+        ({"op": hvd.Average}, {"compression": hvd.Compression.bf16, "groups": 1}),
+    ],
+)
+def test_a_gradient_that_is_not_complete_is_refused_with_both_optimizers(
+    first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    model = layers()
+    one, other = pair_over(model, first, second)
+    with pytest.raises(ValueError, match=BOTH):
+        compute(model, 0, hvd.rank()).backward()
+    for optimizer in (one, other):  # drops what the backward pass began
+        optimizer.load_state_dict(optimizer.state_dict())
+    hvd.barrier()
+    if "gradient_as_bucket_view" not in {**first, **second}:
+        return
+    for optimizer in (one, other):  # one after the other they are right
+        model.zero_grad()
+        for parameter in optimizer.param_groups[0]["params"]:
+            parameter.grad = torch.full_like(parameter, float(hvd.rank()))
+        optimizer.synchronize()
+        with optimizer.skip_synchronize():
+            optimizer.step()
+        for parameter in optimizer.param_groups[0]["params"]:
+            assert (parameter.grad == (hvd.size() - 1) / 2).all()
+
+
+@several_ranks
+def test_the_error_of_too_many_backward_passes_names_the_optimizer_that_made_no_step() -> None:
+    model = layers()
+    one, other = pair_over(model, {}, {})
+    compute(model, 0, hvd.rank()).backward()
+    one.step()
+    with pytest.raises(AssertionError, match=r"backward_passes_per_step.*the Adam of '.*second\."):
+        compute(model, 1, hvd.rank()).backward()
+    other.synchronize()
+    one.load_state_dict(one.state_dict())
+    hvd.barrier()

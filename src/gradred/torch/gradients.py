@@ -20,7 +20,7 @@ from gradred.horovod.process_sets import ProcessSet
 from gradred.horovod.settings import is_true
 from gradred.horovod.util import split_list
 from gradred.torch.buckets import GradientBucket, buckets_of
-from gradred.torch.compression import GatheredCompressor
+from gradred.torch.compression import Compression, GatheredCompressor
 from gradred.torch.groups import members_by_parameter
 from gradred.torch.mpi_ops import (
     allgather_async,
@@ -46,10 +46,14 @@ class How:
     sparse_as_dense: bool
     process_set: ProcessSet
     as_buckets: bool
+    optimizer: str  # the name of its class, for messages
 
 
 _started: dict[tuple[int, str], weakref.ref[GradientReduction]] = {}
 """The reductions started and not yet waited for, by the engine's id and the parameter's name."""
+
+_users: dict[int, list[weakref.ref[GradientReduction]]] = {}
+"""The reductions started and not yet waited for, by the id of the parameter."""
 
 
 class GradientReduction:
@@ -95,8 +99,8 @@ class GradientReduction:
         self._groups: dict[Parameter, list[Parameter]] = {}
         self._buckets: dict[Parameter, GradientBucket] = {}
         self._agreed: set[GradientBucket] = set()  # buckets whose layout was compared
-        included = how.process_set.included()
-        self._reduces = bool(included) and (size() > 1 or is_true("HOROVOD_ELASTIC"))
+        takes_part = how.process_set.takes_part()
+        self._reduces = takes_part and (size() > 1 or is_true("HOROVOD_ELASTIC"))
         lists = self._listed(groups)
         if how.as_buckets:
             if self._reduces:
@@ -152,7 +156,7 @@ class GradientReduction:
     def _in_one_order(self) -> list[Parameter]:
         """Parameters with gradients, in the order of the first rank in the set. Blocks."""
         parameters = list(self._left)
-        if not self._how.process_set.included():
+        if not self._how.process_set.takes_part():
             return parameters
         names = [self.names[parameter] for parameter in parameters]
         first = (self._how.process_set.ranks or [0])[0]
@@ -169,8 +173,14 @@ class GradientReduction:
 
     def _hook(self, parameter: Parameter) -> None:
         if self._left[parameter] <= 0:
-            found = "a gradient was computed more than backward_passes_per_step times"
-            remedy = "Raise backward_passes_per_step to accumulate gradients locally"
+            found = (
+                f"the gradient of {self.names[parameter]!r} was computed more than "
+                f"backward_passes_per_step times ({self.passes}) since the last step of {self}"
+            )
+            remedy = (
+                "Call its step() or synchronize() after each backward pass, or raise "
+                "backward_passes_per_step to accumulate gradients locally"
+            )
             raise AssertionError(
                 explain("the backward pass before optimizer.step()", found, remedy)
             )
@@ -196,14 +206,50 @@ class GradientReduction:
     def _claim(self, parameter: Parameter) -> None:
         """Reserve a name until `_begin_anew`. Raises UsageError if another optimizer has it."""
         key = id(self._how.process_set._engine), self.names[parameter]
-        holder = _started.get(key)
-        if holder is not None and holder() not in (None, self):
-            found = "another DistributedOptimizer has this name already"
+        known = _started.get(key)
+        holder = None if known is None else known()
+        if holder not in (None, self):
+            found = f"another DistributedOptimizer has this name already: {holder} and {self}"
             passed = "named_parameters=model.named_parameters(prefix='one')"
             remedy = f"Give each a prefix of its own: {passed}"
             raise UsageError(explain(f"reducing {key[1]!r}", found, remedy))
         _started[key] = self._self
         self._claimed.append(key)
+        self._share(parameter)
+
+    def _share(self, parameter: Parameter) -> None:
+        """Become a user of the parameter's gradient until `_begin_anew`.
+
+        Two optimizers may reduce one gradient. In place, one operation follows the other. And where
+        both send copies, nothing writes to the gradient before `synchronize`.
+
+        Raises:
+            UsageError: one optimizer sends a copy of what the other one reduces in place, or a
+                bucket of one of them takes the gradient away.
+        """
+        users = _users.setdefault(id(parameter), [])
+        for user in users:
+            other = user()
+            if other is None or other is self or parameter not in other._handles:
+                continue
+            if self._how.as_buckets or other._how.as_buckets or self._copies != other._copies:
+                found = f"{other} is reducing it, and {self} would use what is not complete yet"
+                remedy = (
+                    "Call synchronize() of the first before the second computes gradients, or "
+                    "wrap both without compression and gradient_as_bucket_view"
+                )
+                raise UsageError(explain(f"reducing {self.names[parameter]!r}", found, remedy))
+        users.append(self._self)
+
+    @property
+    def _copies(self) -> bool:
+        """Whether it sends copies of gradients, and not the gradients themselves."""
+        return self._how.compression is not Compression.none
+
+    def __str__(self) -> str:
+        names = list(self.names.values())
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        return f"the {self._how.optimizer} of {names[0]!r}{more}" if names else "an optimizer"
 
     def _start_in_bucket(self, parameter: Parameter) -> None:
         bucket = self._buckets[parameter]
@@ -362,6 +408,10 @@ class GradientReduction:
         for key in self._claimed:
             _started.pop(key, None)
         self._claimed.clear()
+        for parameter in self._handles:
+            left = [one for one in _users.pop(id(parameter), []) if one() not in (None, self)]
+            if left:
+                _users[id(parameter)] = left
         self._handles.clear()
         self._group_handles.clear()
         self._ready.clear()
@@ -435,6 +485,10 @@ class AdasumReduction(GradientReduction):
     Each rank first makes the optimizer's step with its own gradients. Adasum then combines the
     changes of all ranks, and each parameter becomes its old value plus the combined change.
     """
+
+    @property
+    def _copies(self) -> bool:
+        return True  # the optimizer's own step uses the gradients
 
     def _hook(self, parameter: Parameter) -> None:
         if self._left[parameter] <= 0:

@@ -179,6 +179,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         sparse_as_dense,
         process_set,
         gradient_as_bucket_view,
+        type(optimizer).__name__,
     )
     passes = backward_passes_per_step
     _wrap(optimizer, kind(optimizer.param_groups, named_parameters, passes, groups, how))
