@@ -196,7 +196,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         op: Average or Sum.
 
     Raises:
-        ValueError: `op` is another one.
+        ValueError: `op` is another one, or init() has not been called.
     """
 
     _made = 0
@@ -210,6 +210,7 @@ class DistributedTrainer(mx.gluon.Trainer):
     ) -> None:
         if op not in (Average, Sum):
             raise ValueError(explain("DistributedTrainer", f"op={op}", "Use Average or Sum"))
+        global_process_set.takes_part()  # raises where init() was forgotten
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
         self._op = reducing(op)
         self._number = DistributedTrainer._made

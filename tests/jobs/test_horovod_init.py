@@ -69,6 +69,83 @@ total = hvd.allreduce(torch.ones(3) * (world.rank + 1), op=hvd.Sum, process_set=
 assert total.tolist() == [2.0 if world.rank == 1 else 4.0] * 3, total
 """
 
+WITHOUT_INIT = """
+import torch
+import gradred.torch as hvd
+
+net = torch.nn.Linear(2, 1)
+x, plain, sets = torch.ones(4, 2), torch.optim.SGD(net.parameters(), 0.1), hvd.ProcessSet([0])
+
+
+def wrap(**given):
+    optimizer = hvd.DistributedOptimizer(plain, net.named_parameters(), **given)
+    net(x).sum().backward()
+    optimizer.step()
+
+
+def iterate():
+    list(hvd.elastic.ElasticSampler(range(4)))
+
+
+surfaces = {
+    "wrap": wrap,
+    "groups": lambda: wrap(groups=1),
+    "buckets": lambda: wrap(gradient_as_bucket_view=True),
+    "adasum": lambda: wrap(op=hvd.Adasum),
+    "compression": lambda: wrap(compression=hvd.Compression.fp16),
+    "feedback": lambda: wrap(compression=hvd.Compression.int8()),
+    "passes": lambda: wrap(backward_passes_per_step=2),
+    "a set": lambda: wrap(process_set=sets),
+    "batch norm": lambda: hvd.SyncBatchNorm(2)(x),
+    "state": lambda: hvd.elastic.TorchState(net, plain, batch=0).sync(),
+    "sampler": iterate,
+    "parameters": lambda: hvd.broadcast_parameters(net.state_dict(), 0),
+    "optimizer": lambda: hvd.broadcast_optimizer_state(plain, 0),
+    "object": lambda: hvd.broadcast_object(1),
+    "objects": lambda: hvd.allgather_object(1),
+    "sparse": lambda: hvd.sparse_allreduce_async(x.to_sparse(), "s", hvd.Sum)(),
+    "add": lambda: hvd.add_process_set([0]),
+    "remove": lambda: hvd.remove_process_set(sets),
+}
+for name in ("allreduce", "allgather", "alltoall", "reducescatter"):
+    surfaces[name] = lambda name=name: getattr(hvd, name)(x)
+    surfaces[name + "_async"] = lambda name=name: getattr(hvd, name + "_async")(x)
+for name in ("allreduce", "allgather", "reducescatter"):
+    surfaces["grouped_" + name] = lambda name=name: getattr(hvd, "grouped_" + name)([x])
+for name in ("broadcast", "broadcast_", "broadcast_async", "broadcast_async_"):
+    surfaces[name] = lambda name=name: getattr(hvd, name)(x, 0)
+for name in ("allreduce_", "allreduce_async_"):
+    surfaces[name] = lambda name=name: getattr(hvd, name)(x)
+for name in ("join", "barrier", "rank", "size", "local_rank", "local_size", "cross_rank",
+             "cross_size", "mpi_threads_supported"):
+    surfaces[name] = lambda name=name: getattr(hvd, name)()
+surfaces["timeline"] = lambda: hvd.start_timeline("never")
+for name, call in surfaces.items():
+    try:
+        call()
+    except (ValueError, hvd.HorovodInternalError) as error:
+        assert "has not been initialized" in str(error), (name, error)
+    else:
+        print("silent:", name)
+"""
+
+SETS_THAT_NOBODY_REGISTERED = """
+import torch
+from mpi4py import MPI
+import gradred.torch as hvd
+
+hvd.init()
+net = torch.nn.Linear(2, 1)
+plain = torch.optim.SGD(net.parameters(), 0.1)
+for one in (hvd.ProcessSet(MPI.COMM_WORLD.Dup()), hvd.ProcessSet([0, 1])):
+    try:
+        hvd.DistributedOptimizer(plain, net.named_parameters(), process_set=one)
+    except ValueError as error:
+        assert "has not been registered" in str(error), error
+    else:
+        raise AssertionError(f"{one} was taken")
+"""
+
 
 def run(tmp_path: Path, text: str, *words: str) -> subprocess.CompletedProcess[str]:
     program = tmp_path / "program.py"
@@ -95,3 +172,17 @@ def test_a_program_that_raises_after_init_began_mpi_ends_the_job(tmp_path: Path)
 def test_ranks_give_different_sets_by_communicators(tmp_path: Path) -> None:
     done = run(tmp_path, BY_COMMUNICATORS)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_forgotten_init_is_an_error_everywhere(tmp_path: Path) -> None:
+    """Ranks that reduce nothing would drift apart without a word."""
+    program = tmp_path / "program.py"
+    program.write_text(WITHOUT_INIT)
+    command = [sys.executable, str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+
+
+def test_a_set_that_was_not_registered_is_an_error_at_the_wrap(tmp_path: Path) -> None:
+    done = run(tmp_path, SETS_THAT_NOBODY_REGISTERED)
+    assert done.returncode == 0, done.stderr

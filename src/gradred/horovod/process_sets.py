@@ -54,12 +54,28 @@ class ProcessSet:
         """Whether this rank is in the set. None: the ranks of the set are not known yet."""
         return None if self.ranks is None else _own_rank() in self.ranks
 
+    def takes_part(self) -> bool:
+        """Whether this rank is in the set.
+
+        Raises:
+            ValueError: init() has not been called, or the set is not registered.
+        """
+        rank = _own_rank()
+        self._require_registered()
+        return self.ranks is not None and rank in self.ranks
+
+    def _require_registered(self) -> None:
+        if self.process_set_id is None or self.process_set_id not in _registered:
+            remedy = "Pass it to init(process_sets=...), or to add_process_set"
+            raise ValueError(explain(f"{self}", "it has not been registered", remedy))
+
     def place_of(self, rank: int) -> int:
         """The index in the set of a global rank.
 
         Raises:
-            ValueError: the rank is not in the set.
+            ValueError: the rank is not in the set, or init() has not been called.
         """
+        _own_rank()
         if self.ranks is None or rank not in self.ranks:
             remedy = "Use a rank, and a process set, that belong together"
             raise ValueError(explain(f"{self}", f"rank {rank} is not part of it", remedy))
@@ -76,9 +92,7 @@ class ProcessSet:
             return self._engine
         if state.place is None:
             raise HorovodInternalError(NOT_INITIALISED)
-        if self.process_set_id is None or self.process_set_id not in _registered:
-            remedy = "Pass it to init(process_sets=...), or to add_process_set"
-            raise ValueError(explain(f"{self}", "it has not been registered", remedy))
+        self._require_registered()
         self.place_of(state.place.rank)
         raise HorovodInternalError(NOT_INITIALISED)
 

@@ -79,7 +79,7 @@ class GradientReduction:
         self._handles: dict[Any, int] = {}
         self._reduced = False  # by `synchronize`, since the last backward pass
         self._problem: Exception | None = None  # what the backward pass has met
-        self._on = size() > 1 and process_set.included()
+        self._on = process_set.takes_part() and size() > 1
         for parameter in names if self._on else ():
             if parameter.stop_gradient:
                 continue  # frozen: if the program unfreezes it later, `synchronize` reduces it
@@ -105,8 +105,14 @@ class GradientReduction:
 
     def _count(self, parameter: Any) -> None:
         if self._left[parameter] == 0:
-            found = "a gradient was computed more than backward_passes_per_step times"
-            remedy = "Raise backward_passes_per_step to accumulate gradients locally"
+            found = (
+                f"the gradient of {self._names[parameter]!r} was computed more than "
+                "backward_passes_per_step times since the last step of that optimizer"
+            )
+            remedy = (
+                "Call its step() or synchronize() after each backward pass, or raise "
+                "backward_passes_per_step to accumulate gradients locally"
+            )
             asked = "the backward pass before optimizer.step()"
             raise UsageError(explain(asked, found, remedy))
         self._reduced = False
