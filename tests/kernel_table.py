@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-VERSION = 2
+VERSION = 3
 
 
 class Array(ctypes.Structure):
@@ -26,6 +26,7 @@ class Call(ctypes.Structure):
         ("prescale", ctypes.c_double),
         ("postscale", ctypes.c_double),
         ("root", ctypes.c_int32),
+        ("structure", ctypes.c_char_p),
         ("arrays", ctypes.POINTER(Array)),
         ("count", ctypes.c_size_t),
         ("splits", ctypes.POINTER(ctypes.c_int64)),

@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/errors.h"
+#include "base/signature.h"
 #include "coordinator/named.h"
 #include "engine/callbacks.h"
 #include "progress/waiting.h"
@@ -176,6 +177,8 @@ void CallInFlight::submit_part(const KernelCall& call, std::size_t first, std::s
   what.prescale = call.prescale;
   what.postscale = call.postscale;
   what.root = call.root;
+  std::string structure = call.structure;
+  if (!structure.empty()) what.structure = mix(1, structure);
   std::vector<NamedArray> arrays;
   arrays.reserve(count);
   for (const KernelArray& given : std::span(call.arrays + first, count)) {
@@ -195,8 +198,8 @@ void CallInFlight::submit_part(const KernelCall& call, std::size_t first, std::s
   auto splits = splits_of(call, *kind, arrays.empty() ? 0 : arrays[0].rows, all_->size());
   left_.fetch_add(1, std::memory_order_relaxed);
   try {
-    operations_.push_back(
-        all_->submit(name_of_part(first), what, std::move(arrays), std::move(splits)));
+    operations_.push_back(all_->submit(name_of_part(first), what, std::move(arrays),
+                                       std::move(splits), {.structure = std::move(structure)}));
     operations_.back()->told();  // `done` gets the error
   } catch (...) {
     left_.fetch_sub(1, std::memory_order_relaxed);

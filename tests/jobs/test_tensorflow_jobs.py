@@ -251,3 +251,80 @@ def test_optimizers_of_keras_2(tmp_path: pathlib.Path, kind: str, passes: int) -
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.split() == ["alike"] * 2
+
+
+WITHOUT_INIT = """
+import keras
+import numpy as np
+import tensorflow as tf
+import gradred.keras as hvd_keras
+import gradred.tensorflow as hvd
+
+net = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+x, variable = tf.ones([4, 2]), tf.Variable([1.0, 2.0])
+plain = lambda: keras.optimizers.SGD(0.1)
+
+
+def fit(*callbacks):
+    net.compile(optimizer=plain(), loss="mse")
+    net.fit(x, tf.ones([4, 1]), verbose=0, callbacks=callbacks)
+
+
+calls = hvd_keras.callbacks
+surfaces = {
+    "optimizer": lambda: hvd_keras.DistributedOptimizer(plain()),
+    "of tensorflow": lambda: hvd.DistributedOptimizer(plain()),
+    "partial": lambda: hvd_keras.PartialDistributedOptimizer(plain(), local_layers=[]),
+    "passes": lambda: hvd_keras.DistributedOptimizer(plain(), backward_passes_per_step=2),
+    "groups": lambda: hvd_keras.DistributedOptimizer(plain(), groups=2),
+    "a set": lambda: hvd_keras.DistributedOptimizer(plain(), process_set=hvd.ProcessSet([0])),
+    "tape": lambda: hvd.DistributedGradientTape(tf.GradientTape()),
+    "partial tape": lambda: hvd.PartialDistributedGradientTape(tf.GradientTape()),
+    "batch norm": lambda: hvd.SyncBatchNormalization()(x, training=True),
+    "variables": lambda: hvd.broadcast_variables([variable], 0),
+    "broadcast_": lambda: hvd.broadcast_([variable], 0),
+    "object": lambda: hvd.broadcast_object(1),
+    "objects": lambda: hvd.allgather_object(1),
+    "state": lambda: hvd.elastic.TensorFlowState([variable]).sync(),
+    "keras state": lambda: hvd.elastic.TensorFlowKerasState(net, plain()).sync(),
+    "broadcast callback": lambda: fit(calls.BroadcastGlobalVariablesCallback(0)),
+    "metric callback": lambda: fit(calls.MetricAverageCallback()),
+    "warm-up callback": lambda: fit(calls.LearningRateWarmupCallback(0.1, steps_per_epoch=1)),
+    "allreduce": lambda: hvd.allreduce(x),
+    "grouped": lambda: hvd.grouped_allreduce([x]),
+    "graph": lambda: tf.function(lambda: hvd.allreduce(x))(),
+    "allgather": lambda: hvd.allgather(x),
+    "broadcast": lambda: hvd.broadcast(x, 0),
+    "alltoall": lambda: hvd.alltoall(x),
+    "reducescatter": lambda: hvd.reducescatter(x),
+    "of values": lambda: hvd_keras.allreduce(np.ones(3)),
+    "join": hvd.join,
+    "barrier": hvd.barrier,
+    "size_op": hvd.size_op,
+    "rank_op": hvd.rank_op,
+}
+for name, call in surfaces.items():
+    try:
+        call()
+    except (ValueError, tf.errors.OpError, hvd.HorovodInternalError) as error:
+        text = str(error)
+        told = "has not been initialized" in text or "has not been registered" in text
+        assert told, (name, text)
+    else:
+        print("silent:", name)
+"""
+
+
+def test_a_forgotten_init_is_an_error_everywhere(tmp_path: pathlib.Path) -> None:
+    """Ranks that reduce nothing would drift apart without a word."""
+    program = tmp_path / "program.py"
+    program.write_text(WITHOUT_INIT)
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr

@@ -84,7 +84,7 @@ def submit(
     )
     given = (ctypes.c_int64 * len(splits))(*splits)
     head = (process_set, kind.encode(), name.encode(), list(OPS).index(op), 1.0, 1.0, root)
-    call = Call(*head, described, len(arrays), given, len(splits))
+    call = Call(*head, b"", described, len(arrays), given, len(splits))
     callback = DONE(done)
     flight.held = (callback, call, arrays)
     table = Table.from_address(_core.kernel_calls())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pytorch.given import hvd, model_of, torch
+from pytorch.given import RANKS, hvd, model_of, torch
 
 pytestmark = pytest.mark.usefixtures("initialised")
 
@@ -140,3 +140,20 @@ def test_zeros_are_sparse_where_gradients_will_be() -> None:
     hvd.broadcast_optimizer_state(torch.optim.SparseAdam(table.parameters()), ROOT)
     assert table.weight.grad is not None
     assert table.weight.grad.is_sparse
+
+
+@pytest.mark.skipif(RANKS == 1, reason="takes several ranks")
+@pytest.mark.parametrize("form", ["dictionary", "pairs", "list"])
+def test_parameters_of_other_names_are_an_error_with_both(form: str) -> None:
+    """The ranks would wait for names that others do not have."""
+    odd = "more" if hvd.rank() == 0 else "other"
+    pairs = [("weight", torch.ones(2)), (odd, torch.ones(3))]
+    tensors = [torch.ones(2)] * (2 + (hvd.rank() == 0))
+    given = {"dictionary": dict(pairs), "pairs": pairs, "list": tensors}[form]
+    with pytest.raises(hvd.HorovodInternalError, match="Mismatched tree structures") as caught:
+        hvd.broadcast_parameters(given, ROOT)
+    for shown in {"list": ["param.1 ", "param.2"]}.get(form, ["more", "other"]):
+        assert shown.strip() in str(caught.value)
+    x = torch.full((2,), float(hvd.rank()))
+    hvd.broadcast_parameters({"weight": x}, ROOT)
+    assert x.tolist() == [0.0, 0.0]

@@ -185,3 +185,13 @@ def test_training_begins_anew_by_a_function_of_ones_own() -> None:
 
     assert run_fn(train, reset)(hvd.elastic.TorchState(step=0)) == 2
     assert resets == [1]
+
+
+def test_parts_are_synchronised_by_name_not_by_their_order() -> None:
+    """Two models with equal names of parameters: by order, ranks would swap them."""
+    parts = [(name, torch.nn.Linear(2, 1)) for name in ("generator", "discriminator")]
+    for number, (_, part) in enumerate(parts):
+        torch.nn.init.constant_(part.weight, 10.0 * hvd.rank() + number)
+    state = hvd.elastic.TorchState(**dict(parts if hvd.rank() == 0 else parts[::-1]))
+    state.sync()
+    assert [part.weight[0, 0].item() for _, part in parts] == [0.0, 1.0]

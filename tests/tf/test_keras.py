@@ -108,6 +108,24 @@ def test_passes_are_summed_before_a_step(averages: bool, traced: bool) -> None:
     assert int(value(optimizer.iterations)) == 6
 
 
+@pytest.mark.parametrize("clip", ["clipnorm", "global_clipnorm", "clipvalue"])
+def test_gradients_are_clipped_after_they_are_summed_and_reduced(clip: str) -> None:
+    made = np.random.default_rng(3).standard_normal((4, 3, hvd.size(), 2, 5))  # step, pass, rank
+    mine, plain = ([keras.Variable(np.zeros(5)) for _ in range(2)] for _ in range(2))
+    asked = {"learning_rate": 0.5, "momentum": 0.9, clip: 0.3}
+    optimizer = hvd_keras.DistributedOptimizer(
+        keras.optimizers.SGD(**asked), backward_passes_per_step=3, average_aggregated_gradients=True
+    )
+    alone = keras.optimizers.SGD(**asked)
+    optimizer.build(mine)
+    for step in made:
+        for one in step:
+            optimizer.apply([tf.constant(x, tf.float32) for x in one[hvd.rank()]], mine)
+        alone.apply([tf.constant(x, tf.float32) for x in step.mean((0, 1))], plain)
+        for variable, expected in zip(mine, plain, strict=True):
+            np.testing.assert_allclose(value(variable), value(expected), rtol=0, atol=1e-6)
+
+
 def test_optimizers_of_one_config_have_sums_of_their_own() -> None:
     one = hvd_keras.DistributedOptimizer(
         keras.optimizers.SGD(1.0), backward_passes_per_step=2, op=hvd.Sum

@@ -90,6 +90,7 @@ def submit(
     splits: Sequence[int] = (),
     prefix: str | None = None,
     priority: int = 0,
+    structure: str = "",
 ) -> int:
     """Submit an operation, and return its handle. `finish` makes the result from the request.
 
@@ -99,7 +100,7 @@ def submit(
     full = f"{prefix}.{engine.next_name(prefix) if name is None else name}"
     try:
         how = (op, prescale, postscale, root, splits, held, priority)
-        request = engine.submit(kind, full, tensors, *how)
+        request = engine.submit(kind, full, tensors, *how, structure=structure)
     except UsageError:
         raise
     except Error as error:
@@ -153,6 +154,24 @@ carry_out: Callable[..., Any] = functools.partial(state.handles.carry_out, _resu
 
 A signal handler of the program's runs before its arrays are read, or after the end.
 """
+
+
+def require_one_structure(asked: str, structure: str, process_set: ProcessSet) -> None:
+    """Block until all ranks have called this, with an error if their structures differ.
+
+    For calls that match tensors by names: the ranks would wait for names that others do not have.
+
+    Args:
+        asked: the call, the same on all ranks.
+        structure: describes what this rank passes.
+        process_set: the ranks that take part.
+
+    Raises:
+        HorovodInternalError: the ranks pass other structures. All ranks raise it.
+    """
+    engine = engine_of(process_set)
+    name = f"structure of {asked}"
+    synchronize(submit(engine, "barrier", name, [], lambda _: None, None, structure=structure))
 
 
 def is_global(process_set: ProcessSet) -> bool:

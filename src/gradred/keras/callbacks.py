@@ -10,8 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from gradred.errors import explain
-from gradred.horovod.basics import rank, size
-from gradred.tensorflow.collectives import allreduce
+from gradred.horovod.basics import Average, rank, size
+from gradred.horovod.process_sets import global_process_set
+from gradred.tensorflow.collectives import reduce_group
+from gradred.tensorflow.compression import Compression
 from gradred.tensorflow.functions import broadcast_variables
 from gradred.tensorflow.keras_in_use import keras, variables_of
 
@@ -63,8 +65,10 @@ class MetricAverageCallback(keras.callbacks.Callback):
             return
         names = sorted(logs)
         values = np.array([float(logs[name]) for name in names])
-        averages = allreduce(tf.constant(values, tf.float64), name="metrics").numpy()
-        logs.update(zip(names, averages.tolist(), strict=True))
+        asked = (Compression.none, Average, (1.0, 1.0), "metrics", global_process_set)
+        sent = [tf.constant(values, tf.float64)]
+        (averages,) = reduce_group(sent, *asked, structure=f"metrics {', '.join(names)}")
+        logs.update(zip(names, averages.numpy().tolist(), strict=True))
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):

@@ -86,7 +86,7 @@ def allreduce(
     scales = (prescale_factor, postscale_factor)
     if isinstance(tensor, tf.IndexedSlices):
         return _sparse_allreduce(tensor, op, scales, name, process_set, ignore_name_scope)
-    (made,) = _reduced([tensor], compression, op, scales, name, process_set, ignore_name_scope)
+    (made,) = _reduced([tensor], compression, op, scales, name, process_set, ignore_name_scope, "")
     return made
 
 
@@ -110,16 +110,42 @@ def grouped_allreduce(
     del device_dense, device_sparse
     op = reduction(op, average)
     scales = (prescale_factor, postscale_factor)
+    return reduce_group(tensors, compression, op, scales, name, process_set, ignore_name_scope)
+
+
+def reduce_group(
+    tensors: Sequence[Any],
+    compression: Any,
+    op: int,
+    scales: tuple[float, float],
+    name: str | None,
+    process_set: ProcessSet,
+    ignore_name_scope: bool = False,
+    structure: str = "",
+) -> list[Any]:
+    """`grouped_allreduce` of the leaves of a nest, whose structure the ranks compare.
+
+    Args:
+        tensors: the leaves.
+        compression: what is sent.
+        op: the operation.
+        scales: the factors of inputs and of results.
+        name: matches this call with the calls of the other ranks.
+        process_set: the ranks that take part.
+        ignore_name_scope: use `name` as it is.
+        structure: describes the nest, see `gradred.tensorflow.structures`.
+    """
     made = list(tensors)
     sparse = [number for number, one in enumerate(made) if isinstance(one, tf.IndexedSlices)]
     for number in sparse:
         called = None if name is None else f"{name}.{number}"
         made[number] = _sparse_allreduce(
-            made[number], op, scales, called, process_set, ignore_name_scope
+            made[number], op, scales, called, process_set, ignore_name_scope, structure
         )
     dense = [number for number in range(len(made)) if number not in sparse]
     given = [made[number] for number in dense]
-    reduced = _reduced(given, compression, op, scales, name, process_set, ignore_name_scope)
+    how = (compression, op, scales, name, process_set, ignore_name_scope, structure)
+    reduced = _reduced(given, *how)
     for number, one in zip(dense, reduced, strict=True):
         made[number] = one
     return made
@@ -133,6 +159,7 @@ def _reduced(
     name: str | None,
     process_set: ProcessSet,
     ignore_name_scope: bool,
+    structure: str,
 ) -> list[Any]:
     if not tensors:
         return []
@@ -143,16 +170,20 @@ def _reduced(
         adasum.check(process_set)
         factor = scales[0] * scales[1]
         made = [
-            _adasum(one, called.part(number), factor, process_set)
+            _adasum(one, called.part(number), factor, process_set, structure)
             for number, one in enumerate(sent)
         ]
     else:
-        call = Call("allreduce", _number(process_set), called, reducing(op), *scales)
+        call = Call(
+            "allreduce", _number(process_set), called, reducing(op), *scales, structure=structure
+        )
         made = kernels.reduce(call, sent)
     return [compression.decompress(x, c) for x, (_, c) in zip(made, pairs, strict=True)]
 
 
-def _adasum(tensor: Any, name: Name, factor: float, process_set: ProcessSet) -> Any:
+def _adasum(
+    tensor: Any, name: Name, factor: float, process_set: ProcessSet, structure: str = ""
+) -> Any:
     """The Adasum of all ranks' tensors, times a factor; see `gradred.horovod.adasum`."""
     if not tensor.dtype.is_floating:
         found = f"{tensor.dtype.name} is not supported"
@@ -160,7 +191,8 @@ def _adasum(tensor: Any, name: Name, factor: float, process_set: ProcessSet) -> 
     number = _number(process_set)
 
     def operation(x: Any) -> Any:
-        gathered, _ = kernels.rows(Call("allgather", number, name), [tf.reshape(x, [1, -1])])
+        call = Call("allgather", number, name, structure=structure)
+        gathered, _ = kernels.rows(call, [tf.reshape(x, [1, -1])])
         vectors = tf.cast(gathered[0], tf.float64)
         made = tf.reshape(tf.cast(_pairwise(vectors) * factor, x.dtype), tf.shape(x))
 
@@ -196,6 +228,7 @@ def _sparse_allreduce(
     name: str | None,
     process_set: ProcessSet,
     ignore_name_scope: bool,
+    structure: str = "",
 ) -> Any:
     """The IndexedSlices of all ranks; of an average, divided by the number of ranks."""
     if scales != (1.0, 1.0):
@@ -205,7 +238,7 @@ def _sparse_allreduce(
         found = "IndexedSlices are averaged or summed"
         raise NotImplementedError(explain(f"allreduce(op={op})", found, "Use Average or Sum"))
     called = node_name("allgather", name, slices.values, ignore_name_scope)
-    call = Call("allgather", _number(process_set), called)
+    call = Call("allgather", _number(process_set), called, structure=structure)
     (values, indices), counts = kernels.rows(call, [slices.values, slices.indices])
     if op == Average:
         values = values / tf.cast(tf.shape(counts)[1], values.dtype)
@@ -250,8 +283,9 @@ def broadcast(
     """Return the tensor of `root_rank`, a global rank."""
     given = tf.convert_to_tensor(tensor)
     called = node_name("broadcast", name, given, ignore_name_scope)
-    root = process_set.place_of(root_rank)
-    (made,) = kernels.reduce(Call("broadcast", _number(process_set), called, root=root), [given])
+    number = _number(process_set)
+    call = Call("broadcast", number, called, root=process_set.place_of(root_rank))
+    (made,) = kernels.reduce(call, [given])
     return made
 
 
@@ -270,8 +304,8 @@ def broadcast_(
         return []
     values = [tf.convert_to_tensor(one) for one in variables]
     called = node_name("broadcast", name, values[0])
-    root = process_set.place_of(root_rank)
-    call = Call("broadcast", _number(process_set), called, root=root)
+    number = _number(process_set)
+    call = Call("broadcast", number, called, root=process_set.place_of(root_rank))
     received = kernels.reduce(call, values)
     assigned = [v.assign(value) for v, value in zip(variables, received, strict=True)]
     if tf.executing_eagerly():

@@ -12,7 +12,8 @@ from gradred.errors import explain
 from gradred.horovod.basics import Average
 from gradred.horovod.process_sets import ProcessSet
 from gradred.horovod.util import split_list
-from gradred.tensorflow.collectives import grouped_allreduce, size_op
+from gradred.tensorflow.collectives import reduce_group, size_op
+from gradred.tensorflow.structures import structure_of
 from gradred.tensorflow.util import identities_of, identity_of
 
 
@@ -55,13 +56,15 @@ class GradientReduction:
         how: the settings.
 
     Raises:
-        ValueError: the settings contradict each other.
+        ValueError: the settings contradict each other, init() has not been called, or the process
+            set is not registered.
     """
 
     def __init__(self, how: How) -> None:
         if how.predivide_factor != 1.0 and how.op != Average:
             found = "gradient_predivide_factor goes with Average"
             raise ValueError(explain(f"op={how.op}", found, "Use op=Average"))
+        how.process_set.takes_part()  # raises where init() was forgotten: at the wrap already
         self.how = how
         self._local: set[int] = set()
 
@@ -69,15 +72,19 @@ class GradientReduction:
         """Reduce the gradients of these variables no more."""
         self._local |= identities_of(variables)
 
-    def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The reduced gradients. Gradients that are None stay None.
+    def reduce(
+        self, gradients: Sequence[Any], variables: Sequence[Any], structure: str | None = None
+    ) -> list[Any]:
+        """The reduced gradients. Gradients that are None stay None, and are so on all ranks.
 
         Args:
             gradients: gradients, in the same order on all ranks.
             variables: the variable of each gradient.
+            structure: describes the nest whose leaves the gradients are. None: they are a list.
         """
+        structure = structure_of(list(gradients)) if structure is None else structure
         made = list(gradients)
-        if not self.how.process_set.included():
+        if not self.how.process_set.takes_part():
             return made
         numbered = [number for number, one in enumerate(made) if one is not None]
         local = [number for number in numbered if identity_of(variables[number]) in self._local]
@@ -88,7 +95,7 @@ class GradientReduction:
             made = [tf.convert_to_tensor(x) if isinstance(x, tf.IndexedSlices) else x for x in made]
         shared = [number for number in numbered if number not in local]
         for group in self._groups_of(shared, variables):
-            reduced = self._reduce_group([made[number] for number in group])
+            reduced = self._reduce_group([made[number] for number in group], structure)
             for number, one in zip(group, reduced, strict=True):
                 made[number] = one
         return made
@@ -108,21 +115,16 @@ class GradientReduction:
         grouped = {number for group in found for number in group}
         return [*found, [number for number in numbers if number not in grouped]]
 
-    def _reduce_group(self, gradients: Sequence[Any]) -> list[Any]:
+    def _reduce_group(self, gradients: Sequence[Any], structure: str) -> list[Any]:
         """Reduce the gradients of a group. IndexedSlices are gathered, and so need no factors."""
         how, factor = self.how, self.how.predivide_factor
         made = list(gradients)
         is_sparse = [isinstance(one, tf.IndexedSlices) for one in made]
         for sparse, factors in ((True, (1.0, 1.0)), (False, (1.0 / factor, factor))):
             numbers = [number for number, one in enumerate(is_sparse) if one == sparse]
-            reduced = grouped_allreduce(
-                [made[number] for number in numbers],
-                compression=how.compression,
-                op=how.op,
-                prescale_factor=factors[0],
-                postscale_factor=factors[1],
-                process_set=how.process_set,
-            )
+            group = [made[number] for number in numbers]
+            asked = (how.compression, how.op, factors, None, how.process_set)
+            reduced = reduce_group(group, *asked, structure=structure)
             for number, one in zip(numbers, reduced, strict=True):
                 made[number] = one
         return made

@@ -58,6 +58,7 @@ class Call:
         prescale: factor of the inputs.
         postscale: factor of the results.
         root: index in the set of the rank whose tensors a broadcast sends.
+        structure: describes the nest whose leaves the tensors are. The ranks compare it.
     """
 
     kind: str
@@ -67,6 +68,7 @@ class Call:
     prescale: float = 1.0
     postscale: float = 1.0
     root: int = 0
+    structure: str = ""
 
     @property
     def set(self) -> ProcessSet:
@@ -179,6 +181,7 @@ def _attributes(call: Call) -> dict[str, Any]:
         "prescale": float(call.prescale).hex(),
         "postscale": float(call.postscale).hex(),
         "root": call.root,
+        "structure": call.structure,
         "process_set": call.process_set,
         # An eager call is waited for in any case, and by this thread at the least cost.
         "waits": tf.executing_eagerly(),
@@ -199,6 +202,7 @@ def _call_of(operation: Any) -> Call:
         float.fromhex(text("prescale")),
         float.fromhex(text("postscale")),
         int(operation.get_attr("root")),
+        text("structure"),
     )
 
 
@@ -423,6 +427,7 @@ def _submit(call: Call, inputs: Any, outputs: Any, splits: Sequence[int]) -> Any
             root=call.root,
             splits=splits,
             held=(inputs, outputs),
+            structure=call.structure,
         )
     except UsageError as error:
         with contextlib.suppress(Error):  # the name is in flight, or a rank has left

@@ -11,6 +11,7 @@ from gradred.horovod.basics import Average
 from gradred.horovod.process_sets import ProcessSet, global_process_set
 from gradred.tensorflow.compression import Compression
 from gradred.tensorflow.gradients import GradientReduction, How, checked_groups
+from gradred.tensorflow.structures import structure_of
 
 
 class _DistributedTape(tf.GradientTape):
@@ -33,7 +34,7 @@ class _DistributedTape(tf.GradientTape):
         del use_generic_names
         gradients = super().gradient(target, sources, *args, **kwargs)
         flat = tf.nest.flatten(gradients, expand_composites=False)
-        reduced = self._gradred.reduce(flat, tf.nest.flatten(sources))
+        reduced = self._gradred.reduce(flat, tf.nest.flatten(sources), structure_of(gradients))
         return tf.nest.pack_sequence_as(gradients, reduced)
 
     def register_local_source(self, source: Any) -> None:

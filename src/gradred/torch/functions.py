@@ -11,6 +11,8 @@ import torch
 from gradred.errors import explain, type_of
 from gradred.horovod.basics import rank
 from gradred.horovod.objects import allgather_object, broadcast_object
+from gradred.horovod.operations import require_one_structure
+from gradred.horovod.process_sets import global_process_set
 from gradred.torch.mpi_ops import broadcast_async_, synchronize
 from gradred.torch_tensors import DTYPES
 
@@ -31,6 +33,7 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
 
     Raises:
         ValueError: `params` is none of these.
+        HorovodInternalError: the ranks pass tensors of other names.
     """
     if isinstance(params, dict):
         named = sorted(params.items())
@@ -42,11 +45,10 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
     else:
         remedy = "Pass model.state_dict() or a list of tensors"
         raise ValueError(explain("broadcast_parameters", f"got {type_of(params)}", remedy))
-    handles = [
-        broadcast_async_(tensor.detach(), root_rank, f"parameter.{name}")
-        for name, tensor in named
-        if isinstance(tensor, torch.Tensor)
-    ]
+    tensors = [(name, one.detach()) for name, one in named if isinstance(one, torch.Tensor)]
+    names = ", ".join(str(name) for name, _ in tensors)
+    require_one_structure("broadcast_parameters", f"tensors {names}", global_process_set)
+    handles = [broadcast_async_(tensor, root_rank, f"parameter.{name}") for name, tensor in tensors]
     for handle in handles:
         synchronize(handle)
 

@@ -11,6 +11,8 @@ import torch
 from gradred.horovod.elastic import state as any_state
 from gradred.horovod.elastic.job import StateFormat
 from gradred.horovod.elastic.state import ObjectState, State, require_alike
+from gradred.horovod.operations import require_one_structure
+from gradred.horovod.process_sets import global_process_set
 from gradred.torch.elastic.handlers import (
     ModelStateHandler,
     OptimizerStateHandler,
@@ -104,7 +106,10 @@ class TorchState(ObjectState):
 
     def sync(self) -> None:
         """Broadcast the state of rank 0."""
-        for handler in self._handlers.values():
+        handlers = sorted(self._handlers.items())
+        parts = [f"{name}: {type(handler).__name__}" for name, handler in handlers]
+        require_one_structure("TorchState", "; ".join(parts), global_process_set)
+        for _, handler in handlers:
             handler.sync()
         super().sync()
 

@@ -1,0 +1,98 @@
+"""Nests whose structures differ between the ranks are an error: their leaves go by place."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import numpy as np
+import pytest
+from tf.given import hvd, tf
+
+import gradred.keras
+from gradred.errors import UsageError
+from gradred.tensorflow import kernels
+from gradred.tensorflow.structures import structure_of
+
+pytestmark = pytest.mark.usefixtures("initialised")
+
+Point = collections.namedtuple("Point", ["x", "y"])
+
+
+@pytest.fixture(params=["eager", "graph", "numpy_function"])
+def gradients_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function of a nest of variables: their gradients, each this rank's number and one."""
+    if request.param == "numpy_function":
+        monkeypatch.setattr(kernels, "_by_kernels", lambda: False)
+
+    def compute(sources: Any, used: Any = None) -> Any:
+        flat = tf.nest.flatten(sources) if used is None else used
+
+        def traced() -> Any:
+            with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+                loss = tf.add_n([tf.reduce_sum(one) * (hvd.rank() + 1.0) for one in flat])
+            return tape.gradient(loss, sources)
+
+        return (tf.function(traced) if request.param == "graph" else traced)()
+
+    return compute
+
+
+def variables(count: int) -> list[Any]:
+    return [tf.Variable(tf.ones([2]), name=f"v{i}") for i in range(count)]
+
+
+def refused(call: Any, *texts: str) -> None:
+    """Expect an error with both structures on all ranks, after which operations go on."""
+    if hvd.size() == 1:
+        call()
+        return
+    # Python's functions, in place of the kernels, raise gradred's own error.
+    with pytest.raises((tf.errors.FailedPreconditionError, UsageError)) as caught:
+        call()
+    for text in ("Mismatched tree structures", *texts):
+        assert text in str(caught.value)
+    assert float(hvd.allreduce(tf.constant(1.0), op=hvd.Sum, name="after")) == hvd.size()
+
+
+def test_dictionaries_are_reduced_by_key(gradients_of: Any) -> None:
+    one, other = variables(2)
+    items = [("a", one), ("b", other)]
+    found = gradients_of(dict(items if hvd.rank() == 0 else items[::-1]))
+    average = (hvd.size() + 1) / 2
+    for key in "ab":
+        np.testing.assert_allclose(found[key], [average] * 2)
+
+
+def test_other_keys_are_an_error_with_both(gradients_of: Any) -> None:
+    one, other = variables(2)
+    second = "b" if hvd.rank() == 0 else "c"
+    refused(lambda: gradients_of({"a": one, second: other}), "'b': *", "'c': *")
+
+
+def test_other_containers_are_an_error_with_both(gradients_of: Any) -> None:
+    one, other = variables(2)
+    mine = Point(one, other) if hvd.rank() == 0 else {"x": one, "y": other}
+    refused(lambda: gradients_of(mine), "Point(x=*, y=*)", "{'x': *, 'y': *}")
+
+
+def test_a_gradient_that_is_none_in_another_place_is_an_error(gradients_of: Any) -> None:
+    three = variables(3)
+    left_out = min(hvd.rank(), 1)
+    used = [one for place, one in enumerate(three) if place != left_out]
+    refused(lambda: gradients_of(three, used), "[None, *, *]", "[*, None, *]")
+
+
+def test_metrics_of_other_names_are_an_error() -> None:
+    callback = gradred.keras.callbacks.MetricAverageCallback()
+    name = "loss" if hvd.rank() == 0 else "accuracy"
+    refused(lambda: callback.on_epoch_end(0, {name: 1.0}), "metrics loss", "metrics accuracy")
+
+
+def test_structures_as_texts() -> None:
+    x = tf.ones([2])
+    assert [structure_of(one) for one in (x, [x, x], (x,), [])] == [""] * 4
+    assert structure_of([x, None]) == "[*, None]"
+    assert structure_of({"b": (x,), "a": [x, {"c": x}]}) == "{'a': [*, {'c': *}], 'b': (*)}"
+    assert structure_of(Point(x, [x])) == "Point(x=*, y=[*])"
+    assert structure_of([tf.IndexedSlices(x, [0, 1])]) == ""
