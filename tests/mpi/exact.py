@@ -54,6 +54,8 @@ def reduced(size: int, count: int, dtype: str, op: str = "sum") -> Array:
     kind = vectors[0].dtype
     if op == "premul":
         vectors = [_scaled(vector, FACTOR) for vector in vectors]
+    if op in ("land", "lor", "lxor"):  # the result of one rank alone is 0 or 1, too
+        vectors = [(vector != 0).astype(kind) for vector in vectors]
     total: Array = functools.reduce(lambda a, b: _FUNCTIONS[op](a, b).astype(kind), vectors)
     return _scaled(total, 1 / size, size) if op == "avg" else total
 

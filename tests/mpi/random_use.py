@@ -15,6 +15,7 @@ import dataclasses
 import faulthandler
 import gc
 import random
+import signal
 import sys
 import threading
 import time
@@ -29,6 +30,7 @@ from mpi4py import MPI
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
+import forms
 from mpi.exact import DTYPES, FACTOR, Array, differences, make_input, numpy_dtype, ops_of, reduced
 
 import gradred
@@ -43,6 +45,7 @@ GUARD, EMPTY = 0xA5, 0x5A
 # Bytes around which gradred takes another data path.
 EDGES = (48, 56, 64, 512, 4096, 8 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20)
 PLANS = ("mpi", *schedules.names("allreduce"))
+FORMED = "?bhilBHILfdFD"  # letters of the types that all forms of buffers can have
 MPI_DTYPES = ("int8", "int32", "int64", "uint16", "float32", "float64", "complex128")
 
 
@@ -150,6 +153,36 @@ def op_of(step: Step) -> Any:
     return getattr(MPI, step.op.upper()) if step.flag and step.op != "avg" else step.op
 
 
+def in_forms(rank: Rank, plain: Buffers, given: int = 1, got: int = 1) -> Buffers:
+    """The same call in other forms of its buffers, which this rank draws.
+
+    `given` and `got` are the numbers of blocks in its input and in its result.
+    """
+    in_place = plain.send is MPI.IN_PLACE
+    x = plain.recv
+    if x.size == 0 or x.dtype.char not in FORMED or rank.random.random() < 0.5:
+        return plain
+    recv = drawn_form(rank, plain.recv, max(given, got) if in_place else got, writable=True)
+    send = None
+    if plain.send is not None and not in_place:
+        send = drawn_form(rank, plain.send, given)
+
+    def check(title: str) -> list[str]:
+        plain.recv[:] = recv.elements
+        if send is not None:
+            plain.send[:] = send.elements
+        return plain.check(title)
+
+    return Buffers(plain.send if send is None else send.spec, recv.spec, check)
+
+
+def drawn_form(rank: Rank, x: Array, blocks: int, writable: bool = False) -> forms.Buffer:
+    fitting = [
+        form for form in forms.FORMS.values() if form.takes(x) and (form.writable or not writable)
+    ]
+    return rank.random.choice(fitting).make(x, blocks)
+
+
 # ---- a rank ---------------------------------------------------------------------------------
 
 
@@ -178,6 +211,11 @@ class Rank:
         self.finished: list[Any] = []  # requests that outlive their communicators
         self.dropped: list[tuple[str, Buffers]] = []  # of requests that the program has dropped
         self.problems: list[str] = []
+        self.signals = 0
+
+    def count_signal(self, number: int, frame: Any) -> None:
+        """A signal handler that allocates, and may collect garbage."""
+        self.signals += len([number, [frame]]) // 2
 
     def start(
         self, step: Step, request: Any, check: Callable[[str], list[str]], **more: Any
@@ -216,6 +254,9 @@ class Rank:
     def go_on(self, number: int) -> None:
         """Between two steps: compute, pause, wait for some of what is in flight."""
         chance = self.random.random()
+        if threading.current_thread() is threading.main_thread() and self.random.random() < 0.2:
+            # A Python handler runs soon, inside a call of the steps that follow or between two.
+            signal.setitimer(signal.ITIMER_REAL, self.random.choice((1e-5, 1e-3, 0.02)))
         if chance < 0.03:
             time.sleep(self.random.choice((0.001, 0.01, 0.12)))
         elif chance < 0.1:
@@ -315,15 +356,8 @@ def sending(step: Step, comm: gradred.Comm) -> Buffers:
     return Buffers(None, data.array, lambda title: data.problems(sent, title))
 
 
-def plan_of(step: Step) -> str | None:
-    """Not plan "mpi" for what MPI cannot express: small floats, booleans except for logic."""
-    small = step.dtype.startswith(("float8", "float16", "bfloat16"))
-    of_mpi = step.op.startswith("l") if step.dtype == "bool" else not small
-    return None if step.plan == "mpi" and not of_mpi else step.plan
-
-
 def allreduce_method(rank: Rank, step: Step, comm: gradred.Comm) -> None:
-    found = reducing(step, comm)
+    found = in_forms(rank, reducing(step, comm))
     comm.Allreduce(found.send, found.recv, op_of(step))
     rank.look(step, found)
 
@@ -331,7 +365,7 @@ def allreduce_method(rank: Rank, step: Step, comm: gradred.Comm) -> None:
 def allreduce_function(rank: Rank, step: Step, comm: gradred.Comm) -> None:
     found = reducing(step, comm)
     x = found.recv if step.in_place else found.send
-    gradred.allreduce(x, op_of(step), out=found.recv, comm=comm, plan=plan_of(step))
+    gradred.allreduce(x, op_of(step), out=found.recv, comm=comm, plan=step.plan)
     rank.look(step, found)
 
 
@@ -351,7 +385,7 @@ def allreduce_many(rank: Rank, step: Step, comm: gradred.Comm) -> None:
 
 
 def reduce_scatter_method(rank: Rank, step: Step, comm: gradred.Comm) -> None:
-    found = scattering(step, comm)
+    found = in_forms(rank, scattering(step, comm), given=comm.size)
     comm.Reduce_scatter_block(found.send, found.recv, op_of(step))
     rank.look(step, found)
 
@@ -364,13 +398,13 @@ def reduce_scatter_function(rank: Rank, step: Step, comm: gradred.Comm) -> None:
 
 
 def allgather_method(rank: Rank, step: Step, comm: gradred.Comm) -> None:
-    found = gathering(step, comm)
+    found = in_forms(rank, gathering(step, comm), got=comm.size)
     comm.Allgather(found.send, found.recv)
     rank.look(step, found)
 
 
 def bcast_method(rank: Rank, step: Step, comm: gradred.Comm) -> None:
-    found = sending(step, comm)
+    found = in_forms(rank, sending(step, comm))
     comm.Bcast(found.recv, step.root % comm.size)
     rank.look(step, found)
 
@@ -382,12 +416,12 @@ def bcast_function(rank: Rank, step: Step, comm: gradred.Comm) -> None:
 
 
 def iallreduce(rank: Rank, step: Step, comm: gradred.Comm) -> None:
-    found = reducing(step, comm)
+    found = in_forms(rank, reducing(step, comm))
     rank.start(step, comm.Iallreduce(found.send, found.recv, op_of(step)), found.check)
 
 
 def ireduce_scatter(rank: Rank, step: Step, comm: gradred.Comm) -> None:
-    found = scattering(step, comm)
+    found = in_forms(rank, scattering(step, comm), given=comm.size)
     rank.start(step, comm.Ireduce_scatter_block(found.send, found.recv, op_of(step)), found.check)
 
 
@@ -588,7 +622,7 @@ def ibarrier(rank: Rank, step: Step, comm: gradred.Comm) -> None:
 
 
 def ibcast(rank: Rank, step: Step, comm: gradred.Comm) -> None:
-    found = sending(step, comm)
+    found = in_forms(rank, sending(step, comm))
     rank.start(step, comm.Ibcast(found.recv, step.root % comm.size), found.check)
 
 
@@ -900,11 +934,16 @@ def play(seed: int, steps: int, verbose: bool = False) -> list[str]:
             raise RuntimeError(where) from error
 
     world_rank = world.rank
-    for _ in range(steps):
-        run(program.next())
-    for step in program.rest():
-        run(step)
-    rank.wait_for(rank.in_flight)
+    before = signal.signal(signal.SIGALRM, rank.count_signal)
+    try:
+        for _ in range(steps):
+            run(program.next())
+        for step in program.rest():
+            run(step)
+        rank.wait_for(rank.in_flight)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
     for comm in list(rank.comms.values()):
         comm.Free()
     while _core.in_flight():  # what the program dropped
