@@ -13,6 +13,7 @@
 #include "python/numpy.h"
 #include "python/one_thread.h"
 #include "python/py_errors.h"
+#include "python/tensors.h"
 #include "python/wait_hook.h"
 
 namespace py = pybind11;
@@ -50,6 +51,7 @@ std::optional<Found> call_on(const Given& given, const ShapedArray& x,
   const bool in_place = out->data == x.data;
   const auto bytes_of = [](const ArrayView& array) { return array.count * size_of(array.dtype); };
   if (!in_place && overlap(x.data, bytes_of(x), out->data, bytes_of(*out))) return std::nullopt;
+  if (given.out != Py_None) tell_of_write(given.out);
   Call& call = found.made.call;
   call.in = {in_place ? kInPlace : x.data, memory_of(in_place ? nullptr : x.memory)};
   call.out = {out->data, memory_of(out->memory)};

@@ -14,6 +14,7 @@
 #include "python/mpi4py.h"
 #include "python/numpy.h"
 #include "python/py_call.h"
+#include "python/tensors.h"
 
 namespace gradred {
 
@@ -61,8 +62,13 @@ struct Anywhere {
   static bool read(PyObject* given, std::size_t blocks, Access access, Made& made, Array& array) {
     HeldBuffer& held = access == Access::kRead ? made.send : made.recv;
     const auto found = read_buffer(given, blocks, access, held);
-    if (found) array = *found;
-    return found.has_value();
+    if (!found) return false;
+    array = *found;
+    if (access == Access::kWrite) {
+      const bool is_list = PyList_Check(given) != 0 && PyList_GET_SIZE(given) > 0;
+      tell_of_write(is_list ? PyList_GET_ITEM(given, 0) : given);
+    }
+    return true;
   }
 };
 

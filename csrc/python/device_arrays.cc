@@ -47,13 +47,12 @@ std::optional<std::int64_t> whole_number(PyObject* object) {
 // Whether the memory holds the tensor's elements as they are. It returns false if autograd would
 // miss the call, if the tensor is a negated view, or if the storage is smaller than the shape (as
 // in FSDP). The Python path then reports the error.
-bool is_as_it_lies(PyObject* tensor, std::size_t bytes) {
+bool is_as_it_lies(PyObject* tensor, std::size_t bytes, std::size_t itemsize) {
   static PyObject* const requires_grad = PyUnicode_InternFromString("requires_grad");
   static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
   static PyObject* const untyped_storage = PyUnicode_InternFromString("untyped_storage");
   static PyObject* const nbytes = PyUnicode_InternFromString("nbytes");
   static PyObject* const storage_offset = PyUnicode_InternFromString("storage_offset");
-  static PyObject* const element_size = PyUnicode_InternFromString("element_size");
   bool plain = attribute_of(tensor, requires_grad).ptr() == Py_False &&
                called(tensor, is_neg).ptr() == Py_False;
   if (plain) {
@@ -62,9 +61,9 @@ bool is_as_it_lies(PyObject* tensor, std::size_t bytes) {
     clear_error();  // no Python function may be called with an error set
     const auto offset = whole_number(called(tensor, storage_offset).ptr());
     clear_error();
-    const auto element = whole_number(called(tensor, element_size).ptr());
     plain =
-        held && offset && element && *offset * *element + static_cast<std::int64_t>(bytes) <= *held;
+        held && offset &&
+        *offset * static_cast<std::int64_t>(itemsize) + static_cast<std::int64_t>(bytes) <= *held;
   }
   clear_error();
   return plain;
@@ -245,8 +244,8 @@ namespace {
 std::optional<ShapedArray> other_array_of(PyObject* object) {
   auto found = tensor_view(object);
   if (found) {
-    const std::size_t bytes = found->count * size_of(found->dtype);
-    if (bytes == 0 || !is_as_it_lies(object, bytes)) return std::nullopt;
+    const std::size_t itemsize = size_of(found->dtype), bytes = found->count * itemsize;
+    if (bytes == 0 || !is_as_it_lies(object, bytes, itemsize)) return std::nullopt;
     if (!found->stream) return found;  // it is in host memory
   } else if (has_interface(Py_TYPE(object))) {
     found = array_by_interface(object);

@@ -21,6 +21,7 @@
 #include "python/numpy.h"
 #include "python/one_thread.h"
 #include "python/py_call.h"
+#include "python/tensors.h"
 #include "python/wait_hook.h"
 #include "reduce/reduce.h"
 
@@ -141,6 +142,9 @@ std::optional<PlainPieces> plain_pieces(const py::list& inputs, const py::object
     made.results[i] = output;
   }
   if (given && shared_memory_of(all)) return std::nullopt;
+  if (given) {
+    for (const py::handle result : made.results) tell_of_write(result.ptr());
+  }
   return made;
 }
 

@@ -368,6 +368,7 @@ std::shared_ptr<PyNamedRequest> submit_tensor(NamedOperations& all, std::string 
   let_ended_go();
   py::object memory = storage_of(result);
   if (result != input) memory = py::make_tuple(std::move(memory), storage_of(input));
+  if (result == input) tell_of_write(result);
   auto operation = all.submit(std::move(name), what, std::move(arrays), {});
   return waited_for(make_request(std::move(operation), py::reinterpret_borrow<py::object>(result),
                                  std::move(memory)));

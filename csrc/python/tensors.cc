@@ -36,6 +36,9 @@ struct ExchangeApi {
 // The types that `look` accepts. Subclasses are not included, as they may mean something else.
 std::array<PyTypeObject*, 2> types{};
 const ExchangeApi* known_api = nullptr;
+PyObject* increment_versions = nullptr;  // of a sequence of tensors
+
+bool is_known(PyObject* object) { return std::ranges::find(types, Py_TYPE(object)) != types.end(); }
 
 std::optional<DType> dtype_of(int code, int bits, int lanes) {
   for (const DTypeInfo& info : kDTypeInfo) {
@@ -45,25 +48,26 @@ std::optional<DType> dtype_of(int code, int bits, int lanes) {
   return std::nullopt;
 }
 
-// Registers the types. Returns whether they have such an interface. Types and interface live as
-// long as the process.
-bool know_tensors(const py::object& tensor, const py::object& parameter) {
+// Registers the types. Returns whether they have such an interface. All arguments and the interface
+// live as long as the process.
+bool know_tensors(const py::object& tensor, const py::object& parameter,
+                  const py::object& increment) {
+  types = {reinterpret_cast<PyTypeObject*>(py::object(tensor).release().ptr()),
+           reinterpret_cast<PyTypeObject*>(py::object(parameter).release().ptr())};
+  increment_versions = py::object(increment).release().ptr();
+  known_api = nullptr;
   const py::object capsule = py::getattr(tensor, "__dlpack_c_exchange_api__", py::none());
   if (!PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) return false;
   const auto* api =
       static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
   while (api != nullptr && api->major != kDlpackMajor) api = api->previous;
   if (api == nullptr || api->look == nullptr) return false;
-  types = {reinterpret_cast<PyTypeObject*>(py::object(tensor).release().ptr()),
-           reinterpret_cast<PyTypeObject*>(py::object(parameter).release().ptr())};
   known_api = api;
   return true;
 }
 
 std::optional<DlTensor> look_at(PyObject* object) {
-  if (known_api == nullptr || std::ranges::find(types, Py_TYPE(object)) == types.end()) {
-    return std::nullopt;
-  }
+  if (known_api == nullptr || !is_known(object)) return std::nullopt;
   DlTensor tensor{};
   if (known_api->look(object, &tensor) == 0) return tensor;
   PyErr_Clear();  // the Python path reports the error
@@ -149,13 +153,26 @@ std::optional<ShapedArray> tensor_view(PyObject* object) {
   return view;
 }
 
+void tell_of_write(PyObject* object) {
+  if (!is_known(object)) return;
+  const auto written = py::reinterpret_steal<py::object>(PyTuple_Pack(1, object));
+  PyObject* const done = written ? PyObject_CallOneArg(increment_versions, written.ptr()) : nullptr;
+  if (done == nullptr) throw py::error_already_set();
+  Py_DECREF(done);
+}
+
 void bind_tensors(py::module_& m) {
   m.def("read_dlpack", &read_dlpack, py::arg("capsule"),
         "Of the tensor in a capsule of DLPack: DLDeviceType, address, element type, shape, strides "
         "in bytes (None: C order), bytes of an element, and whether it is writable.");
   m.def("know_tensors", &know_tensors, py::arg("tensor"), py::arg("parameter"),
+        py::arg("increment_versions"),
         "From now on objects of these types are looked at by DLPack's interface for C; False: they "
-        "have none.");
+        "have none. The function tells autograd that a sequence of them is written.");
+  m.def(
+      "tell_of_write", [](const py::object& object) { tell_of_write(object.ptr()); },
+      py::arg("object"),
+      "Tell autograd of a write, if the object is one of the tensors of know_tensors().");
 }
 
 }  // namespace gradred

@@ -17,6 +17,10 @@ namespace gradred {
 // for other objects and layouts, which the Python path handles.
 std::optional<ShapedArray> tensor_view(PyObject* object);
 
+// Tells autograd of a write to a tensor of the types of know_tensors(). Does nothing for other
+// objects.
+void tell_of_write(PyObject* object);
+
 void bind_tensors(pybind11::module_& m);
 
 }  // namespace gradred

@@ -89,6 +89,8 @@ def described(
         gradred.UsageError: `tensor` is not a tensor, or `out` is on another device.
         gradred.DeviceError: the memory does not belong to this process.
     """
+    if out is tensor:  # a new tensor for the result needs no word
+        _core.tell_of_write(out)
     found = tensors.describe(tensor, asked)
     result = found if out is tensor or out is None else tensors.describe(out, asked)
     plain = (found.address, 0 if out is None else result.address, found.dtype, found.shape)
@@ -164,5 +166,6 @@ def write(tensors: Tensors[TensorT], tensor: TensorT, elements: NDArray[Any], as
         asked: name of the call, for error messages.
     """
     found = tensors.describe(tensor, asked)
+    _core.tell_of_write(tensor)
     placement = None if found.on_host else placement_of(tensors, tensor, tensor, asked)
     _core.copy_bytes(found.address, elements.ctypes.data, found.nbytes, placement)

@@ -5,13 +5,13 @@ The front ends `gradred.torch` and `gradred.torch_distributed` share this module
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gradred import _core, tensors
-from gradred.buffers import more_than_numbers
+from gradred.buffers import more_than_numbers, torch_versions
 from gradred.buffers.dlpack import LEGACY_STREAM
 from gradred.element_types import ITEMSIZES
 from gradred.errors import UsageError, UsageTypeError, explain, type_of
@@ -30,29 +30,8 @@ DTYPES = {
 SERVED = ("cpu", "cuda")
 """Types of devices whose tensors the front ends accept."""
 
-_core.know_tensors(torch.Tensor, torch.nn.Parameter)
-
-
-def _increment_each(tensors: Iterable[torch.Tensor]) -> None:
-    for tensor in tensors:
-        if not tensor.is_inference():
-            torch._C._increment_version(tensor)
-
-
-def _takes_several() -> bool:
-    try:
-        torch._C._increment_version([])
-    except Exception:  # older PyTorch takes one tensor
-        return False
-    return True
-
-
-increment_versions: Callable[[Iterable[torch.Tensor]], None] = (
-    torch._C._increment_version if _takes_several() else _increment_each
-)
-"""Tell autograd that a call writes the tensors.
-
-A backward pass that needs their elements from before the call then raises an error."""
+increment_versions = torch_versions.know(torch)
+"""Tells autograd that a call writes these tensors."""
 
 
 def require_tensor(x: Any, asked: str) -> torch.Tensor:

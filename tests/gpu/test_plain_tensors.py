@@ -19,6 +19,7 @@ from mpi4py import MPI
 
 import gradred
 from gradred import _core
+from gradred.buffers import torch_versions
 
 __all__ = ["comm", "pair"]  # fixtures of this module
 
@@ -135,13 +136,13 @@ def tensors(comm: gradred.Comm) -> Iterator[None]:
     )
     capsule = new(ctypes.addressof(_API), b"dlpack_exchange_api", None)
     Tensor.__dlpack_c_exchange_api__ = capsule  # type: ignore[attr-defined]
-    assert _core.know_tensors(Tensor, Parameter)
+    assert _core.know_tensors(Tensor, Parameter, list)
     yield
     _current[0] = 0
     with contextlib.suppress(ImportError):
         import torch
 
-        _core.know_tensors(torch.Tensor, torch.nn.Parameter)
+        torch_versions.know.__wrapped__(torch)
 
 
 @pytest.mark.parametrize("kind", [Tensor, Parameter])

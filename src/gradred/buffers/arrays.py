@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import numpy as np
 
 from gradred import _core
-from gradred.buffers import cuda_interface, dlpack, more_than_numbers
+from gradred.buffers import cuda_interface, dlpack, more_than_numbers, torch_versions
 from gradred.buffers.dlpack import Exported
 from gradred.element_types import ITEMSIZES, numpy_dtype
 from gradred.errors import (
@@ -212,13 +212,6 @@ def _of_numpy(x: npt.NDArray[Any]) -> Exported:
     return Exported(address, name, x.shape, x.strides, x.itemsize, not readonly, x)
 
 
-@functools.cache
-def _know_torch() -> None:
-    """Let the core look at PyTorch's own tensors by itself from now on."""
-    torch = sys.modules["torch"]
-    _core.know_tensors(torch.Tensor, torch.nn.Parameter)
-
-
 def _of_torch(x: Any, asked: str) -> Exported:
     if x.is_meta:
         _refuse_empty_tensor("it is a meta tensor, which has a shape and no elements", asked)
@@ -248,7 +241,7 @@ def _of_torch(x: Any, asked: str) -> Exported:
     strides = tuple(step * itemsize for step in x.stride())
     nbytes = _reach(shape, strides, itemsize)
     address = _torch_address(x, nbytes, asked)
-    _know_torch()
+    torch_versions.know(sys.modules["torch"])
     memory = stream = None
     if x.device.type == "cuda":
         current = int(sys.modules["torch"].cuda.current_stream(x.device).cuda_stream)

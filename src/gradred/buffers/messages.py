@@ -131,6 +131,8 @@ def read(
     if writable and not memory.writable:
         found = f"the memory is read-only ({type(parts.buffer).__name__})"
         raise UsageBufferError(explain(asked, found, "Pass a writable array"))
+    if writable:
+        _core.tell_of_write(parts.buffer)
     dtype, datatype = _type_of(parts.datatype, memory, asked)
     extent = ITEMSIZES[dtype] if dtype is not None else _extent(datatype)
     gap = 0 if dtype is not None else _gap(datatype)

@@ -85,6 +85,7 @@ def result(
             f"{arrays.text_of(given.dtype, wanted, expected.order)}"
         )
         raise UsageError(explain(asked, found, "Pass an out= of that shape, type and order"))
+    _core.tell_of_write(out)
     return Result(target, lambda: out)
 
 

@@ -306,7 +306,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
             views = [reducible(tensor, how["op"], "all_reduce") for tensor in given]
             arrays = [described(view, view, "all_reduce") for view in views]
             request = self._submit("allreduce", arrays, views, **how)
-        return self._work([request], None, given, opts)
+        return self._work([request], None, given, opts, written=[])  # the engine has told of it
 
     allreduce_coalesced = allreduce
 
