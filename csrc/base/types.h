@@ -28,9 +28,9 @@ enum class DType : std::uint8_t {
   kComplex128,
 };
 
-// kAvg is a sum divided by the number of ranks at the end. kPremul is a sum whose inputs are first
-// multiplied by a factor. Both combine pairwise like kSum. Tags from kFirstUserOp on are operations
-// that a program creates from its own functions (user_ops.h).
+// kAvg is a sum divided by the number of ranks at the end (of integers: averages.h). kPremul is a
+// sum whose inputs are first multiplied by a factor. Both combine pairwise like kSum. Tags from
+// kFirstUserOp on are operations that a program creates from its own functions (user_ops.h).
 enum class Op : std::uint8_t {
   kSum,
   kProd,
@@ -137,6 +137,12 @@ constexpr std::string_view name_of(DType dtype) {
 }
 
 constexpr bool is_logical(Op op) { return op == Op::kLand || op == Op::kLor || op == Op::kLxor; }
+
+constexpr bool is_integer(DType dtype) {
+  const DTypeKind kind = kDTypeInfo[static_cast<std::size_t>(dtype)].kind;
+  return kind == DTypeKind::kSigned || kind == DTypeKind::kUnsigned;
+}
+
 constexpr bool is_users(Op op) { return static_cast<std::size_t>(op) >= kFirstUserOp; }
 constexpr Op as_compared(Op op) { return is_users(op) ? kAnyUserOp : op; }
 std::string_view user_op_name(Op op);

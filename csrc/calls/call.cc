@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "base/user_ops.h"
+#include "reduce/averages.h"
 #include "reduce/reduce.h"
 
 namespace gradred {
@@ -42,6 +43,9 @@ Signature Call::signature() const {
   if (plan != nullptr) detail = mix(detail, std::string_view(plan));
   if (schedule != nullptr) detail = mix(mix(detail, schedule->name), schedule->chunks);
   if (path != 0) detail = mix(detail, path);
+  if (mean_of) {
+    return make_signature(kind, Op::kAvg, *mean_of, count / words_of(*mean_of).each, detail);
+  }
   return make_signature(kind, op, dtype, count, detail);
 }
 

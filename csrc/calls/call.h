@@ -68,7 +68,12 @@ struct Call {
   std::shared_ptr<const Schedule> schedule{};  // the caller's own schedule
   std::uint64_t path = 0;                // hash of the plan, if ranks could choose different ones
   std::optional<Signature> agreement{};  // no data move: the ranks only compare this
+  // Set if this is the sum of the words of integers of this type, for their mean (averages.h). The
+  // ranks compare the mean.
+  std::optional<DType> mean_of{};
 
+  // A mean that is carried out as a sum of words.
+  bool averages_integers() const { return op == Op::kAvg && is_integer(dtype); }
   Signature signature() const;
   bool in_place() const { return in.data == kInPlace; }
   const void* input() const { return in_place() ? out.data : in.data; }

@@ -83,7 +83,8 @@ class Allreduce final : public NamedWork {
     for (const Bucket& bucket : buckets_) {
       DeviceMemory* const device = bucket.device();
       vectors_.emplace_back();
-      if (!bucket.packed() && !(device != nullptr && scales)) continue;
+      const bool on_host = scales || (factors.op == Op::kAvg && is_integer(bucket.dtype));
+      if (!bucket.packed() && !(device != nullptr && on_host)) continue;
       vectors_.back() = Vector(bucket.bytes(), device, kept_);
       bucket.pack(vectors_.back().data(), copies_);
     }

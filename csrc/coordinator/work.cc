@@ -221,7 +221,10 @@ class ReduceScatter final : public NamedWork {
     if (phase == 0 && operation().submission().on_device != 0) {
       const auto is_even = [&](const NamedArray& one) { return one.rows % comm.size() == 0; };
       const bool scales = factors.before != 1.0 || factors.after != 1.0;
-      if (scales || !std::ranges::all_of(arrays, is_even)) {
+      const bool averages =
+          factors.op == Op::kAvg &&
+          std::ranges::any_of(arrays, [](const auto& one) { return is_integer(one.dtype); });
+      if (scales || averages || !std::ranges::all_of(arrays, is_even)) {
         move_to_host();
         return false;
       }

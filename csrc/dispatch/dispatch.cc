@@ -12,6 +12,9 @@ namespace gradred {
 // ---- blocking calls -------------------------------------------------------------------------
 
 void Dispatch::run(const Call& call, WaitHook& hook) {
+  if (call.averages_integers()) [[unlikely]] {
+    return run_mean(call, hook, &Dispatch::run);
+  }
   count_operation(hook);
   const PlanChoice& choice = parts_.choice;
   if (choice.takes_usual(call)) [[likely]] {
@@ -39,6 +42,9 @@ std::shared_ptr<const Plan> Dispatch::plan_or_refuse(const Call& call, WaitHook&
 }
 
 void Dispatch::run_startable(const Call& call, WaitHook& hook) {
+  if (call.averages_integers()) [[unlikely]] {
+    return run_mean(call, hook, &Dispatch::run_startable);
+  }
   count_operation(hook);
   if (starts_on_node(call)) [[likely]] {
     return parts_.node_path.run(call, hook);
@@ -58,7 +64,7 @@ bool Dispatch::starts_by(const Plan& plan) const {
 
 bool Dispatch::keeps_streams(const Call& call) const {
   try {
-    if (!parts_.agreed.starts) return false;
+    if (!parts_.agreed.starts || call.averages_integers()) return false;
     const std::shared_ptr<const Plan> plan = parts_.choice.plan_for(call, false);
     return family_of(*plan).access(call) == ArrayAccess::kStreamOrder && starts_by(*plan);
   } catch (const UsageError&) {

@@ -53,6 +53,11 @@ class Dispatch {
  private:
   std::shared_ptr<const Plan> plan_or_refuse(const Call& call, WaitHook& hook);
   std::shared_ptr<StartedOperation> operation_for(const Call& call);
+  // Means of integers, which are carried out as sums of words (means.cc).
+  using Run = void (Dispatch::*)(const Call&, WaitHook&);
+  void run_mean(const Call& call, WaitHook& hook, Run run);
+  std::shared_ptr<StartedOperation> mean_operation(const Call& call);
+  void check_plan_of_mean(const Call& call) const;
   void launch(const std::shared_ptr<StartedOperation>& operation, const Call& call);
   void care_for(const std::shared_ptr<StartedOperation>& operation, const Call& call);
 
@@ -70,8 +75,8 @@ inline bool Dispatch::starts_on_node(const Call& call) const {
 }
 
 inline bool Dispatch::may_start_short(const Call& call) const {
-  return starts_on_node(call) && call.op != Op::kPremul && !parts_.node_path.queue().any() &&
-         !parts_.operation_log.has_failed();
+  return starts_on_node(call) && call.op != Op::kPremul && !call.averages_integers() &&
+         !parts_.node_path.queue().any() && !parts_.operation_log.has_failed();
 }
 
 }  // namespace gradred

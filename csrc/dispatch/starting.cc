@@ -28,7 +28,7 @@ std::shared_ptr<StartedOperation> Dispatch::start(const Call& call,
   try {
     operation = operation_for(call);
   } catch (const std::bad_alloc&) {
-    parts_.agreement.refuse_started("no memory for its input times the factor");
+    parts_.agreement.refuse_started("no memory for a copy of its input");
     throw;
   }
   operation->observe(observation);
@@ -59,6 +59,7 @@ void Dispatch::care_for(const std::shared_ptr<StartedOperation>& operation, cons
 }
 
 std::shared_ptr<StartedOperation> Dispatch::operation_for(const Call& call) {
+  if (call.averages_integers()) return mean_operation(call);
   std::shared_ptr<const Plan> plan;  // nullptr: the MPI carries the call out
   try {
     if (parts_.agreed.starts) plan = parts_.choice.plan_for(call, false);

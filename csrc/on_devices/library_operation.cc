@@ -20,6 +20,7 @@ namespace gradred {
 
 std::string LibraryRanks::why_not(const Call& call) {
   if (!why_not_.empty()) return why_not_;
+  if (call.averages_integers()) return "means of integers are computed in host memory";
   const Memory memory = call.out.memory;
   if (memory.is_host()) return "it takes arrays in GPUs' memory, and this rank's lie in the host's";
   if (call.kind != Kind::kBcast && call.input_memory() != memory) {

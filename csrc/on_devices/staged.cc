@@ -279,11 +279,7 @@ std::string StagedOperation::waits_for() const {
 
 bool StagedOperation::step() {
   if (!copies_result_) {
-    if (const Progress progress = inner_->advance(caller()); !progress) {
-      stop_at(progress);
-      return false;
-    }
-    inner_->rethrow();
+    if (!advance_inner()) return false;
     staging_->copy_result();
     copies_result_ = true;
   }

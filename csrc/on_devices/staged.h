@@ -16,7 +16,7 @@
 #include "calls/call.h"
 #include "memory/memory.h"
 #include "memory/workspace.h"
-#include "progress/started.h"
+#include "progress/on_copies.h"
 
 namespace gradred {
 
@@ -84,7 +84,7 @@ class Staging final : public Flow {
   bool scales_ = false;  // applies the factor on the host, once the input is there
 };
 
-class StagedOperation final : public StartedOperation {
+class StagedOperation final : public OperationOnCopies {
  public:
   using Make = std::function<std::shared_ptr<StartedOperation>(const Call&)>;
 
@@ -96,16 +96,9 @@ class StagedOperation final : public StartedOperation {
   struct ReadsAtOnce {};
   StagedOperation(const Call& call, int rank, int size, const Make& make, ReadsAtOnce);
 
-  std::string waiter() const override { return inner_->waiter(); }
   std::string waits_for() const override;
-  WaitRecord wait_record() const override { return inner_->wait_record(); }
-  bool is_first_to_wait() const override { return inner_->is_first_to_wait(); }
   bool must_end() const override { return inner_->must_end() || staging_->is_given(); }
-  bool needs_no_mpi() const override { return inner_->needs_no_mpi(); }
-  std::size_t bytes() const override { return inner_->bytes(); }
-  bool spins() const override { return inner_->spins(); }
   bool is_left() const override { return is_left_; }
-  UsedTransport used_transport() const override { return inner_->used_transport(); }
   bool is_copied_to_host() const override { return staging_->device() == nullptr; }
   bool holds_memory() const override { return holds_memory_; }
 
@@ -117,8 +110,7 @@ class StagedOperation final : public StartedOperation {
 
  private:
   const std::shared_ptr<Staging> staging_;  // shared with inner_
-  std::shared_ptr<StartedOperation> inner_;
-  const bool is_left_;  // streams wait for it, and no thread does
+  const bool is_left_;                      // streams wait for it, and no thread does
   bool copies_result_ = false;
   bool holds_memory_ = false;
 };

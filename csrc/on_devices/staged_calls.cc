@@ -54,19 +54,8 @@ void run_flowing(const Parts& parts, const Call& call, const Plan& plan, WaitHoo
   wait_for(*operation, hook);
 }
 
-}  // namespace
-
-bool is_staged(const Call& call, const Plan& plan) {
-  return works_on_copies(family_of(plan).access(call));
-}
-
-void run_staged(const Parts& parts, const Call& call, const Plan& plan, WaitHook& hook) {
-  const ArrayAccess access = family_of(plan).access(call);
-  const bool flowing = flows(call, access);
-  if (access == ArrayAccess::kDevices &&
-      (flowing || parts.device_workspace.find(call, access) != nullptr)) {
-    return run_flowing(parts, call, plan, hook);
-  }
+void run_on_copies(const Parts& parts, const Call& call, bool flowing, WaitHook& hook,
+                   const RunOnHost& run) {
   std::shared_ptr<Staging> staging;
   try {
     staging = std::make_shared<Staging>(call, parts.member.rank, parts.member.size, flowing);
@@ -81,7 +70,7 @@ void run_staged(const Parts& parts, const Call& call, const Plan& plan, WaitHook
   Call on_host = staging->on_host();
   on_host.order = flowing ? std::make_shared<const CallOrder>(CallOrder{.flow = staging}) : nullptr;
   try {
-    family_of(plan).run(parts, plan, on_host, hook);
+    run(on_host);
     staging->copy_result();
     wait_for_device(parts, hook, [&] { return staging->result_is_there(); });
   } catch (const UsageError&) {  // only copies of the call are left
@@ -91,6 +80,27 @@ void run_staged(const Parts& parts, const Call& call, const Plan& plan, WaitHook
     staging->abandon(false);
     throw;
   }
+}
+
+}  // namespace
+
+bool is_staged(const Call& call, const Plan& plan) {
+  return works_on_copies(family_of(plan).access(call));
+}
+
+void run_staged(const Parts& parts, const Call& call, const Plan& plan, WaitHook& hook) {
+  const ArrayAccess access = family_of(plan).access(call);
+  const bool flowing = flows(call, access);
+  if (access == ArrayAccess::kDevices &&
+      (flowing || parts.device_workspace.find(call, access) != nullptr)) {
+    return run_flowing(parts, call, plan, hook);
+  }
+  run_on_copies(parts, call, flowing, hook,
+                [&](const Call& made) { family_of(plan).run(parts, plan, made, hook); });
+}
+
+void run_on_copies(const Parts& parts, const Call& call, WaitHook& hook, const RunOnHost& run) {
+  run_on_copies(parts, call, false, hook, run);
 }
 
 std::shared_ptr<StartedOperation> staged_operation(const Parts& parts, const Call& call,

@@ -2,6 +2,7 @@
 // (staged.h), or that take the arrays through a workspace on all ranks' devices.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -14,6 +15,10 @@ namespace gradred {
 
 bool is_staged(const Call& call, const Plan& plan);
 void run_staged(const Parts& parts, const Call& call, const Plan& plan, WaitHook& hook);
+// With the input copied to host memory before, and the result copied back after it, carries out the
+// call by `run`, which blocks.
+using RunOnHost = std::function<void(const Call&)>;
+void run_on_copies(const Parts& parts, const Call& call, WaitHook& hook, const RunOnHost& run);
 // `plan`: nullptr if the MPI carries the call out.
 std::shared_ptr<StartedOperation> staged_operation(const Parts& parts, const Call& call,
                                                    const Plan* plan,

@@ -8,11 +8,12 @@
 
 #include <array>
 #include <atomic>
-#include <iterator>
+#include <cmath>
 #include <limits>
 
 #include "base/errors.h"
 #include "reduce/float_mode.h"
+#include "reduce/integers.h"
 #include "reduce/kernels/kernel_table.h"
 
 namespace gradred {
@@ -90,23 +91,22 @@ T truncated(double x) {
 }
 
 template <class T>
-void scale_integers(void* data, std::size_t count, double factor, bool divide) {
-  char* bytes = static_cast<char*>(data);
-  for (std::size_t i = 0; i < count; ++i, bytes += sizeof(T)) {
-    T value;
-    __builtin_memcpy(&value, bytes, sizeof value);
-    const auto x = static_cast<double>(value);
-    value = truncated<T>(divide ? x / factor : x * factor);
-    __builtin_memcpy(bytes, &value, sizeof value);
-  }
+T limited(Int128 x) {
+  constexpr T kMin = std::numeric_limits<T>::min(), kMax = std::numeric_limits<T>::max();
+  return x < kMin ? kMin : x > kMax ? kMax : static_cast<T>(x);
 }
 
-constexpr Kernels::Scale kScaleIntegers[] = {
-    scale_integers<std::int8_t>,   scale_integers<std::int16_t>,  scale_integers<std::int32_t>,
-    scale_integers<std::int64_t>,  scale_integers<std::uint8_t>,  scale_integers<std::uint16_t>,
-    scale_integers<std::uint32_t>, scale_integers<std::uint64_t>,
-};
-static_assert(std::size(kScaleIntegers) == static_cast<std::size_t>(DType::kBool));
+template <class T>
+void scale_integers(void* data, std::size_t count, double factor) {
+  constexpr double kEnd = 0x1p63;  // of the factors whose products fit 128 bits
+  const bool is_whole = std::abs(factor) < kEnd && std::trunc(factor) == factor;
+  const Int128 whole = is_whole ? static_cast<std::int64_t>(factor) : 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto x = load_at<T>(data, i);
+    store_at(data, i,
+             is_whole ? limited<T>(x * whole) : truncated<T>(static_cast<double>(x) * factor));
+  }
+}
 
 }  // namespace
 
@@ -141,11 +141,14 @@ std::vector<std::string_view> isas() {
 }
 
 void scale(void* data, std::size_t count, DType dtype, double factor, bool divide) {
-  const auto index = static_cast<std::size_t>(dtype);
-  const Kernels::Scale function =
-      index < std::size(kScaleIntegers) ? kScaleIntegers[index] : best().kernels->scale[index];
-  check(function != nullptr, "scale() of a type without arithmetic");
   const UsualFloatMode mode;
+  if (is_integer(dtype)) {
+    check(!divide, "scale() divides no integers: averages.h does");
+    with_integer(dtype, [&](auto type) { scale_integers<decltype(type)>(data, count, factor); });
+    return;
+  }
+  const Kernels::Scale function = best().kernels->scale[static_cast<std::size_t>(dtype)];
+  check(function != nullptr, "scale() of a type without arithmetic");
   function(data, count, factor, divide);
 }
 

@@ -49,9 +49,10 @@ std::string_view best_isa();
 std::vector<std::string_view> isas();  // those available here, the best first
 
 // data[i] *= factor. Floats of up to 32 bits are computed in float32, float64 and complex in their
-// own precision (a complex number part by part). Integers are computed in float64, truncated toward
-// zero and limited to the type's range; NaN becomes 0. `divide` divides by `factor` instead, with
-// one rounding. bool cannot be scaled: that is an internal error.
+// own precision (a complex number part by part). Integers times a whole number are exact, and times
+// any other number computed in float64 and truncated toward zero; both are limited to the type's
+// range, and NaN becomes 0. `divide` divides floats by `factor` instead, with one rounding. bool
+// cannot be scaled, and integers are divided by averages.h alone: those are internal errors.
 void scale(void* data, std::size_t count, DType dtype, double factor, bool divide);
 
 }  // namespace gradred

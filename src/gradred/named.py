@@ -114,8 +114,9 @@ class NamedOperations(_core.NamedOperations):
 
     - `kind` is "allreduce", "allgather", "broadcast", "alltoall", "reducescatter" or "barrier".
     - Several arrays make one operation.
-    - Inputs are multiplied by `prescale` and results by `postscale`. Integers are multiplied in
-      float64 and truncated toward zero; `op="avg"` truncates them too.
+    - Inputs are multiplied by `prescale` and results by `postscale`. Integers times a whole number
+      are exact; otherwise they are multiplied in float64 and truncated toward zero. `op="avg"`
+      without factors is exact, and truncated too.
     - `splits` gives the rows of an alltoall for each rank.
     - `structure` describes the tree whose leaves the arrays are. Ranks that differ in it get an
       error with both texts.

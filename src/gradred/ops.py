@@ -32,11 +32,12 @@ class Premul:
 def premul(factor: float) -> Premul:
     """Make an operation: multiply each rank's input by `factor`, then sum over the ranks.
 
-    Integers are multiplied in float64 and truncated toward zero. All ranks must give the same
-    factor. The name is NCCL's (`ncclRedOpCreatePreMulSum`).
+    Integers times a whole number are exact. Times any other number they are computed in float64
+    and truncated toward zero. All ranks must give the same factor. The name is NCCL's
+    (`ncclRedOpCreatePreMulSum`).
 
     Raises:
-        gradred.UsageError: the factor is not a finite number.
+        gradred.UsageError: the factor is not a finite number, or is an integer that float64 lacks.
 
     Example:
         >>> import gradred
@@ -54,6 +55,9 @@ def premul(factor: float) -> Premul:
         raise UsageError(
             explain(f"premul({factor})", "the factor is not finite", "Give a finite number")
         )
+    if isinstance(factor, int) and factor != int(value):
+        found = f"the nearest factor that float64 has is {int(value)}"
+        raise UsageError(explain(f"premul({factor})", found, "Give a number that float64 has"))
     return Premul(value)
 
 

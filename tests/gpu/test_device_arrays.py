@@ -132,6 +132,33 @@ def test_operations_are_those_of_host_arrays(device: Driver, comm: gradred.Comm,
     np.testing.assert_array_equal(x_in_place.get(), expected)
 
 
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "int16"])
+def test_means_of_integers_are_exact(device: Driver, comm: gradred.Comm, dtype: str) -> None:
+    x = np.full(5000, np.iinfo(dtype).max - 1, dtype)
+    assert (gradred.allreduce(on_device(x), "avg", comm=comm).get() == x).all()
+    in_place = on_device(x)
+    gradred.iallreduce(in_place, "avg", out=in_place, comm=comm).wait()
+    assert (in_place.get() == x).all()
+    block = gradred.reduce_scatter_block(on_device(x[: 4 * SIZE]), "avg", comm=comm)
+    assert (block.get() == x[:4]).all()
+    with pytest.raises(gradred.UsageError, match="means of integers are computed in host memory"):
+        gradred.allreduce(on_device(x), "avg", comm=comm, plan="nccl")
+    if SIZE == 1:
+        return
+    persistent = comm.Allreduce_init(on_device(x), y := on_device(np.zeros_like(x)), "avg")
+    persistent()
+    persistent.Free()
+    assert (y.get() == x).all()
+
+
+def test_integers_times_a_whole_number_are_exact(device: Driver, comm: gradred.Comm) -> None:
+    x = np.array([2**53 + 1, -(2**55) - 1, 2**60 + 1, 5])
+    expected = gradred.allreduce(x, gradred.premul(3), comm=comm)
+    np.testing.assert_array_equal(expected, x * 3 * SIZE)
+    found = gradred.allreduce(on_device(x), gradred.premul(3), comm=comm)
+    np.testing.assert_array_equal(found.get(), expected)
+
+
 def test_array_calls_give_arrays_of_the_device(device: Driver, comm: gradred.Comm) -> None:
     x = values(12 * SIZE).reshape(SIZE, 12)
     block = gradred.reduce_scatter_block(on_device(x), comm=comm)

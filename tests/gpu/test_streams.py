@@ -102,6 +102,18 @@ def test_call_comes_between_what_is_before_and_after(
     np.testing.assert_allclose(found, ramp(count) * OPS[op], rtol=1e-6)
 
 
+def test_means_of_integers_come_in_order(comm: gradred.Comm, stream: int) -> None:
+    given = np.array([2**60 + 1, -(2**60) - 1, 2**63 - 1])
+    for _ in range(3):
+        x = Late(given, stream)
+        y = gradred.allreduce(x.array, "avg", comm=comm, stream=stream)
+        again = gradred.allreduce(y, "avg", comm=comm, stream=stream)
+        found = read(again, stream)
+        x.spoil()
+        finish(stream)
+        np.testing.assert_array_equal(found, given)
+
+
 def test_many_calls_on_several_streams(comm: gradred.Comm, device: Driver) -> None:
     streams = [device.stream() for _ in range(3)]
     given = [Late(ramp(1000 + i) * (RANK + 1), streams[i % 3]) for i in range(30)]

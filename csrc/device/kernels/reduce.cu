@@ -112,18 +112,34 @@ struct Scaling {
   }
 };
 
-// Computed in float64 and truncated toward zero. A value outside the range becomes its nearest end;
-// NaN becomes 0.
+// Exact by a whole number; by any other, computed in float64 and truncated toward zero. A value
+// outside the range becomes its nearest end; NaN becomes 0. Integers are divided on the host alone.
 template <class Wide, long long least, u64 end>  // `end`: the greatest value + 1, a power of two
 struct IntegerScaling {
-  __device__ static Wide apply(Wide x, double factor, bool divide) {
-    const auto number = static_cast<double>(x);
-    const double scaled = divide ? number / factor : number * factor;
+  __device__ static Wide apply(Wide x, double factor, bool) {
+    constexpr double kEnd = 9223372036854775808.0;  // 2^63
+    if (factor >= -kEnd && factor < kEnd) {
+      const auto by = static_cast<long long>(factor);
+      if (static_cast<double>(by) == factor) return times(static_cast<long long>(x), by);
+    }
+    const double scaled = static_cast<double>(x) * factor;
     if (!(scaled > static_cast<double>(least))) {
       return scaled <= static_cast<double>(least) ? static_cast<Wide>(least) : Wide{0};
     }
     if (scaled < static_cast<double>(end)) return static_cast<Wide>(scaled);
     return static_cast<Wide>(end - 1);
+  }
+
+ private:
+  __device__ static u64 magnitude(long long x) {
+    return x < 0 ? u64{0} - static_cast<u64>(x) : static_cast<u64>(x);
+  }
+  __device__ static Wide times(long long x, long long by) {
+    const bool negative = (x < 0) != (by < 0);
+    const u64 most = negative ? u64{0} - static_cast<u64>(least) : end - 1;
+    const u64 one = magnitude(x), other = magnitude(by);
+    const u64 product = other != 0 && one > most / other ? most : one * other;
+    return static_cast<Wide>(negative ? u64{0} - product : product);
   }
 };
 

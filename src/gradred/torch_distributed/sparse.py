@@ -52,8 +52,10 @@ class SparseSum:
             raise UsageError(
                 explain("all_reduce of sparse tensors", f"sizes differ: {found}", "Pass one shape")
             )
-        if self._op == "avg":
-            values = values / len(forms)
         made = (indices.transpose(0, 1), values, self._tensor.shape)
+        total = torch.sparse_coo_tensor(*made, check_invariants=False).coalesce()
+        if self._op == "avg":
+            is_exact = not (total.is_floating_point() or total.is_complex())
+            total = torch.div(total, len(forms), rounding_mode="trunc" if is_exact else None)
         with torch.no_grad():
-            self._tensor.copy_(torch.sparse_coo_tensor(*made, check_invariants=False).coalesce())
+            self._tensor.copy_(total)
