@@ -128,6 +128,61 @@ def test_merged_gradients_are_copied_twice_and_single_ones_not() -> None:
     assert phases("wfbp", 0.0, 0.0, alone).packing == 0
 
 
+def of_types(sizes: list[int], types: list[str]) -> Work:
+    ones = np.ones(len(sizes))
+    return Work("mixed", np.array(sizes, float), ones, ones, types=tuple(types))
+
+
+def test_a_message_has_gradients_of_one_type() -> None:
+    mixed = of_types([1, 2, 4, 8, 16], ["float32", "bfloat16", "float32", "bfloat16", "float32"])
+    exchange = line(0.0, 1e-9)
+    assert [one.nbytes for one in messages.once(mixed, exchange)] == [10, 21]
+    merged = messages.merged(mixed, line(9.0, 1e-9))
+    assert [(one.first, one.last, one.nbytes) for one in merged] == [(1, 3, 10), (0, 4, 21)]
+    buckets = messages.buckets(5.0, 1.0)(mixed, exchange)
+    assert [(one.first, one.nbytes) for one in buckets] == [(0, 1), (1, 2), (3, 8), (2, 20)]
+    rest = messages.buckets(100.0, 2.0)(mixed, exchange)
+    assert [(one.first, one.last, one.nbytes) for one in rest] == [
+        (1, 1, 2),
+        (0, 2, 5),
+        (3, 3, 8),
+        (4, 4, 16),
+    ]
+
+
+def test_buckets_are_those_of_distributed_data_parallel() -> None:
+    torch = pytest.importorskip("torch")
+    distributed = pytest.importorskip("torch._C._distributed_c10d")
+    random = np.random.default_rng(3)
+    kinds = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+    for _ in range(50):
+        count = int(random.integers(1, 40))
+        types = [str(one) for one in random.choice(list(kinds), count)]
+        tensors = [
+            torch.empty(int(n), dtype=kinds[kind])
+            for n, kind in zip(random.integers(1, 400, count), types, strict=True)
+        ]
+        limits = [300, 2000]
+        sparse, order = [False] * count, list(range(count))
+        wanted, _ = distributed._compute_bucket_assignment_by_size(tensors, limits, sparse, order)
+        work = of_types([one.numel() * one.element_size() for one in tensors], types)
+        found = messages.buckets(limits[1], limits[0])(work, line(0.0, 1e-9))
+        by_first = {own[0]: (own[-1], float(work.nbytes[own].sum())) for own in wanted}
+        assert {one.first: (one.last, one.nbytes) for one in found} == by_first
+        kinds_left = len(set(types))  # whose rests torch puts last, in an order of its own
+        assert [one.first for one in found][:-kinds_left] == [own[0] for own in wanted][
+            :-kinds_left
+        ]
+
+
+def test_no_message_goes_before_an_earlier_one_is_ready() -> None:
+    two = Work("two", np.array([1.0, 1.0]), np.zeros(2), np.array([0.1, 0.2]))
+    listed = [Message(1, 1, 1.0, 0.0), Message(0, 0, 1.0, 1.0)]
+    cost = line(0.0, 0.15)
+    assert run(two, listed, Rules(), cost).exposed == pytest.approx(0.3)
+    assert run(two, listed[::-1], Rules(), cost).exposed == pytest.approx(0.15)
+
+
 def test_best_bucket_is_no_worse_than_one_message_and_than_single_ones() -> None:
     for alpha, beta in ((0.0, 1e-9), (5e-3, 1e-9), (0.02, 1e-10)):
         exchange = line(alpha, beta)

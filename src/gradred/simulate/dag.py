@@ -16,6 +16,7 @@ import dataclasses
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -27,10 +28,10 @@ _AHEAD = 2  # batches that the loader may have ready
 
 @dataclass(frozen=True)
 class Message:
-    """Gradients that are exchanged together: of `first` to `last` in the order of backward.
+    """Gradients that are exchanged together: `first` to `last` in the order of backward.
 
-    A piece of a tensor has the same first and last. Of messages that are ready the one with the
-    least `turn` goes first.
+    If the gradients have several types, only those of one of them. A piece of a tensor has the same
+    first and last. Of messages that are ready the one with the least `turn` goes first.
     """
 
     first: int
@@ -100,7 +101,8 @@ def run(
 
     Args:
         work: of one device; all devices do the same at the same time.
-        messages: each gradient is in at least one.
+        messages: each gradient is in at least one. None goes before those that are listed earlier
+            are ready.
         rules: when messages go.
         cost: seconds of a message by its bytes.
     """
@@ -182,13 +184,14 @@ class _Run:
 
     def _send(self, ready: Sequence[float]) -> list[float]:
         """One message at a time, of those that are ready that with the least turn; their ends."""
-        arrive = sorted(range(len(self._messages)), key=lambda i: ready[self._messages[i].last])
+        when = list(accumulate((ready[one.last] for one in self._messages), max))
+        arrive = sorted(range(len(when)), key=lambda i: when[i])
         ends, at = [0.0] * len(arrive), 0
         waiting: list[tuple[float, int]] = []
         while at < len(arrive) or waiting:
             if not waiting:
-                self._network = max(self._network, ready[self._messages[arrive[at]].last])
-            while at < len(arrive) and ready[self._messages[arrive[at]].last] <= self._network:
+                self._network = max(self._network, when[arrive[at]])
+            while at < len(arrive) and when[arrive[at]] <= self._network:
                 heapq.heappush(waiting, (self._messages[arrive[at]].turn, arrive[at]))
                 at += 1
             _, number = heapq.heappop(waiting)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,25 +31,40 @@ class Scheme:
 
 def each(work: Work, _exchange: Exchange) -> list[Message]:
     """A message for each gradient."""
-    return _runs(work, range(len(work.nbytes)))
+    return _messages(work, [[i] for i in range(len(work.nbytes))])
 
 
 def once(work: Work, _exchange: Exchange) -> list[Message]:
-    """One message of all gradients."""
-    return _runs(work, [len(work.nbytes) - 1])
+    """One message of all gradients of a type."""
+    return _messages(work, sorted(work.of_each_type(), key=_last))
 
 
 def merged(work: Work, exchange: Exchange) -> list[Message]:
     """MG-WFBP: a gradient waits for the next one if that comes before a message would pay."""
     ready = np.cumsum(work.backward)
-    return _runs(work, grouping.merged(work.nbytes, ready, exchange.latency, exchange))
+    found = []
+    for own in work.of_each_type():
+        lasts = grouping.merged(work.nbytes[own], ready[own], exchange.latency, exchange)
+        found += _runs(own, lasts)
+    return _messages(work, sorted(found, key=_last))
 
 
 def buckets(nbytes: float, first: float | None = None) -> Grouping:
-    """Messages of at least so many bytes, and one of the rest; the first may be another length."""
+    """Messages of at least so many bytes, and one of the rest; the first may be another length.
+
+    They are of one type, and each type has a first one. Those of the rest go last, as in
+    `compute_bucket_assignment_by_size` of DistributedDataParallel.
+    """
 
     def group(work: Work, _exchange: Exchange) -> list[Message]:
-        return _runs(work, grouping.buckets(work.nbytes, nbytes, first))
+        full: list[list[int]] = []
+        rest: list[list[int]] = []
+        for own in work.of_each_type():
+            parts = _runs(own, grouping.buckets(work.nbytes[own], nbytes, first))
+            for number, part in enumerate(parts):
+                wanted = nbytes if number or first is None else first
+                (full if work.nbytes[part].sum() >= wanted else rest).append(part)
+        return _messages(work, sorted(full, key=_last) + sorted(rest, key=_last))
 
     return group
 
@@ -63,14 +78,24 @@ def pieces(work: Work, _exchange: Exchange) -> list[Message]:
     return found
 
 
-def _runs(work: Work, lasts: Iterable[int]) -> list[Message]:
-    found: list[Message] = []
-    first = 0
+def _runs(gradients: Sequence[int], lasts: Iterable[int]) -> list[list[int]]:
+    """Cut gradients behind each of the places `lasts`."""
+    found, first = [], 0
     for last in lasts:
-        nbytes = float(work.nbytes[first : last + 1].sum())
-        found.append(Message(first, last, nbytes, len(found)))
+        found.append(list(gradients[first : last + 1]))
         first = last + 1
     return found
+
+
+def _messages(work: Work, groups: Sequence[Sequence[int]]) -> list[Message]:
+    return [
+        Message(own[0], own[-1], float(work.nbytes[list(own)].sum()), turn)
+        for turn, own in enumerate(groups)
+    ]
+
+
+def _last(gradients: Sequence[int]) -> int:
+    return gradients[-1]
 
 
 _PACKED = Rules(copies=2.0)

@@ -239,6 +239,7 @@ class Recorder:
                     name=self._names[one],
                     elements=int(tensor.numel()),
                     itemsize=int(tensor.element_size()),
+                    dtype=str(tensor.dtype).removeprefix("torch."),
                     forward_s=forward[one] + beside,
                     backward_s=max(0.0, ready[one] - before),
                 )

@@ -28,6 +28,8 @@ class Gradient:
     itemsize: int
     forward_s: float
     backward_s: float
+    dtype: str = ""
+    """Empty in traces that were recorded before gradients had it."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class Trace:
             nbytes=np.array([float(one.elements * one.itemsize) for one in self.gradients]),
             forward=forward * scale,
             backward=backward * scale,
+            types=tuple(one.dtype or f"{one.itemsize} bytes" for one in self.gradients),
             update=self.update_s * scale,
             fetch=self.load_s * scale,
             late=self.late_s if self.copies > 1 else 0.0,
@@ -130,6 +133,8 @@ def _made(record: dict[str, Any]) -> Trace:
     for i, one in enumerate(record["gradients"]):
         for name, least in _OF_A_GRADIENT.items():
             _require(f"gradients[{i}].{name}", one.get(name), least)
+        if not isinstance(one.get("dtype", ""), str):
+            raise ValueError(f"gradients[{i}].dtype is {one['dtype']!r:.40}, no text")
     for i, own in enumerate(record["iterations_s"]):
         for k, seconds in enumerate(own):
             _require(f"iterations_s[{i}][{k}]", seconds, 0)

@@ -104,7 +104,8 @@ class Work:
     it waits; `copy_in` to bring it to the device; `update` that of the optimizer. `packing` is per
     byte that is copied to make a message of several gradients, and back. `late` is how much longer
     the slowest of all devices takes, for which the others wait. `overlap` is the share of a message
-    during which the device computes on: less than 1 where both need the same processor.
+    during which the device computes on: less than 1 where both need the same processor. `types` are
+    the element types of the gradients; empty: all have one.
     """
 
     name: str
@@ -118,6 +119,14 @@ class Work:
     fetch: float = 0.0
     late: float = 0.0
     overlap: float = 1.0
+    types: tuple[str, ...] = ()
+
+    def of_each_type(self) -> list[list[int]]:
+        """The numbers of the gradients of each type, in the order of backward."""
+        found: dict[str, list[int]] = {}
+        for i in range(len(self.nbytes)):
+            found.setdefault(self.types[i] if self.types else "", []).append(i)
+        return list(found.values())
 
     @property
     def seconds(self) -> float:
