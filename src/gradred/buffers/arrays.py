@@ -25,7 +25,7 @@ import numpy as np
 from gradred import _core
 from gradred.buffers import cuda_interface, dlpack, more_than_numbers, torch_versions
 from gradred.buffers.dlpack import Exported
-from gradred.element_types import ITEMSIZES, numpy_dtype
+from gradred.element_types import ELEMENT_TYPES, ITEMSIZES, numpy_dtype
 from gradred.errors import (
     DeviceError,
     UsageBufferError,
@@ -134,7 +134,17 @@ def read(x: Any, asked: str, *, is_result: bool = False) -> Exported:
     found = _exported(x, asked)
     if found is None:
         return _of_buffer(x, asked)
-    return found._replace(writable=False) if never_changes(x) else found
+    fixed = never_changes(x) or (found.writable and _is_read_only_buffer(x))
+    return found._replace(writable=False) if fixed else found
+
+
+def _is_read_only_buffer(x: Any) -> bool:
+    """Return whether the buffer protocol says so: a capsule before DLPack 1.0 cannot."""
+    try:
+        with memoryview(x) as view:
+            return view.readonly
+    except (TypeError, ValueError, BufferError):  # it has no buffer
+        return False
 
 
 def is_torch(x: Any) -> bool:
@@ -291,7 +301,8 @@ def _export(x: Any, kind: int, asked: str) -> Exported:
     try:
         found = dlpack.export(x, kind)
     except (BufferError, TypeError, ValueError, RuntimeError) as error:
-        message = explain(asked, f"the array does not lend its memory: {error}", "Pass a plain one")
+        found_ = f"the array does not lend its memory: {str(error).rstrip('.')}"
+        message = explain(asked, found_, "Pass a plain one")
         raise UsageError(message) from error
     if kind not in dlpack.CUDA_KNOWS:
         return found
@@ -307,7 +318,9 @@ def _of_buffer(x: Any, asked: str) -> Exported:
     except ValueError:  # its format is none that NumPy knows
         found = _of_numpy(np.frombuffer(view, np.uint8))
         found = found._replace(shape=view.shape or (), strides=view.strides, itemsize=view.itemsize)
-    if found.dtype not in ITEMSIZES:
+    if view.format in ITEMSIZES and ITEMSIZES[view.format] == view.itemsize:
+        found = found._replace(dtype=view.format)  # "bfloat16", as MLX has it
+    elif found.dtype not in ITEMSIZES:
         found = found._replace(dtype=f"elements of format {view.format!r}")
     memory = cuda_interface.place_of_buffer(found.address, view.nbytes, asked)
     _core.know_buffers(type(x))
@@ -375,7 +388,7 @@ def new_like(x: Any, given: Array, asked: str, shape: tuple[int, ...] | None = N
     if plain is not None:
         return Result(describe(plain, asked), lambda: plain)
     filled = _new_numpy(x, given, shape)
-    return Result(describe(filled, asked), _finish(x, filled, asked))
+    return Result(describe(filled, asked), _finish(x, filled, given.dtype, asked))
 
 
 def _new_on_device(x: Any, given: Array, asked: str, shape: tuple[int, ...] | None) -> Result:
@@ -448,13 +461,15 @@ def never_changes(x: Any) -> bool:
     return _is_jax(x) or type(x).__module__.startswith("tensorflow.")
 
 
-def _finish(x: Any, filled: npt.NDArray[Any], asked: str) -> Callable[[], Any]:
+def _finish(x: Any, filled: npt.NDArray[Any], dtype: str, asked: str) -> Callable[[], Any]:
     """Return a function that turns a NumPy array into one of the kind of `x`."""
     if isinstance(x, np.ndarray):
         return lambda: filled
     if isinstance(x, np.generic):
         return lambda: filled[()]
-    if isinstance(x, memoryview):
+    # NumPy's DLPack and buffers have no bfloat16 and float8.
+    is_numpys = ELEMENT_TYPES[dtype].is_numpys
+    if isinstance(x, memoryview) and is_numpys:
         return lambda: memoryview(filled)  # type: ignore[arg-type]
     if isinstance(x, bytes):
         return filled.tobytes
@@ -464,7 +479,11 @@ def _finish(x: Any, filled: npt.NDArray[Any], asked: str) -> Callable[[], Any]:
     make = getattr(module, "from_dlpack", None)
     if hasattr(x, "__array_namespace__"):
         make = x.__array_namespace__().from_dlpack
-    if make is None:
+    if make is None or not (is_numpys or (hasattr(x, "view") and hasattr(x, "dtype"))):
         found = f"gradred cannot make a new {type(x).__name__}"
+        found += "" if is_numpys else f" of {dtype}"
         raise UsageError(explain(asked, found, "Pass the array for the result as out="))
-    return lambda: make(filled)
+    if is_numpys:
+        return lambda: make(filled)
+    bits = filled.view(f"i{filled.itemsize}")  # as integers of their size
+    return lambda: make(bits).view(x.dtype)
