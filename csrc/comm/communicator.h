@@ -113,6 +113,14 @@ class Communicator final : public Owner {
   // As in Agreement. Those that block first set up what gradred needs.
   void agree(const Signature& signature, WaitHook& hook);
   void agree_on_init(const Call& call, WaitHook& hook);
+  // Blocking and collective, after agree_on_init(). Returns a lane: a communicator of the same
+  // ranks on shared memory alone, for one persistent call, so that each rank starts its persistent
+  // calls in an order of its own. Lanes that no rank refers to any more are used again. Returns
+  // nullptr on all ranks if the call does not go through shared memory, or if all ranks promise
+  // `one_order`.
+  std::shared_ptr<Communicator> lane(const Call& call, bool one_order, WaitHook& hook);
+  // The number of a persistent call without a lane, the same on all ranks.
+  std::uint64_t number_persistent() { return ++persistent_calls_; }
   void leave_to_mpi(Kind kind, std::uint64_t detail, WaitHook& hook);
   void refuse(std::string_view reason, WaitHook& hook);
   void refuse_started(std::string_view reason) { agreement_.refuse_started(reason); }
@@ -137,6 +145,7 @@ class Communicator final : public Owner {
   void set_up(WaitHook& hook);
   void set_up_parts(WaitHook& hook);
   void observe(std::uint64_t began_ns);  // for communicators on shared memory alone
+  std::shared_ptr<Communicator> new_lane(WaitHook& hook);
   Figures figures(SetUpCalls& calls, WaitHook& hook);
   void adopt(Established& made);
 
@@ -146,6 +155,8 @@ class Communicator final : public Owner {
   bool direct_ = false;       // set up, and no call is observed
   bool inside_call_ = false;  // for the caller: see python/one_thread.h
   std::mutex set_up_mutex_;
+  std::vector<std::shared_ptr<Communicator>> lanes_;  // as many on all ranks
+  std::uint64_t persistent_calls_ = 0;
   PlanChoice choice_;
   std::unique_ptr<TagRange> tag_range_;
   std::unique_ptr<SchedulePath> path_;

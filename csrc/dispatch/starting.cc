@@ -48,7 +48,7 @@ void Dispatch::care_for(const std::shared_ptr<StartedOperation>& operation, cons
   try {
     const bool found_by_mpi = operation->ended() || thread_may_drive() ||
                               (operation->may_advance_in_mpi() && completes_inside_mpi());
-    if (call.mpi_request && found_by_mpi && mpi::initialized()) {
+    if (call.mpi_request && found_by_mpi && mpi::initialized() && !driving_stopped()) {
       operation->generalized_request().open(operation);
     }
     if (!operation->ended()) let_drive(operation);

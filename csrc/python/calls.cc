@@ -9,6 +9,7 @@
 
 #include "base/errors.h"
 #include "base/failure.h"
+#include "base/mixed.h"
 #include "calls/mpi_handles.h"
 #include "calls/why_not.h"
 #include "comm/known_handles.h"
@@ -104,6 +105,22 @@ void run(const py::object& comm, const PyCall& call, const py::object& passed) {
     set_python_error(std::current_exception(), passed.ptr());
     throw py::error_already_set();
   }
+}
+
+// Returns the state of a lane, or None.
+py::object agree_on_init(const py::object& comm, PyCall& made, bool one_order) {
+  Communicator& communicator = communicator_of(comm.ptr());
+  std::shared_ptr<Communicator> lane;
+  {
+    const OneThread one_thread(communicator);
+    GilHook hook;
+    communicator.agree_on_init(made.call, hook);
+    lane = communicator.lane(made.call, one_order, hook);
+  }
+  if (lane != nullptr) return memory_comm_capsule(std::move(lane));
+  // Ranks that start such calls in another order get an error, also if their shapes are equal.
+  made.call.layout = mixed(made.call.layout, communicator.number_persistent());
+  return py::none();
 }
 
 // Makes the peers' call fail. In communicators of other kinds, no peer waits in gradred.
@@ -324,6 +341,8 @@ void bind_calls(py::module_& m) {
         "a closer look is needed.");
   m.def("persistent_type", &persistent_type, py::arg("prequest"),
         "A class derived from MPI.Prequest whose instances can be called.");
+  m.def("replace_method", &replace_method, py::arg("type"), py::arg("name"), py::arg("method"),
+        "Set a method of one of mpi4py's types.");
   m.def(
       "run", &run, py::arg("comm"), py::arg("call"), py::arg("passed") = py::none(),
       "Blocks until the result is in place. `passed` is what the program has passed, for errors.");
@@ -343,16 +362,10 @@ void bind_calls(py::module_& m) {
       },
       py::arg("comm"), py::arg("kind"), py::arg("detail") = 0,
       "Blocks until all ranks have agreed to leave this call to the MPI.");
-  m.def(
-      "agree_on_init",
-      [](const py::object& comm, const PyCall& call) {
-        Communicator& communicator = communicator_of(comm.ptr());
-        const OneThread one_thread(communicator);
-        GilHook hook;
-        communicator.agree_on_init(call.call, hook);
-      },
-      py::arg("comm"), py::arg("call"),
-      "Blocks until all ranks have agreed on this persistent call; sets up what gradred needs.");
+  m.def("agree_on_init", &agree_on_init, py::arg("comm"), py::arg("call"), py::arg("one_order"),
+        "Blocks until all ranks have agreed on this persistent call; sets up what gradred needs. "
+        "Returns the state of a communicator for this call alone, or None if the call has to be "
+        "started in the same order on all ranks, as with `one_order` on all of them.");
   m.def(
       "one_way_latency",
       [](const py::object& comm, unsigned turns) {

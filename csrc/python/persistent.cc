@@ -128,7 +128,23 @@ std::array<PyMethodDef, 5> methods = {{
     {nullptr, nullptr, 0, nullptr},
 }};
 
+// A new reference to the dict of a type of mpi4py, which allows no change through Python.
+PyObject* dict_of(PyTypeObject* type) {
+#if PY_VERSION_HEX >= 0x030C0000
+  return PyType_GetDict(type);
+#else
+  return Py_NewRef(type->tp_dict);
+#endif
+}
+
 }  // namespace
+
+void replace_method(const py::type& type, const py::str& name, const py::object& method) {
+  auto* const changed = reinterpret_cast<PyTypeObject*>(type.ptr());
+  const auto dict = py::reinterpret_steal<py::dict>(dict_of(changed));
+  dict[name] = method;
+  PyType_Modified(changed);
+}
 
 py::object persistent_type(const py::object& prequest) {
   auto* base = reinterpret_cast<PyTypeObject*>(prequest.ptr());

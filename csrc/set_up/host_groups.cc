@@ -9,19 +9,6 @@
 #include "set_up/sharing.h"
 
 namespace gradred {
-namespace {
-
-// A part of memory that these ranks share already; nullptr: they share none.
-std::unique_ptr<NodeGroup> part_of_a_pool(HostCalls& calls, const NodeOptions& options) {
-  MemoryAgreement memory(calls.rank(), calls.names(), MemoryOffer::Wish::kShares, options);
-  const MemoryOffer mine = memory.offer();
-  std::vector<MemoryOffer> all(static_cast<std::size_t>(calls.size()));
-  calls.allgather(&mine, sizeof mine, all.data());
-  return memory.settle(all);
-}
-
-}  // namespace
-
 std::unique_ptr<NodeGroup> make_host_group(SetUpCalls& calls, MpiTransport& transport,
                                            const Topology& topology, const RankNames& names,
                                            const NodeOptions& options, std::string& why_not) {
@@ -34,8 +21,7 @@ std::unique_ptr<NodeGroup> make_host_group(SetUpCalls& calls, MpiTransport& tran
   std::string reason;
   if (members.size() > 1) {
     HostCalls host(calls, transport, std::move(members), names);
-    group = part_of_a_pool(host, options);
-    if (group == nullptr) group = NodeGroup::create(host, options, reason);
+    group = make_group(host, options, reason);
   }
   struct Told {
     char reason[200] = {};

@@ -27,6 +27,16 @@ std::string why_no_memory(std::span<const MemoryOffer::Wish> all, bool determini
   return "";
 }
 
+std::unique_ptr<NodeGroup> make_group(Bootstrap& calls, const NodeOptions& options,
+                                      std::string& why_not) {
+  MemoryAgreement memory(calls.rank(), calls.names(), MemoryOffer::Wish::kShares, options);
+  const MemoryOffer mine = memory.offer();
+  std::vector<MemoryOffer> all(static_cast<std::size_t>(calls.size()));
+  calls.allgather(&mine, sizeof mine, all.data());
+  std::unique_ptr<NodeGroup> group = memory.settle(all);
+  return group != nullptr ? std::move(group) : NodeGroup::create(calls, options, why_not);
+}
+
 MemoryAgreement::MemoryAgreement(int rank, RankNames names, MemoryOffer::Wish wish,
                                  const NodeOptions& options)
     : names_(std::move(names)), rank_(rank), offer_{.wish = wish} {

@@ -14,6 +14,7 @@
 
 #include "base/rank_names.h"
 #include "calls/settings.h"
+#include "node/bootstrap.h"
 #include "node/group.h"
 #include "node/pool.h"
 
@@ -34,6 +35,11 @@ NodeOptions node_options(const Settings& settings);
 // In words, why these wishes keep the ranks from sharing memory; empty: they do not. Having too
 // many communicators is a reason, unless `deterministic` asks for the same each time.
 std::string why_no_memory(std::span<const MemoryOffer::Wish> all, bool deterministic);
+
+// Collective. A group in memory that these ranks share already, or else in memory of its own. As
+// NodeGroup::create().
+std::unique_ptr<NodeGroup> make_group(Bootstrap& calls, const NodeOptions& options,
+                                      std::string& why_not);
 
 class MemoryAgreement {
  public:

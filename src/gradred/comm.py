@@ -167,6 +167,9 @@ class Comm(MPI.Intracomm):
             op: an MPI.Op, a name from gradred.OPS, gradred.premul(factor) or gradred.user_op(f).
             info: hints for the MPI; unused if gradred carries out the operation.
 
+        Ranks may start their persistent operations in different orders: `PersistentAllreduce` says
+        where not.
+
         Raises:
             gradred.UsageError: the arguments are inconsistent.
         """
@@ -184,8 +187,15 @@ class Comm(MPI.Intracomm):
             found.agree(self)
             request = super().Allreduce_init(found.send, found.recv, found.op, info)
             return PersistentAllreduce.of_mpi(request, (found.messages, sendbuf, recvbuf))
-        _core.agree_on_init(self, found.call)
-        return PersistentAllreduce.prepare(self, found.call, found.owners)
+        return self._persistent(found, _promises_one_order(self))
+
+    def _persistent(self, found: Reduction, one_order: bool) -> PersistentAllreduce:
+        """Make the request of a call; all ranks make it."""
+        from gradred.memory_comm import MemoryComm  # derived from this class
+
+        lane = _core.agree_on_init(self, found.call, one_order)
+        comm = self if lane is None else MemoryComm.of(lane, self.rank, self.size)
+        return PersistentAllreduce.prepare(comm, found.call, found.owners)
 
     def allreduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
         """Reduce Python objects by pickling, with mpi4py's own method.
@@ -463,6 +473,18 @@ def _starting(method: str) -> Callable[..., MPI.Request]:
 
     start.__doc__ = f"Start a `{method[1:].capitalize()}`; the arguments are those of `Iallreduce`."
     return start
+
+
+def _promises_one_order(comm: MPI.Comm) -> bool:
+    """Return whether the program promises to start persistent calls in one order on all ranks."""
+    hint = "mpi_assert_strict_persistent_collective_ordering"
+    if len(hint) > MPI.MAX_INFO_KEY:  # Open MPI knows no hint of this length
+        return False
+    info = comm.Get_info()
+    try:
+        return info.Get(hint) == "true"
+    finally:
+        info.Free()
 
 
 def _allgather(comm: Comm, sendbuf: Any, recvbuf: Any) -> None:

@@ -125,8 +125,7 @@ class MemoryComm(Comm):
     ) -> PersistentAllreduce:
         """Prepare a persistent allreduce as on any `Comm`; starts are like `Iallreduce`."""
         found = self._reduction("Allreduce_init", sendbuf, recvbuf, op, blocking=True)
-        _core.agree_on_init(self, found.call)
-        return PersistentAllreduce.prepare(self, found.call, found.owners)
+        return self._persistent(found, one_order=False)
 
     def Dup(self, info: MPI.Info | None = None) -> Self:
         """Make another communicator of the same ranks; blocking and collective.

@@ -30,11 +30,14 @@ class PersistentAllreduce(_Base):
     """An allreduce on fixed buffers; made by `Comm.Allreduce_init`.
 
     `p()` starts the operation and waits for it; `p.Start()` and `p.Wait()` do so in two steps.
-    All ranks must start their persistent operations in the same order. One rank may call `p()`
-    where another calls `Start` and `Wait`. Between them the buffers belong to the operation.
+    Ranks may start their persistent operations in different orders, before and after other calls:
+    the operations that were made together belong together. One rank may call `p()` where another
+    calls `Start` and `Wait`. Between them the buffers belong to the operation. All ranks must use
+    one order if the operations do not go through shared memory (ranks on several hosts, arrays on
+    GPUs, other plans); another order is an error there.
 
-    While it is started, `MPI.Request.Waitall` and similar calls accept it too. To start several,
-    use `PersistentAllreduce.Startall`: `MPI.Prequest.Startall` knows only the MPI's own requests.
+    `MPI.Prequest.Startall` starts several, and while it is started `MPI.Request.Waitall` and similar
+    calls accept it; both take the MPI's own requests too.
 
     Example:
         >>> import numpy, gradred
@@ -67,6 +70,26 @@ class PersistentAllreduce(_Base):
         self = cls(request)
         self._comm, self._call, self._buffers, self._operation = None, None, buffers, None
         return self
+
+    def __bool__(self) -> bool:
+        """Return whether it is not freed. As in MPI, it is not null between two rounds."""
+        return super().__bool__() if self._comm is None else self._call is not None
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both are the same request, or both are null."""
+        if self._comm is None or not isinstance(other, MPI.Request):
+            return super().__eq__(other)
+        return self is other if self else not other
+
+    def __ne__(self, other: object) -> bool:
+        """Return whether they are different requests."""
+        return not self == other
+
+    __hash__ = None  # type: ignore[assignment]  # as in mpi4py's requests
+
+    def _in_flight(self) -> bool:
+        """Return whether the MPI has a request for it, which no function has completed."""
+        return super().__bool__()
 
     def Start(self) -> None:
         """Start the operation. Local: returns immediately, without action of any other rank.
@@ -132,7 +155,7 @@ class PersistentAllreduce(_Base):
             return super().Free()
         self._unbind()  # raises while another thread is in p(), which uses the fields below
         self._call = self._buffers = self._operation = None
-        if self and not MPI.Is_finalized():
+        if self._in_flight() and not MPI.Is_finalized():
             super().Free()
         return None
 
@@ -150,18 +173,12 @@ class PersistentAllreduce(_Base):
         """Call `Test`, under mpi4py's other name; there is no object to return."""
         return self.Test(status), None
 
-    @classmethod
-    def Startall(cls, requests: list[MPI.Prequest]) -> None:
-        """Start several persistent operations, gradred's and the MPI's, in this order."""
-        for request in requests:
-            request.Start()
-
     def _active(self) -> bool:
         """Return whether it is started and not completed, here or by the MPI's own functions."""
         operation = self._operation
         if operation is None:
             return False
-        if operation.request is not None and not self:
+        if operation.request is not None and not self._in_flight():
             self._forget(operation)  # MPI.Request.Waitall or a similar call has completed it
             return False
         return True
@@ -173,4 +190,22 @@ class PersistentAllreduce(_Base):
 
     def _release(self, operation: _core.Operation, status: MPI.Status | None) -> None:
         self._forget(operation)
-        release_handle(self, operation, status)
+        if self._in_flight():
+            release_handle(self, operation, status)
+
+
+_startall_of_mpi = MPI.Prequest.Startall
+
+
+def _startall(cls: type[MPI.Prequest], requests: list[MPI.Prequest]) -> None:
+    """Start several persistent operations, gradred's and the MPI's, in this order."""
+    del cls
+    if not any(isinstance(request, PersistentAllreduce) for request in requests):
+        return _startall_of_mpi(requests)
+    for request in requests:
+        request.Start()
+    return None
+
+
+# mpi4py's hands the C handles of all requests to the MPI, which cannot start gradred's.
+_core.replace_method(MPI.Prequest, "Startall", classmethod(_startall))

@@ -269,6 +269,5 @@ def release_handle(
     request: MPI.Request, operation: _core.Operation, status: MPI.Status | None
 ) -> None:
     """Complete the MPI request of an operation that has ended."""
-    if request:
-        address = 0 if status is None else MPI._addressof(status)
-        _core.release_request(request, operation, address)
+    address = 0 if status is None else MPI._addressof(status)
+    _core.release_request(request, operation, address)

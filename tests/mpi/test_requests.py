@@ -144,17 +144,43 @@ def test_persistent_allreduce_completes_in_the_mpis_functions() -> None:
     p.Free()
 
 
-@needs_thread_multiple
-def test_startall_starts_in_order() -> None:
-    results = [np.zeros(2), np.zeros(2)]
-    ps = [COMM.Allreduce_init(np.full(2, float(i)), y) for i, y in enumerate(results)]
-    gradred.PersistentAllreduce.Startall(ps)  # type: ignore[arg-type]
-    MPI.Request.Waitall(ps)
-    assert [y[0] for y in results] == [0, SIZE]
-    with pytest.raises(MPI.Exception):
-        MPI.Prequest.Startall(ps)  # type: ignore[arg-type]
-    for p in ps:
-        p.Free()
+@pytest.mark.parametrize("startall", [MPI.Prequest.Startall, gradred.PersistentAllreduce.Startall])
+def test_startall_starts_those_of_gradred_and_of_the_mpi(startall: Callable[[Any], None]) -> None:
+    edge, halo = np.zeros(8), np.zeros(8)
+    short, long, totals = np.zeros(2), np.zeros(60_000), (np.zeros(2), np.zeros(60_000))
+    located = np.zeros(3, "i,i")
+    requests = [
+        COMM.Allreduce_init(short, totals[0]),
+        COMM.Send_init(edge, (RANK + 1) % SIZE, 7),
+        COMM.Allreduce_init(long, totals[1], MPI.MAX),
+        COMM.Recv_init(halo, (RANK - 1) % SIZE, 7),
+        COMM.Allreduce_init(MPI.IN_PLACE, [located, MPI.INT_INT], MPI.MAXLOC),  # the MPI's
+    ]
+    for step in range(1, 6):
+        short[:] = long[:] = edge[:] = step + RANK
+        startall(requests)
+        MPI.Request.Waitall(requests)
+        assert totals[0].tolist() == [step * SIZE + TOTAL - SIZE] * 2
+        assert totals[1][-1] == step + SIZE - 1
+        assert halo[0] == step + (RANK - 1) % SIZE
+    for request in requests:
+        request.Free()
+
+
+def test_startall_of_the_mpis_requests_alone_is_the_mpis() -> None:
+    data = np.full(3, RANK), np.zeros(3, int)
+    requests = [
+        COMM.Send_init(data[0], (RANK + 1) % SIZE, 9),
+        COMM.Recv_init(data[1], (RANK - 1) % SIZE, 9),
+    ]
+    MPI.Prequest.Startall(requests)
+    MPI.Request.Waitall(requests)
+    assert data[1][0] == (RANK - 1) % SIZE
+    for request in requests:
+        request.Free()
+    MPI.Prequest.Startall([])
+    with pytest.raises(TypeError):
+        MPI.Prequest.Startall([None])  # type: ignore[list-item]
 
 
 @needs_thread_multiple
