@@ -36,8 +36,8 @@ class PersistentAllreduce(_Base):
     one order if the operations do not go through shared memory (ranks on several hosts, arrays on
     GPUs, other plans); another order is an error there.
 
-    `MPI.Prequest.Startall` starts several, and while it is started `MPI.Request.Waitall` and similar
-    calls accept it; both take the MPI's own requests too.
+    `MPI.Prequest.Startall` starts several. While it is started, `MPI.Request.Waitall` and similar
+    calls accept it. Both take the MPI's own requests too.
 
     Example:
         >>> import numpy, gradred

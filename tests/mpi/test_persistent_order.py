@@ -1,0 +1,220 @@
+"""Persistent calls belong together in the order in which they were made, not started."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi.knobs import use
+from mpi4py import MPI
+
+import gradred
+from gradred import UsageError
+
+WORLD = MPI.COMM_WORLD
+RANK, SIZE = WORLD.rank, WORLD.size
+HINT = "mpi_assert_strict_persistent_collective_ordering"
+
+needs_thread_multiple = pytest.mark.skipif(
+    MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="the MPI carries out what goes by messages"
+)
+
+
+@pytest.fixture
+def comm() -> Iterator[gradred.Comm]:
+    made = gradred.Comm(WORLD.Dup())
+    yield made
+    made.Free()
+
+
+class Sum:
+    """A persistent sum, whose result tells it from others and from other rounds."""
+
+    def __init__(self, comm: gradred.Comm, number: int, count: int) -> None:
+        self.number, self.x, self.y = number, np.zeros(count), np.zeros(count)
+        self.request = comm.Allreduce_init(self.x, self.y)
+
+    def fill(self, turn: int) -> None:
+        self.x[:] = 1000 * self.number + turn + RANK
+
+    def check(self, turn: int) -> None:
+        expected = SIZE * (1000 * self.number + turn) + SIZE * (SIZE - 1) // 2
+        assert self.y.tolist() == [expected] * self.y.size
+
+
+@pytest.mark.parametrize("counts", [(4, 4), (4, 1000), (1, 0, 70_000, 70_000, 1)])
+@pytest.mark.parametrize("complete", ["each", "other order", "MPI's Waitall", "gradred's Waitall"])
+@pytest.mark.parametrize("start", ["Start", "Startall"])
+def test_each_rank_starts_in_its_own_order(
+    comm: gradred.Comm, start: str, complete: str, counts: tuple[int, ...]
+) -> None:
+    sums = [Sum(comm, number, count) for number, count in enumerate(counts)]
+    draw = random.Random(RANK)
+    for turn in range(20):
+        order = draw.sample(sums, len(sums))
+        for one in sums:
+            one.fill(turn)
+        if start == "Startall":
+            MPI.Prequest.Startall([one.request for one in order])
+        else:
+            for one in order:
+                one.request.Start()
+        requests: list[Any] = [one.request for one in order]
+        if complete == "other order":
+            draw.shuffle(requests)
+        if complete == "MPI's Waitall":
+            MPI.Request.Waitall(requests)
+        elif complete == "gradred's Waitall":
+            gradred.Request.Waitall(requests)
+        else:
+            for request in requests:
+                request.Wait()
+        for one in sums:
+            one.check(turn)
+    for one in sums:
+        one.request.Free()
+
+
+def test_one_ends_before_the_other_starts(comm: gradred.Comm) -> None:
+    """On rank 0 both are in flight, on the others one after the other."""
+    p, q = Sum(comm, 1, 3), Sum(comm, 2, 3)
+    for turn in range(20):
+        p.fill(turn)
+        q.fill(turn)
+        if RANK == 0:
+            p.request.Start()
+            q.request.Start()
+            p.request.Wait()
+            q.request.Wait()
+        else:
+            q.request()
+            p.request()
+        p.check(turn)
+        q.check(turn)
+    p.request.Free()
+    q.request.Free()
+
+
+def test_other_calls_come_between(comm: gradred.Comm) -> None:
+    p = Sum(comm, 1, 3)
+    for turn in range(20):
+        p.fill(turn)
+        x, y = np.ones(2), np.ones(2)
+        if (turn + RANK) % 2:
+            p.request.Start()
+            comm.Allreduce(MPI.IN_PLACE, x)
+            started = comm.Iallreduce(MPI.IN_PLACE, y)
+            p.request.Wait()
+            started.Wait()
+        else:
+            comm.Allreduce(MPI.IN_PLACE, x)
+            started = comm.Iallreduce(MPI.IN_PLACE, y)
+            p.request()
+            started.Wait()
+        p.check(turn)
+        assert x.tolist() == y.tolist() == [SIZE] * 2
+    p.request.Free()
+
+
+@pytest.mark.parametrize("complete", [MPI.Request.Waitall, gradred.Request.Waitall])
+def test_an_inactive_request_is_not_null(comm: gradred.Comm, complete: Any) -> None:
+    p, q = Sum(comm, 1, 3), Sum(comm, 2, 3)
+    for turn in range(3):
+        for one in (p, q):
+            assert one.request
+            assert one.request != MPI.REQUEST_NULL
+            assert one.request != MPI.REQUEST_NULL
+            assert one.request == one.request
+            assert one.request.Test()
+            one.fill(turn)
+            one.request.Start()
+            assert one.request
+        assert p.request != q.request
+        complete([p.request, q.request])
+        p.check(turn)
+        q.check(turn)
+    for one in (p, q):
+        one.request.Free()
+        assert not one.request
+        assert one.request == MPI.REQUEST_NULL
+        assert one.request == MPI.REQUEST_NULL
+
+
+def test_requests_outlive_their_communicator() -> None:
+    comm = gradred.Comm(WORLD.Dup())
+    sums = [Sum(comm, number, 3) for number in range(2)]
+    comm.Free()
+    for turn in range(4):
+        for one in sums if RANK % 2 else sums[::-1]:
+            one.fill(turn)
+            one.request.Start()
+        for one in sums:
+            one.request.Wait()
+            one.check(turn)
+            one.request()
+            one.check(turn)
+    for one in sums:
+        one.request.Free()
+
+
+def test_requests_made_and_freed_in_turn_stay_apart(comm: gradred.Comm) -> None:
+    """Each rank frees others first, so that other lanes are free on other ranks."""
+    draw, own = random.Random(7), random.Random(RANK)
+    alive: list[Sum] = []
+    for turn in range(60):
+        alive.append(Sum(comm, turn, draw.choice((1, 1, 900))))
+        for one in own.sample(alive, len(alive)):
+            one.fill(turn)
+            one.request.Start()
+        for one in alive:
+            one.request.Wait()
+            one.check(turn)
+        if len(alive) > 4:
+            leaving = draw.sample(alive, 3)
+            for one in own.sample(leaving, 3):
+                one.request.Free()
+            alive = [one for one in alive if one not in leaving]
+    for one in alive:
+        one.request.Free()
+
+
+def test_a_promise_of_one_order_is_enough_for_the_old_way() -> None:
+    if len(HINT) > MPI.MAX_INFO_KEY:
+        pytest.skip("this MPI knows no hints of that length")
+    info = MPI.Info.Create({HINT: "true"})
+    comm = gradred.Comm(WORLD.Dup(info))
+    info.Free()
+    sums = [Sum(comm, number, 3) for number in range(3)]
+    for turn in range(3):
+        for one in sums:
+            one.fill(turn)
+            one.request.Start()
+        for one in sums:
+            one.request.Wait()
+            one.check(turn)
+    for one in sums:
+        one.request.Free()
+    comm.Free()
+
+
+@needs_thread_multiple
+@pytest.mark.skipif(SIZE == 1, reason="one rank has one order")
+def test_another_order_over_messages_is_an_error_also_for_equal_shapes() -> None:
+    comm = gradred.Comm(WORLD.Dup())
+    use(shm=False, plan="recursive_doubling")
+    try:
+        p, q = Sum(comm, 1, 4), Sum(comm, 2, 4)
+    finally:
+        use()
+    requests = [p.request, q.request] if RANK == 0 else [q.request, p.request]
+    for request in requests:
+        request.Start()
+    for request in requests:
+        with pytest.raises(UsageError):
+            request.Wait()
+    for one in (p, q):
+        one.request.Free()
+    comm.Free()
