@@ -34,7 +34,10 @@ std::unique_ptr<NodeGroup> make_group(Bootstrap& calls, const NodeOptions& optio
   std::vector<MemoryOffer> all(static_cast<std::size_t>(calls.size()));
   calls.allgather(&mine, sizeof mine, all.data());
   std::unique_ptr<NodeGroup> group = memory.settle(all);
-  return group != nullptr ? std::move(group) : NodeGroup::create(calls, options, why_not);
+  if (group != nullptr) return group;
+  group = NodeGroup::create(calls, options, why_not);
+  if (group != nullptr) Registry::get().add_pool(group->pool());  // others take parts of it
+  return group;
 }
 
 MemoryAgreement::MemoryAgreement(int rank, RankNames names, MemoryOffer::Wish wish,
