@@ -20,6 +20,7 @@ UPCALLS = {
     "install": ["_rank"],
     "install_memory_comm": ["comm"],
     "persistent_type": ["persistent"],
+    "replace_method": ["persistent"],
     "request_type": ["request"],
     "use_request_class": ["request"],
     "wait_for_message": ["torch_distributed"],
