@@ -105,7 +105,9 @@ void require_running_mpi() {
   if (!mpi::initialized()) {
     throw UsageError(
         "MPI is not initialised. Call MPI.Init() first. Importing mpi4py.MPI does so, unless "
-        "MPI4PY_RC_INITIALIZE=0 is set, or mpi4py.rc.initialize is False");
+        "MPI4PY_RC_INITIALIZE=0 is set, or mpi4py.rc.initialize is False. Programs of MPI sessions "
+        "call it too, on all ranks, and MPI.Finalize() at the end: then gradred serves the "
+        "communicators of their sessions");
   }
   if (finalized != 0) throw UsageError("MPI is already finalised: no communication is possible");
 }
