@@ -1,6 +1,7 @@
 #include "calls/plan_choice.h"
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,36 @@
 #include "transport/mpi_transport.h"
 
 namespace gradred {
+namespace {
+
+// The plan for calls of which nothing is known. On one host it depends on few words, which are the
+// same for most communicators of a process, so the last one is kept.
+std::shared_ptr<const Plan> first_choice(PlanSources sources, const Place& place) {
+  struct Kept {
+    const PlanSource* const* sources = nullptr;
+    int size = 0;
+    std::string why_no_memory, why_no_messages, why_no_mpi;
+    std::shared_ptr<const Plan> plan;
+    bool operator==(const Kept& other) const {
+      return sources == other.sources && size == other.size &&
+             why_no_memory == other.why_no_memory && why_no_messages == other.why_no_messages &&
+             why_no_mpi == other.why_no_mpi;
+    }
+  };
+  const auto make = [&] { return std::make_shared<const Plan>(choose(sources, {}, place)); };
+  if (place.topology.hosts > 1) return make();
+  static std::mutex mutex;
+  static auto* const last = new Kept;
+  Kept wanted{sources.data(),        place.size,       place.why_no_memory,
+              place.why_no_messages, place.why_no_mpi, nullptr};
+  const std::lock_guard lock(mutex);
+  if (*last == wanted) return last->plan;
+  wanted.plan = make();
+  *last = std::move(wanted);
+  return last->plan;
+}
+
+}  // namespace
 
 const char* plan_of_agreements(const Place& place) {
   return place.hosts_share_memory() ? kHierarchical.data() : "recursive_doubling";
@@ -59,7 +90,7 @@ void PlanChoice::settle(Figures figures) {
   place.costs = std::make_shared<Costs>(place.topology, std::move(figures));
   plans_->clear();  // cached plans are for another place
   if (place.size > 1 && !wish.plan.empty()) return;
-  auto plan = std::make_shared<const Plan>(choose(sources_, {}, place));
+  auto plan = first_choice(sources_, place);
   if (plan->seconds == 0) usual_ = std::move(plan);  // nothing is cheaper, whatever the call
 }
 

@@ -74,7 +74,8 @@ bool LostPeers::is_time() {
   const std::uint64_t now = now_ns();
   std::uint64_t looked = looked_ns_.load(std::memory_order_relaxed);
   if (now - looked < kEveryNs) return false;
-  return looked_ns_.compare_exchange_strong(looked, now, std::memory_order_relaxed);
+  const bool first = looked == 0;  // most waits are over before the next one
+  return looked_ns_.compare_exchange_strong(looked, now, std::memory_order_relaxed) && !first;
 }
 
 bool LostPeers::is_missed() {

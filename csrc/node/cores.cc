@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -62,15 +63,11 @@ std::uint32_t cgroup_quota() {
 }  // namespace
 
 std::bitset<kMaxCores> allowed_cores() {
-  std::bitset<kMaxCores> allowed;
+  using Mask = std::bitset<kMaxCores>;
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) {
-    for (std::size_t core = 0; core < kMaxCores; ++core) allowed[core] = CPU_ISSET(core, &set);
-  } else {  // more cores than the mask holds: treated as unlimited
-    allowed.set();
-  }
-  return allowed;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::bit_cast<Mask>(set);
+  return Mask().set();  // more cores than the mask holds: treated as unlimited
 }
 
 Cores cores_of_this_thread() { return {allowed_cores(), cgroup_quota()}; }
@@ -83,14 +80,19 @@ bool each_has_a_core(std::span<const Cores> group, std::size_t ranks) {
   }
   if (ranks > together.count()) return false;
   // Each rank spreads a load of 1 evenly over its cores. No core may carry more than 1.
-  std::vector<double> load(kMaxCores, 0.0);
+  std::vector<double> shares;
   for (const Cores& cores : group) {
-    const double share = 1.0 / static_cast<double>(std::max<std::size_t>(1, cores.allowed.count()));
-    for (std::size_t core = 0; core < kMaxCores; ++core) {
-      if (cores.allowed[core]) load[core] += share;
-    }
+    shares.push_back(1.0 / static_cast<double>(std::max<std::size_t>(1, cores.allowed.count())));
   }
-  return *std::max_element(load.begin(), load.end()) < 1.0 + 1e-6;
+  for (std::size_t core = together._Find_first(); core < kMaxCores;
+       core = together._Find_next(core)) {
+    double load = 0;
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      if (group[i].allowed[core]) load += shares[i];
+    }
+    if (load > 1.0 + 1e-6) return false;
+  }
+  return true;
 }
 
 }  // namespace gradred

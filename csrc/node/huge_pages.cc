@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <fstream>
 #include <span>
@@ -93,13 +94,18 @@ void collapse(const std::byte* array, std::size_t bytes, std::size_t number) {
 
 }  // namespace
 
-void HugePages::use(const std::byte* array, std::size_t bytes) noexcept {
+void HugePages::remember(const Seen& seen) {
+  if (seen_.size() < kRemembered) return seen_.push_back(seen);
+  seen_[next_] = seen;
+  next_ = (next_ + 1) % kRemembered;
+}
+
+void HugePages::use(const std::byte* array, std::size_t bytes) {
   if (bytes < kLeast) return;
   const auto known = std::ranges::find_if(
       seen_, [&](const Seen& seen) { return seen.array == array && seen.bytes == bytes; });
   if (known == seen_.end()) {
-    seen_[next_] = {.array = array, .bytes = bytes, .operations = 1};
-    next_ = (next_ + 1) % kRemembered;
+    remember({.array = array, .bytes = bytes, .operations = 1});
   } else if (known->operations < kWaits + kSlices) {
     const unsigned operation = known->operations++;
     if (operation >= kWaits) collapse(array, bytes, operation - kWaits);

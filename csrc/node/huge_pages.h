@@ -2,8 +2,8 @@
 // that it reads, and longer if a program has meanwhile displaced what it knows of the page.
 #pragma once
 
-#include <array>
 #include <cstddef>
+#include <vector>
 
 namespace gradred {
 
@@ -14,7 +14,7 @@ class HugePages {
   // last byte, so that no memory beside it is touched. Of these, only pages that are full already:
   // the process never has more memory than before. Does nothing if the kernel cannot, or its
   // administrator or the program forbids huge pages.
-  void use(const std::byte* array, std::size_t bytes) noexcept;
+  void use(const std::byte* array, std::size_t bytes);
 
  private:
   struct Seen {
@@ -23,8 +23,10 @@ class HugePages {
     unsigned operations = 0;
   };
   static constexpr std::size_t kRemembered = 64;
-  std::array<Seen, kRemembered> seen_{};
-  std::size_t next_ = 0;  // the entry that the next unknown array replaces
+  void remember(const Seen& seen);
+
+  std::vector<Seen> seen_;  // up to kRemembered
+  std::size_t next_ = 0;    // the entry that the next unknown array replaces
 };
 
 }  // namespace gradred

@@ -19,6 +19,11 @@ class OperationNumbers {
   // TagSpace::window().
   static constexpr std::size_t kMost = 1024;
 
+  OperationNumbers() = default;
+  ~OperationNumbers() { delete ended_.load(); }
+  OperationNumbers(const OperationNumbers&) = delete;
+  OperationNumbers& operator=(const OperationNumbers&) = delete;
+
   std::uint64_t begin() { return next_.fetch_add(1); }
   std::uint64_t begun() const { return next_.load(); }
   void end(std::uint64_t number);
@@ -27,15 +32,19 @@ class OperationNumbers {
   std::uint64_t oldest() const { return oldest_.load(); }
 
  private:
-  const std::atomic<std::uint64_t>& place(std::uint64_t number) const {
-    return ended_[number % kMost];
+  // For each place of the ring: 1 + the last number that ended there.
+  using Ring = std::array<std::atomic<std::uint64_t>, kMost>;
+
+  bool ended_in_ring(std::uint64_t number) const {
+    const Ring* const ring = ended_.load();
+    return ring != nullptr && (*ring)[number % kMost].load() == number + 1;
   }
+  Ring& ring();
   void pass_ended();
   bool take_far(std::uint64_t number);
 
   std::atomic<std::uint64_t> next_{0}, oldest_{0};
-  // For each place of the ring: 1 + the last number that ended there.
-  std::array<std::atomic<std::uint64_t>, kMost> ended_{};
+  std::atomic<Ring*> ended_{nullptr};  // made when the first operation ends
   std::atomic<bool> any_far_{false};
   mutable std::mutex mutex_;
   std::set<std::uint64_t> far_;  // ended numbers that are too far ahead for ended_

@@ -7,6 +7,7 @@
 #include <array>
 #include <charconv>
 #include <cstdlib>
+#include <cstring>
 #include <string_view>
 
 extern char** environ;
@@ -46,6 +47,22 @@ std::vector<std::pair<std::string, std::string>> environment() {
     found.emplace_back(text.substr(0, equals), text.substr(equals + 1));
   }
   return found;
+}
+
+bool is_environment(std::string& seen) {
+  std::size_t begin = 0;
+  bool same = true;
+  for (char** entry = environ; same && entry != nullptr && *entry != nullptr; ++entry) {
+    const std::size_t bytes = std::strlen(*entry) + 1;
+    same = seen.compare(begin, bytes, *entry, bytes) == 0;
+    begin += bytes;
+  }
+  if (same && begin == seen.size()) return true;
+  seen.clear();
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    seen.append(*entry, std::strlen(*entry) + 1);
+  }
+  return false;
 }
 
 std::string variable(const char* name) {

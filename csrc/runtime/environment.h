@@ -13,6 +13,9 @@
 namespace gradred {
 
 std::vector<std::pair<std::string, std::string>> environment();
+// Whether the environment is the one that `seen` holds, all variables one after the other. If it is
+// not, `seen` becomes the present one.
+bool is_environment(std::string& seen);
 std::string variable(const char* name);  // empty if there is no such variable
 
 // RANK and WORLD_SIZE. No value if they are not set, or cannot be right.
