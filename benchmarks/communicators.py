@@ -7,11 +7,16 @@ in alternating order, by Dup or Split. Each carries out one Allreduce of 8 bytes
 and is freed. The ranks begin each step together, and the slowest rank's time counts. The table
 shows medians over the turns, with the 10th and 90th percentile.
 
+Then, also in turn, 300 communicators are made, each with one Allreduce, and kept. The table shows
+how long that took, and how much more memory the ranks have. 2,000 are made and freed one by one.
+
 The JSON record (`schema` = "gradred-communicators/1"):
 
     date, arguments, ranks, hosts, machine{...}, versions{...}, load
     flag      {what, us}: the time of one signal between ranks 0 and 1; null on one rank
     rows      [{made_by, step, turns, gradred{median, p10, p90}, mpi{...}}], in microseconds
+    many      [{made_by, count, kept, turns, gradred{us, cpu_us, kib}, mpi{...}}]: medians; of one
+              communicator, on the slowest rank; processor time and memory of all ranks together
 
 Exit status: 0 done; 1 a first Allreduce or a Free took longer than --check-first or --check-free; 2
 usage.
@@ -43,6 +48,8 @@ MADE_BY: dict[str, Callable[[MPI.Intracomm], MPI.Intracomm]] = {
     "Split, pairs": lambda comm: comm.Split(comm.rank // 2, comm.rank),
 }
 WARM_UP = 5
+ALIVE, IN_TURN = 300, 2000
+TURNS_OF_MANY = 3
 
 
 def arguments() -> argparse.Namespace:
@@ -97,6 +104,61 @@ def measure(made_by: str, turns: int) -> list[dict[str, Any]]:
     return rows
 
 
+def proportional_kib() -> int:
+    """Memory of this rank; what ranks share counts by halves, thirds, and so on."""
+    with open("/proc/self/smaps_rollup", encoding="ascii") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
+def one_of_many(
+    world: MPI.Intracomm, make: Callable[[], MPI.Intracomm], count: int, *, kept: bool
+) -> tuple[float, float, float]:
+    """Return microseconds, processor time of all ranks in them, and KiB of all ranks, by one."""
+    x, y = np.ones(1), np.empty(1)
+    world.Barrier()
+    before, begin, begin_cpu = proportional_kib(), time.perf_counter(), time.process_time()
+    alive = []
+    for _ in range(count):
+        made = make()
+        made.Allreduce(x, y)
+        alive.append(made) if kept else made.Free()
+    us = 1e6 * (time.perf_counter() - begin)
+    cpu_us = 1e6 * (time.process_time() - begin_cpu)
+    world.Barrier()
+    kib = proportional_kib() - before
+    world.Barrier()
+    for made in alive:
+        made.Free()
+    found = [world.allreduce(us, MPI.MAX), world.allreduce(cpu_us), world.allreduce(kib)]
+    return tuple(one / count for one in found)
+
+
+def measure_many(made_by: str, *, kept: bool) -> dict[str, Any]:
+    """Return the row of many communicators that are made by one method."""
+    world = MPI.COMM_WORLD
+    count = ALIVE if kept else IN_TURN
+    row: dict[str, Any] = {"made_by": made_by, "count": count, "kept": kept}
+    row["turns"] = TURNS_OF_MANY
+    sources = {"gradred": gradred.Comm(world), "mpi": world}
+    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in sources}
+    for turn in range(TURNS_OF_MANY):
+        for name in sorted(sources, reverse=turn % 2 == 1):
+            source = sources[name]
+            make = lambda source=source: MADE_BY[made_by](source)  # noqa: E731
+            # The MPI keeps memory of communicators that were freed, so the first time counts.
+            found[name].append(one_of_many(world, make, count, kept=kept))
+    for name, mine in found.items():
+        us, cpu_us, kib = zip(*mine, strict=True)
+        row[name] = {"us": np.median(us), "cpu_us": np.median(cpu_us), "kib": max(kib)}
+    return row
+
+
+def line_of_many(row: dict[str, Any]) -> str:
+    what = f"{row['count']} {'alive' if row['kept'] else 'in turn'}"
+    of = [f"{row[name][part]:9.1f}" for name in ("gradred", "mpi") for part in row[name]]
+    return f"{row['made_by']:14} {what:13} " + " ".join(of)
+
+
 def line(row: dict[str, Any]) -> str:
     times = [row[name][part] for name in ("gradred", "mpi") for part in ("median", "p10", "p90")]
     return f"{row['made_by']:14} {row['step']:8}" + "".join(f" {one:9.1f}" for one in times)
@@ -124,6 +186,13 @@ def main() -> int:
         for row in measure(made_by, given.turns):
             rows.append(row)
             say(world, line(row))
+    columns = "".join(f" {name:>9}" for name in 2 * ("us", "cpu us", "KiB"))
+    say(world, f"{'# made by':14} {'':13}{columns}  of gradred's, of the MPI's")
+    record["many"] = []
+    for made_by in ("Dup", "Split, all"):
+        for kept in (True, False):
+            record["many"].append(measure_many(made_by, kept=kept))
+            say(world, line_of_many(record["many"][-1]))
     if world.rank == 0 and given.json:
         write_json(given.json, record)
     slow = [f"{row['made_by']}: {row['step']}" for row in rows if too_slow(row, given)]

@@ -44,7 +44,7 @@ std::shared_ptr<Communicator> Communicator::connect(Bootstrap& calls, std::strin
   settings.profile = all.front().profile != 0;
   std::vector<MemoryOffer::Wish> wishes;
   std::ranges::transform(all, std::back_inserter(wishes), &Wishes::memory);
-  why_no_memory = gradred::why_no_memory(wishes, false);
+  why_no_memory = gradred::why_no_memory(wishes);
   std::unique_ptr<NodeGroup> node;
   if (why_no_memory.empty()) {
     node = NodeGroup::create(calls, node_options(settings), why_no_memory);

@@ -23,15 +23,16 @@ std::unique_ptr<NodeGroup> NodeGroup::create(Bootstrap& bootstrap, const NodeOpt
                                              std::string& reason) {
   const auto size = static_cast<std::size_t>(bootstrap.size());
   const NodeOptions options = SharedPart::rounded(wanted, size);
-  auto pool = Pool::create(bootstrap, Layout(size, options).bytes, reason);
+  const Layout layout(size, options);
+  auto pool = Pool::create(bootstrap, layout.line_bytes, layout.room_bytes, reason);
   if (pool == nullptr) return nullptr;
   Introduction mine{.member = {this_process(), cores_of_this_thread()}};
   if (bootstrap.rank() == 0) {  // a new pool allocates its first group at full size
     try {
-      PoolPart* part = pool->take(Layout(size, options).bytes);
+      PoolPart* part = pool->take(layout.line_bytes, layout.room_bytes);
       check(part != nullptr, "a new pool has room for a group of all");
       SharedPart::prepare(*pool, *part, size, options, PoolPart::Real::kAll);
-      mine.begin = part->begin;
+      mine.begin = part->lines;
     } catch (const TransportError& error) {
       set_text(mine.error, error.what());
     }
@@ -53,10 +54,11 @@ std::unique_ptr<NodeGroup> NodeGroup::create(Bootstrap& bootstrap, const NodeOpt
 
 PoolPart* NodeGroup::reserve(Pool& pool, std::size_t ranks, const NodeOptions& wanted) {
   const NodeOptions options = SharedPart::rounded(wanted, ranks);
-  PoolPart* part = pool.take(Layout(ranks, options).bytes);
+  const Layout layout(ranks, options);
+  PoolPart* part = pool.take(layout.line_bytes, layout.room_bytes);
   if (part == nullptr) return nullptr;
   try {
-    SharedPart::prepare(pool, *part, ranks, options, PoolPart::Real::kBeginnings);
+    SharedPart::prepare(pool, *part, ranks, options, PoolPart::Real::kLines);
   } catch (const TransportError&) {
     pool.free(*part);
     return nullptr;

@@ -1,13 +1,15 @@
-// The layout of a node group's part of shared memory (pool.h).
+// The layout of a node group's part of shared memory (pool.h). It lies in two places:
 //
-//   Header | RankState of rank 0, 1, ... | ShrinkState of each | slots | exchange chunks
+//   the lines: Header | RankState of rank 0, 1, ... | short slots
+//   the rooms: ShrinkState of each rank | slots | exchange chunks
 //
-// Each rank owns two slots, used by operations in turn, and `depth` chunks, used as a ring. Only
-// the owner writes to them. Everything before the slots is zeroed at the start; slots and chunks
-// may hold anything.
+// Each rank owns two short slots and two slots, used by operations in turn, and `depth` chunks,
+// used as a ring. Only the owner writes to them. Header, RankStates and ShrinkStates are zeroed at
+// the start; slots and chunks may hold anything.
 //
-// A group that is the first to use a part starts with only the first bytes of its slots and chunks
-// in memory, which takes microseconds. The rest is allocated by the first operation that needs it.
+// A program may have thousands of communicators, so a group starts with its lines alone, which are
+// a few pages. Its first operation that does not fit into the short slots allocates the first bytes
+// of slots and chunks, or the whole of them. The ShrinkStates are allocated by shrinking.h.
 #pragma once
 
 #include <algorithm>
@@ -25,6 +27,7 @@ inline constexpr std::size_t kCacheLine = 64;
 // The hardware fetches cache lines in pairs, so data that different ranks write are this far apart.
 inline constexpr std::size_t kApart = 128;
 inline constexpr std::size_t kPage = 4096;
+inline constexpr std::size_t kShortSlot = 1024;
 // Bytes of a slot or chunk that are allocated at first.
 inline constexpr std::size_t kBeginning = 2 * kPage;
 inline constexpr std::size_t kReasonBytes = 384;
@@ -48,6 +51,13 @@ struct NodeOptions {
   bool sleeps = false;  // waiting ranks usually sleep, as when rank 0 waits for other hosts
   std::uint64_t first_operation = 1;  // number of the first one; tests start just below 2^32
 
+  // The sizes of a group that has only its lines, in which no chunk can be used.
+  NodeOptions lines() const {
+    NodeOptions part = *this;
+    part.slot_bytes = std::min(slot_bytes, kShortSlot);
+    part.chunk_bytes = part.piece_bytes = 0;
+    return part;
+  }
   // The sizes of a group that has only the first bytes of its slots and chunks.
   NodeOptions beginning(std::size_t ranks) const {
     NodeOptions part = *this;
@@ -112,10 +122,13 @@ struct alignas(kApart) ShrinkState {
 struct alignas(kApart) Header {
   std::atomic<std::uint32_t> users;  // ranks that have not left (pool.h)
   NodeOptions options;
-  // Once all ranks have announced this operation, they use slots and chunks at full size.
-  std::atomic<std::uint64_t> whole_from;
+  std::size_t rooms;  // offset in the pool
+  // Once all ranks have announced this operation, they use the first bytes of slots and chunks, or
+  // the whole of them.
+  std::atomic<std::uint64_t> beginnings_from, whole_from;
   static constexpr std::uint64_t kNotYet = ~std::uint64_t{0};
-  std::atomic<std::uint32_t> poison;  // 0: usable, 1: the reason is being written, 2: failed
+  std::atomic<std::uint32_t> shrinks;  // the ShrinkStates have been used
+  std::atomic<std::uint32_t> poison;   // 0: usable, 1: the reason is being written, 2: failed
   SleepersExpected sleepers_expected;
   Failure failure;
   std::uint64_t failure_id;  // FailureReport::id
@@ -126,20 +139,23 @@ struct alignas(kApart) Header {
   alignas(kApart) std::atomic<std::uint64_t> pong;
 };
 
-// Offsets in bytes from the start of the part.
+// Offsets in bytes from the start of the lines: states, short_slots. From the start of the rooms:
+// slots, chunks; the ShrinkStates come first.
 struct Layout {
-  std::size_t states, shrinks, slots, chunks, bytes;
+  std::size_t states, short_slots, line_bytes, slots, chunks, room_bytes;
 
   Layout(std::size_t ranks, const NodeOptions& options)
-      : states(kPage),
-        shrinks(round_up(states + ranks * sizeof(RankState))),
-        slots(round_up(shrinks + ranks * sizeof(ShrinkState))),
+      : states(sizeof(Header)),
+        short_slots(states + ranks * sizeof(RankState)),
+        line_bytes(round_up(short_slots + ranks * 2 * kShortSlot)),
+        slots(round_up(ranks * sizeof(ShrinkState))),
         chunks(slots + ranks * 2 * options.slot_bytes),
-        bytes(round_up(chunks + ranks * options.depth * options.chunk_bytes)) {}
+        room_bytes(round_up(chunks + ranks * options.depth * options.chunk_bytes)) {}
 
  private:
   static std::size_t round_up(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 };
-static_assert(sizeof(Header) <= kPage && offsetof(Header, users) == 0);
+static_assert(sizeof(Header) % kApart == 0 && sizeof(RankState) % kApart == 0 &&
+              kShortSlot % kApart == 0 && offsetof(Header, users) == 0);
 
 }  // namespace gradred

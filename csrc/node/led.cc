@@ -29,7 +29,7 @@ void Led::pass_on(const NodeCall& call, DataPath path) {
   const auto* const result = static_cast<const std::byte*>(call.recv);
   if (path == DataPath::kInLine) return group_.announce(call.signature, result, bytes);
   stores_.begin_on(bytes);
-  stores_.give(own_slot(), result, bytes);
+  stores_.give(own_slot(path), result, bytes);
   group_.announce(call.signature, nullptr, 0);
 }
 

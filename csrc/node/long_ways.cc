@@ -64,7 +64,7 @@ void LongWays::end_measuring(std::uint64_t begin) {
 
 // If reading was chosen but some ranks cannot read, stores are chosen as for slots.
 Steps LongWays::steps(const NodeCall& call) {
-  group_.part().use_whole_if_said(group_.operation());
+  group_.part().use_more_if_said(group_.operation());
   const bool measured = measures(call);
   const bool past = measured && decided(call, ReadOffer::kPast);
   if (measured && reads(call)) {

@@ -52,7 +52,7 @@ void NodeAgreement::enter() {
     await_peers();
     catch_up_ = false;
   }
-  part_.use_whole_if_said(operation_);
+  part_.use_more_if_said(operation_);
   ++operation_;
 }
 

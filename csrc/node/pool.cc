@@ -1,27 +1,44 @@
 #include "node/pool.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 
 #include "base/errors.h"
 #include "liveness/local_peers.h"
+#include "node/layout.h"
 
 namespace gradred {
 namespace {
 
-// Parts of the largest size: this many for rank 0, and this many for all other leaders together,
-// whose groups are usually smaller.
-constexpr std::size_t kParts = 16;
+// Parts of the largest size: so many for rank 0, and so many for all other leaders together, whose
+// groups are usually smaller. MPICH has about so many communicators. Addresses may be limited.
+constexpr std::size_t kFewParts = 16, kMostParts = 2048;
+constexpr std::size_t kMostAddresses = std::size_t{8} << 30;
 constexpr std::size_t kMostIdleBytes = std::size_t{8} << 20;
+constexpr std::size_t kMostWholeParts = 64;
+constexpr std::size_t kLooks = 16;
 
 std::size_t huge_pages(std::size_t bytes) {
   return (bytes + kHugePage - 1) / kHugePage * kHugePage;
 }
 
+bool is_limited(decltype(RLIMIT_AS) resource) {
+  rlimit limit{};
+  return getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+}
+
+std::size_t parts_of(std::size_t bytes) {
+  if (is_limited(RLIMIT_AS) || is_limited(RLIMIT_FSIZE)) return kFewParts;
+  return std::clamp(kMostAddresses / bytes, kFewParts, kMostParts);
+}
+
 }  // namespace
 
-std::shared_ptr<Pool> Pool::create(Bootstrap& bootstrap, std::size_t part_bytes,
-                                   std::string& reason) {
-  const std::size_t region = kParts * huge_pages(part_bytes);
+std::shared_ptr<Pool> Pool::create(Bootstrap& bootstrap, std::size_t line_bytes,
+                                   std::size_t room_bytes, std::string& reason) {
+  const std::size_t part = huge_pages(room_bytes) + line_bytes;
+  const std::size_t region = huge_pages(parts_of(part) * part);
   auto segment = Segment::create(bootstrap, kHugePage + 2 * region, reason);
   if (segment == nullptr) return nullptr;
   return std::shared_ptr<Pool>(
@@ -35,7 +52,8 @@ Pool::Pool(std::shared_ptr<Segment> segment, std::size_t self, std::size_t size,
   const std::size_t others = size < 2 ? 0 : half / (size - 1) / kHugePage * kHugePage;
   begin_ = kHugePage + (self_ == 0 ? 0 : half + (self_ - 1) * others);
   end_ = begin_ + (self_ == 0 ? half : others);
-  next_ = begin_;
+  lines_end_ = begin_;
+  rooms_begin_ = end_;
 }
 
 void Pool::introduce(std::vector<PoolMember> members) {
@@ -64,27 +82,55 @@ bool Pool::knows_this_process() const {
   return own.process == this_process() && own.cores.allowed == allowed_cores();
 }
 
-PoolPart* Pool::take(std::size_t bytes) {
-  bytes = huge_pages(bytes);
+PoolPart* Pool::take(std::size_t line_bytes, std::size_t room_bytes) {
+  const Size size{line_bytes, huge_pages(room_bytes)};
   const std::lock_guard lock(mutex_);
-  PoolPart* best = nullptr;
-  bool all_free = true;
-  for (PoolPart& part : parts_) {
-    const bool free = is_free(part);
-    all_free &= free;
-    if (free && part.bytes == bytes && (best == nullptr || part.real > best->real)) best = &part;
-  }
-  if (best == nullptr && end_ - next_ < bytes && all_free) {  // free parts of other sizes
-    for (const PoolPart& part : parts_) segment_->release(part.begin, part.bytes);
+  const auto has_addresses = [&] { return rooms_begin_ - lines_end_ >= size.lines + size.rooms; };
+  PoolPart* best = find_free(size, kLooks);
+  if (best == nullptr && !has_addresses()) best = find_free(size, parts_.size());
+  if (best == nullptr && !has_addresses() &&
+      std::ranges::all_of(parts_, [this](PoolPart& part) { return is_free(part); })) {
+    for (PoolPart& part : parts_) release(part);  // free parts of other sizes
     parts_.clear();
-    next_ = begin_;
+    lines_end_ = begin_;
+    rooms_begin_ = end_;
   }
-  if (best == nullptr && end_ - next_ >= bytes) {
-    best = &parts_.emplace_back(PoolPart{.begin = next_, .bytes = bytes});
-    next_ += bytes;
+  if (best == nullptr && has_addresses()) {
+    rooms_begin_ -= size.rooms;
+    best = &parts_.emplace_back(PoolPart{.lines = lines_end_,
+                                         .line_bytes = size.lines,
+                                         .rooms = rooms_begin_,
+                                         .room_bytes = size.rooms});
+    lines_end_ += size.lines;
   }
-  if (best != nullptr) best->use = PoolPart::Use::kHeld;
+  if (best == nullptr) return nullptr;
+  if (best->use == PoolPart::Use::kFree) idle_bytes_ -= best->held_bytes;
+  best->use = PoolPart::Use::kHeld;
   return best;
+}
+
+// The free part of this size that has most memory, among the next `looks` parts.
+PoolPart* Pool::find_free(Size size, std::size_t looks) {
+  PoolPart* best = nullptr;
+  for (std::size_t look = 0; look < std::min(looks, parts_.size()); ++look) {
+    PoolPart& part = parts_[looked_++ % parts_.size()];
+    if (!is_free(part) || size_of(part) != size) continue;
+    if (best == nullptr || part.real > best->real) best = &part;
+  }
+  return best;
+}
+
+void Pool::populate(PoolPart& part, PoolPart::Real real, std::size_t begin, std::size_t bytes) {
+  segment_->populate(begin, bytes);
+  const std::lock_guard lock(mutex_);
+  part.held_bytes += bytes;
+  if (real == PoolPart::Real::kAll) ++whole_parts_;
+  part.real = real;
+}
+
+bool Pool::may_make_whole() const {
+  const std::lock_guard lock(mutex_);
+  return whole_parts_ < kMostWholeParts;
 }
 
 void Pool::hand_over(PoolPart& part) {
@@ -95,33 +141,44 @@ void Pool::hand_over(PoolPart& part) {
 void Pool::free(PoolPart& part) {
   const std::lock_guard lock(mutex_);
   part.use = PoolPart::Use::kFree;
+  idle_bytes_ += part.held_bytes;
 }
 
-PoolPart* Pool::part_at(std::size_t begin) {
+PoolPart* Pool::part_with(std::size_t lines) {
   const std::lock_guard lock(mutex_);
-  const auto found = std::ranges::find(parts_, begin, &PoolPart::begin);
+  const auto found = std::ranges::find(parts_, lines, &PoolPart::lines);
   return found != parts_.end() ? &*found : nullptr;
 }
 
 void Pool::trim() {
   const std::lock_guard lock(mutex_);
-  std::size_t idle = 0;
-  for (PoolPart& part : parts_) {
-    if (!is_free(part) || part.real != PoolPart::Real::kAll) continue;
-    idle += part.bytes;
-    if (idle <= kMostIdleBytes) continue;
-    segment_->release(part.begin, part.bytes);
-    part.real = PoolPart::Real::kNothing;
+  for (std::size_t look = 0; look < std::min(kLooks, parts_.size()); ++look) {
+    PoolPart& part = parts_[trimmed_++ % parts_.size()];
+    if (is_free(part) && idle_bytes_ > kMostIdleBytes) release(part);
   }
 }
 
 // A rank that has counted itself out never touches the part again.
-bool Pool::is_free(PoolPart& part) const {
+bool Pool::is_free(PoolPart& part) {
   if (part.use == PoolPart::Use::kCounted) {
-    auto* users = reinterpret_cast<std::atomic<std::uint32_t>*>(at(part.begin));
-    if (users->load(std::memory_order_acquire) == 0) part.use = PoolPart::Use::kFree;
+    auto* users = reinterpret_cast<std::atomic<std::uint32_t>*>(at(part.lines));
+    if (users->load(std::memory_order_acquire) == 0) {
+      part.use = PoolPart::Use::kFree;
+      idle_bytes_ += part.held_bytes;
+    }
   }
   return part.use == PoolPart::Use::kFree;
+}
+
+// Returns the memory of a free part to the system.
+void Pool::release(PoolPart& part) {
+  if (part.real == PoolPart::Real::kNothing) return;
+  segment_->release(part.lines, part.line_bytes);
+  segment_->release(part.rooms, part.room_bytes);
+  if (part.real == PoolPart::Real::kAll) --whole_parts_;
+  idle_bytes_ -= part.held_bytes;
+  part.held_bytes = 0;
+  part.real = PoolPart::Real::kNothing;
 }
 
 }  // namespace gradred

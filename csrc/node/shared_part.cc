@@ -20,19 +20,20 @@ NodeOptions SharedPart::rounded(NodeOptions options, std::size_t ranks) {
 // Allocates `wanted` of a part, unless that is done already.
 void SharedPart::populate(Pool& pool, PoolPart& part, std::size_t ranks, const NodeOptions& options,
                           PoolPart::Real wanted) {
-  if (part.real >= wanted) return;
+  using Real = PoolPart::Real;
   const Layout layout(ranks, options);
-  if (wanted == PoolPart::Real::kAll) {
-    pool.populate(part, 0, layout.bytes);
-  } else {
-    const NodeOptions beginning = options.beginning(ranks);
-    pool.populate(part, 0, layout.slots);
-    for (std::size_t slot = 0; slot < 2 * ranks; ++slot) {
-      pool.populate(part, layout.slots + slot * options.slot_bytes, beginning.slot_bytes);
-    }
-    for (std::size_t chunk = 0; chunk < ranks * options.depth; ++chunk) {
-      pool.populate(part, layout.chunks + chunk * options.chunk_bytes, beginning.chunk_bytes);
-    }
+  if (part.real < Real::kLines) pool.populate(part, Real::kLines, part.lines, layout.line_bytes);
+  if (part.real >= wanted) return;
+  if (wanted == Real::kAll) return pool.populate(part, wanted, part.rooms, layout.room_bytes);
+  const NodeOptions beginning = options.beginning(ranks);
+  const auto populate_one = [&](std::size_t at, std::size_t bytes) {
+    pool.populate(part, part.real, part.rooms + at, bytes);
+  };
+  for (std::size_t slot = 0; slot < 2 * ranks; ++slot) {
+    populate_one(layout.slots + slot * options.slot_bytes, beginning.slot_bytes);
+  }
+  for (std::size_t chunk = 0; chunk < ranks * options.depth; ++chunk) {
+    populate_one(layout.chunks + chunk * options.chunk_bytes, beginning.chunk_bytes);
   }
   part.real = wanted;
 }
@@ -40,14 +41,20 @@ void SharedPart::populate(Pool& pool, PoolPart& part, std::size_t ranks, const N
 void SharedPart::prepare(Pool& pool, PoolPart& part, std::size_t ranks, const NodeOptions& options,
                          PoolPart::Real wanted) {
   populate(pool, part, ranks, options, wanted);
-  std::byte* const memory = pool.at(part.begin);
+  std::byte* const memory = pool.at(part.lines);
   const Layout layout(ranks, options);
-  std::memset(memory, 0, layout.slots);
   auto& header = *reinterpret_cast<Header*>(memory);
+  if (header.shrinks.load(std::memory_order_relaxed) != 0) {
+    std::memset(pool.at(part.rooms), 0, ranks * sizeof(ShrinkState));
+  }
+  std::memset(memory, 0, layout.short_slots);
   auto* states = reinterpret_cast<RankState*>(memory + layout.states);
   const std::uint64_t last = options.first_operation - 1;
+  const auto from = [&](PoolPart::Real real) { return part.real >= real ? last : Header::kNotYet; };
   header.options = options;
-  header.whole_from = part.real == PoolPart::Real::kAll ? last : Header::kNotYet;
+  header.rooms = part.rooms;
+  header.beginnings_from = from(PoolPart::Real::kBeginnings);
+  header.whole_from = from(PoolPart::Real::kAll);
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     states[rank].announcement[last & 1].head.store(last << 32, std::memory_order_relaxed);
     states[rank].announcement[~last & 1].head.store((last - 1) << 32, std::memory_order_relaxed);
@@ -59,34 +66,51 @@ void SharedPart::prepare(Pool& pool, PoolPart& part, std::size_t ranks, const No
 SharedPart::SharedPart(std::shared_ptr<Pool> pool, std::size_t begin, std::size_t rank,
                        std::size_t ranks)
     : pool_(std::move(pool)),
-      memory_(pool_->at(begin)),
-      part_(rank == 0 ? pool_->part_at(begin) : nullptr),
+      lines_(pool_->at(begin)),
+      part_(rank == 0 ? pool_->part_with(begin) : nullptr),
       ranks_(ranks),
-      header_(*reinterpret_cast<Header*>(memory_)),
+      header_(*reinterpret_cast<Header*>(lines_)),
       options_(header_.options),
-      usable_(options_.beginning(ranks)),
-      states_(reinterpret_cast<RankState*>(memory_ + Layout(ranks, options_).states)),
-      shrinks_(reinterpret_cast<ShrinkState*>(memory_ + Layout(ranks, options_).shrinks)),
-      slots_(memory_ + Layout(ranks, options_).slots),
-      chunks_(memory_ + Layout(ranks, options_).chunks) {
-  use_whole_if_said(options_.first_operation - 1);
+      usable_(options_.lines()),
+      rooms_(pool_->at(header_.rooms)),
+      states_(reinterpret_cast<RankState*>(lines_ + Layout(ranks, options_).states)),
+      short_slots_(lines_ + Layout(ranks, options_).short_slots),
+      shrinks_(reinterpret_cast<ShrinkState*>(rooms_)),
+      slots_(rooms_ + Layout(ranks, options_).slots),
+      chunks_(rooms_ + Layout(ranks, options_).chunks) {
+  use_more_if_said(options_.first_operation - 1);
   first_ = usable_;
 }
 
+void SharedPart::allow_shrinking() const {
+  pool_->populate(header_.rooms, ranks_ * sizeof(ShrinkState));
+  header_.shrinks.store(1, std::memory_order_relaxed);
+}
+
+void SharedPart::grow(std::uint64_t operation, std::size_t bytes) {
+  if (bytes > kBeginning) make_whole(operation);
+  if (part_->real >= PoolPart::Real::kBeginnings && usable_.chunk_bytes > 0) return;
+  populate(*pool_, *part_, ranks_, options_, PoolPart::Real::kBeginnings);
+  header_.beginnings_from.store(operation, std::memory_order_release);
+}
+
+// Without memory for it, operations go on with small chunks: slower, but correct.
 void SharedPart::make_whole(std::uint64_t operation) noexcept {
-  if (std::exchange(tried_, true)) return;
+  if (std::exchange(tried_, true) || !pool_->may_make_whole()) return;
   try {
     populate(*pool_, *part_, ranks_, options_, PoolPart::Real::kAll);
     header_.whole_from.store(operation, std::memory_order_release);
   } catch (const TransportError&) {
-    // Operations go on with small chunks: slower, but correct.
   }
 }
 
-void SharedPart::look_whether_whole(std::uint64_t until) {
-  if (header_.whole_from.load(std::memory_order_acquire) > until) return;
-  usable_ = options_;
-  whole_ = true;
+void SharedPart::look_for_more(std::uint64_t until) {
+  if (header_.whole_from.load(std::memory_order_acquire) <= until) {
+    usable_ = options_;
+    whole_ = true;
+  } else if (header_.beginnings_from.load(std::memory_order_acquire) <= until) {
+    usable_ = options_.beginning(ranks_);
+  }
 }
 
 }  // namespace gradred

@@ -25,13 +25,18 @@ class SharedPart {
   static void prepare(Pool& pool, PoolPart& part, std::size_t ranks, const NodeOptions& options,
                       PoolPart::Real wanted);
 
-  // Requires that rank 0 has prepared the part.
+  // Requires that rank 0 has prepared the part. `begin`: of the lines.
   SharedPart(std::shared_ptr<Pool> pool, std::size_t begin, std::size_t rank, std::size_t ranks);
 
   const std::shared_ptr<Pool>& pool() const { return pool_; }
   Header& header() const { return header_; }
   RankState& state(std::size_t rank) const { return states_[rank]; }
+  // Before shrink_state(): allocates the ShrinkStates. Any rank may do so. Throws TransportError.
+  void allow_shrinking() const;
   ShrinkState& shrink_state(std::size_t rank) const { return shrinks_[rank]; }
+  std::byte* short_slot(std::size_t rank, std::uint64_t operation) const {
+    return short_slots_ + (2 * rank + (operation & 1)) * kShortSlot;
+  }
   std::byte* slot(std::size_t rank, std::uint64_t operation) const {
     return slots_ + (2 * rank + (operation & 1)) * options_.slot_bytes;
   }
@@ -40,18 +45,20 @@ class SharedPart {
   }
 
   const NodeOptions& options() const { return options_; }
-  // options(), or smaller sizes as long as only the first bytes of slots and chunks are allocated.
+  // options(), or smaller sizes as long as not all of slots and chunks is allocated.
   const NodeOptions& usable() const { return usable_; }
   const NodeOptions& usable_at_first() const { return first_; }  // when the group was created
 
-  // Slots and chunks are used at full size from one operation on, which rank 0 announces together
-  // with that operation. No rank uses a larger slot for that operation: all ranks choose the data
-  // path by the sizes known before it. They cut chunks by the size known once all have announced.
+  // Larger slots and chunks are used from one operation on, which rank 0 announces together with
+  // that operation. No rank uses a larger slot for that operation: all ranks choose the data path
+  // by the sizes known before it. They cut chunks by the size known once all have announced.
   bool is_whole() const { return whole_; }
-  void make_whole(std::uint64_t operation) noexcept;
-  void use_whole_if_said(std::uint64_t until) {
+  // On rank 0: allocates what an operation of `bytes` bytes by chunks needs. Throws TransportError
+  // if there is too little memory for any chunks.
+  void grow(std::uint64_t operation, std::size_t bytes);
+  void use_more_if_said(std::uint64_t until) {
     if (!whole_) [[unlikely]] {
-      look_whether_whole(until);
+      look_for_more(until);
     }
   }
 
@@ -60,10 +67,11 @@ class SharedPart {
 
   static void populate(Pool& pool, PoolPart& part, std::size_t ranks, const NodeOptions& options,
                        PoolPart::Real wanted);
-  void look_whether_whole(std::uint64_t until);
+  void make_whole(std::uint64_t operation) noexcept;
+  void look_for_more(std::uint64_t until);
 
   const std::shared_ptr<Pool> pool_;
-  std::byte* const memory_;
+  std::byte* const lines_;
   PoolPart* const part_;  // on rank 0: the entry in the pool
   const std::size_t ranks_;
   Header& header_;
@@ -71,7 +79,9 @@ class SharedPart {
   NodeOptions usable_, first_;
   bool whole_ = false;  // usable_ equals options_
   bool tried_ = false;  // on rank 0: it has tried to allocate the rest
+  std::byte* const rooms_;
   RankState* const states_;
+  std::byte* const short_slots_;
   ShrinkState* const shrinks_;
   std::byte* const slots_;
   std::byte* const chunks_;

@@ -38,6 +38,7 @@ Shrinking::Shrinking(const NodeGroup& group)
 }
 
 std::unique_ptr<NodeGroup> Shrinking::run(Poll* poll) {
+  part_.allow_shrinking();
   waiter_.use(poll);
   members_.clear();
   attempt_ = ended_so_far().last() + 1;

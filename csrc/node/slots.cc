@@ -10,18 +10,18 @@ namespace gradred {
 void Slots::announce(const NodeCall& call, DataPath path) {
   const std::size_t bytes = call.given_bytes(rank_, size_);
   if (path == DataPath::kInLine) return group_.announce(call.signature, call.input(rank_), bytes);
-  if (chooses_stores(call)) return announce_measured(call);
+  if (chooses_stores(call)) return announce_measured(call, path);
   stores_.begin_on(bytes);
-  stores_.give(own_slot(), call.input(rank_), bytes);
+  stores_.give(own_slot(path), call.input(rank_), bytes);
   group_.announce(call.signature, nullptr, 0);
 }
 
-void Slots::announce_measured(const NodeCall& call) {
+void Slots::announce_measured(const NodeCall& call, DataPath path) {
   const std::size_t bytes = call.given_bytes(rank_, size_);
   const bool decides = rank_ == 0;
   const std::uint64_t begin = decides && stores_.faster().measures(bytes) ? now_ns() : 0;
   stores_.begin_on(bytes);
-  stores_.give(own_slot(), call.input(rank_), bytes);
+  stores_.give(own_slot(path), call.input(rank_), bytes);
   store_ns_ = begin != 0 ? now_ns() - begin : 0;
   const std::uint8_t next = decides ? stores_.faster().decide(bytes) : std::uint8_t{0};
   group_.announce(call.signature, &next, sizeof next);

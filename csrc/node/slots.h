@@ -21,7 +21,7 @@ class Slots final : public NodeWay {
   static bool chooses_stores(const NodeCall& call) {
     return call.kind == Kind::kAllreduce && !call.led && call.bytes() >= FasterStores::kLeast;
   }
-  void announce_measured(const NodeCall& call);
+  void announce_measured(const NodeCall& call, DataPath path);
   void reduce_measured(const NodeCall& call);
   void take_parts(const NodeCall& call, DataPath path);
   void take_blocks(const NodeCall& call, DataPath path);

@@ -22,14 +22,18 @@ class NodeWay {
  protected:
   ~NodeWay() = default;
 
+  std::byte* slot(std::size_t rank, DataPath path) const {
+    return path == DataPath::kShortSlots ? part_.short_slot(rank, group_.operation())
+                                         : part_.slot(rank, group_.operation());
+  }
+
   std::size_t peer_at(std::size_t distance) const { return (rank_ + distance) % size_; }
   Announcement& announcement(std::size_t rank) const { return group_.announcement(rank); }
   // What a rank has contributed to an operation whose data lie in announcements or slots.
   std::byte* given(std::size_t rank, DataPath path) const {
-    return path == DataPath::kInLine ? announcement(rank).data
-                                     : part_.slot(rank, group_.operation());
+    return path == DataPath::kInLine ? announcement(rank).data : slot(rank, path);
   }
-  std::byte* own_slot() const { return part_.slot(rank_, group_.operation()); }
+  std::byte* own_slot(DataPath path) const { return slot(rank_, path); }
   std::byte* chunk(std::size_t rank, std::size_t index) const { return part_.chunk(rank, index); }
   const NodeOptions& options() const { return part_.options(); }
   const NodeOptions& usable() const { return part_.usable(); }

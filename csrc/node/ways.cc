@@ -29,20 +29,23 @@ DataPath NodeWays::path_of(const NodeCall& call) const {
       call.led ? std::max(call.bytes(), call.passed_on_bytes()) : call.input_bytes(size_);
   if (call.order != nullptr && bytes > 0) return DataPath::kChunks;
   if (bytes <= Announcement::kDataBytes) return DataPath::kInLine;
-  if (call.led) return DataPath::kSlots;
+  const DataPath slots = bytes <= kShortSlot ? DataPath::kShortSlots : DataPath::kSlots;
+  if (call.led) return slots;
   // If each rank reads only one part of a peer's data, chunks move fewer bytes.
   const KindInfo& kind = info_of(call.kind);
   const bool in_blocks = kind.input != Part::kOwnBlock && has_blocks(call.kind);
   const bool one_look = kind.input != Part::kPieces && (!in_blocks || call.parts != nullptr);
   const bool fits = one_look && group_.part().usable().fits_slots(bytes, size_);
-  return fits ? DataPath::kSlots : DataPath::kChunks;
+  return fits ? slots : DataPath::kChunks;
 }
 
 void NodeWays::announce(const NodeCall& call, DataPath path) {
   group_.uses(path == DataPath::kInLine ? UsedTransport::kInLine : UsedTransport::kSlots);
   if (path != DataPath::kChunks) return slots_.announce(call, path);
   SharedPart& part = group_.part();
-  if (!part.is_whole() && group_.rank() == 0) part.make_whole(group_.operation());
+  if (!part.is_whole() && group_.rank() == 0) {
+    part.grow(group_.operation(), call.input_bytes(size_));
+  }
   long_ways_.announce(call);
 }
 

@@ -13,8 +13,8 @@
 namespace gradred {
 namespace {
 
-constexpr int kMostGroups = 64;
 constexpr std::size_t kMostIdlePools = 4;
+constexpr std::size_t kMostKeptDuplicates = 4;
 constexpr int kMostIds = 4096;
 constexpr int kMostReserved = 8;
 
@@ -42,8 +42,15 @@ std::shared_ptr<Duplicate> Registry::add_duplicate(mpi::Handle comm, std::vector
   made->comm = comm;
   made->serial = serial;
   made->group = std::move(group);
+  std::shared_ptr<Duplicate> dropped;  // released after the lock, which its destructor takes
   const std::lock_guard lock(mutex_);
-  if (!made->group.empty()) duplicates_.push_back(made);
+  if (made->group.empty()) return made;
+  duplicates_.push_back(made);
+  kept_.push_front(made);
+  if (kept_.size() > kMostKeptDuplicates) {
+    dropped = std::move(kept_.back());
+    kept_.pop_back();
+  }
   return made;
 }
 
@@ -92,16 +99,6 @@ void Registry::reap() {
   }
   closing_.remove_if([](Closing& closing) { return closing.advance(); });
   trim_pools();
-}
-
-bool Registry::may_add_group() {
-  const std::lock_guard lock(mutex_);
-  return groups_ < kMostGroups;
-}
-
-void Registry::count_group(int change) {
-  const std::lock_guard lock(mutex_);
-  groups_ += change;
 }
 
 void Registry::add_pool(const std::shared_ptr<Pool>& pool) {

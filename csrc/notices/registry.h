@@ -70,9 +70,6 @@ class Registry {
   std::uint64_t count_on_mpi(std::uint64_t group);  // counts one more
   std::map<std::uint64_t, std::uint64_t> counts_on_mpi();
 
-  // Limits the number of node groups alive at one time, and with it the shared memory.
-  bool may_add_group();
-  void count_group(int change);
   // Memory that this process shares, for groups over some of the ranks that share it; the last used
   // first. reap() releases pools that no group has used for a while.
   void add_pool(const std::shared_ptr<Pool>& pool);
@@ -88,12 +85,14 @@ class Registry {
 
   std::mutex mutex_;
   std::list<std::weak_ptr<Duplicate>> duplicates_;
+  // The newest ones, kept though nothing may use them: programs make and free communicators of one
+  // group in turn.
+  std::list<std::shared_ptr<Duplicate>> kept_;
   std::list<Closing> to_close_;
   std::map<std::vector<int>, std::set<int>> ids_;  // numbers that this process uses, by group
   std::uint64_t next_serial_ = 1;
   std::map<std::uint64_t, std::uint64_t> on_mpi_;  // operations, by group
-  int groups_ = 0;
-  std::list<std::shared_ptr<Pool>> pools_;  // most recently used first
+  std::list<std::shared_ptr<Pool>> pools_;         // most recently used first
   std::mutex closing_mutex_;
   std::list<Closing> closing_;
 };

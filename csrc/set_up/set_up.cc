@@ -168,7 +168,7 @@ void SetUp::find_topology() {
 void SetUp::share_memory(const std::vector<MemoryOffer>& all) {
   std::vector<MemoryOffer::Wish> wishes;
   for (const MemoryOffer& one : all) wishes.push_back(one.wish);
-  const std::string why_not = why_no_memory(wishes, deterministic);
+  const std::string why_not = why_no_memory(wishes);
   if (place.topology.hosts != 1) {
     place.why_no_memory = "the ranks are on " + std::to_string(place.topology.hosts) + " hosts";
     share_memory_on_hosts(why_not);

@@ -7,9 +7,7 @@
 namespace gradred {
 
 MemoryOffer::Wish memory_wish(const Settings& settings) {
-  if (!settings.shared_memory) return MemoryOffer::Wish::kOff;
-  const bool may_add = Registry::get().may_add_group();
-  return may_add ? MemoryOffer::Wish::kShares : MemoryOffer::Wish::kHasTooMany;
+  return settings.shared_memory ? MemoryOffer::Wish::kShares : MemoryOffer::Wish::kOff;
 }
 
 NodeOptions node_options(const Settings& settings) {
@@ -18,13 +16,9 @@ NodeOptions node_options(const Settings& settings) {
           .ranks_on_host = settings.ranks_on_host};
 }
 
-std::string why_no_memory(std::span<const MemoryOffer::Wish> all, bool deterministic) {
-  using Wish = MemoryOffer::Wish;
-  if (std::ranges::find(all, Wish::kOff) != all.end()) return "GRADRED_SHM is off";
-  if (std::ranges::find(all, Wish::kHasTooMany) != all.end() && !deterministic) {
-    return "64 other communicators share memory already";
-  }
-  return "";
+std::string why_no_memory(std::span<const MemoryOffer::Wish> all) {
+  const bool off = std::ranges::find(all, MemoryOffer::Wish::kOff) != all.end();
+  return off ? "GRADRED_SHM is off" : "";
 }
 
 std::unique_ptr<NodeGroup> make_group(Bootstrap& calls, const NodeOptions& options,
@@ -59,7 +53,7 @@ void MemoryAgreement::reserve(const NodeOptions& options) {
     reserved_ = NodeGroup::reserve(*pool, names_.world_ranks().size(), options);
     if (reserved_ == nullptr) continue;
     offer_.pools[0] = pool->token();
-    offer_.begin = reserved_->begin;
+    offer_.begin = reserved_->lines;
     known_ = {pool};
     return;
   }

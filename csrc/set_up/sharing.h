@@ -22,7 +22,7 @@ namespace gradred {
 
 struct MemoryOffer {
   static constexpr std::size_t kMost = 4;
-  enum class Wish : std::uint64_t { kOff, kHasTooMany, kShares };
+  enum class Wish : std::uint64_t { kOff, kShares };
 
   Wish wish = Wish::kOff;
   std::array<std::uint64_t, kMost> pools{};  // the tokens of this rank's pools; 0: none
@@ -32,9 +32,8 @@ struct MemoryOffer {
 // This rank's wish for the next communicator.
 MemoryOffer::Wish memory_wish(const Settings& settings);
 NodeOptions node_options(const Settings& settings);
-// In words, why these wishes keep the ranks from sharing memory; empty: they do not. Having too
-// many communicators is a reason, unless `deterministic` asks for the same each time.
-std::string why_no_memory(std::span<const MemoryOffer::Wish> all, bool deterministic);
+// In words, why these wishes keep the ranks from sharing memory; empty: they do not.
+std::string why_no_memory(std::span<const MemoryOffer::Wish> all);
 
 // Collective. A group in memory that these ranks share already, or else in memory of its own. As
 // NodeGroup::create().

@@ -7,7 +7,6 @@
 
 #include "calls/scaling.h"
 #include "liveness/watchdog.h"
-#include "notices/registry.h"
 #include "progress/driving.h"
 #include "shared_memory/as_node_call.h"
 
@@ -44,15 +43,10 @@ class NodePoll final : public Poll {
 
 }  // namespace
 
-NodePath::~NodePath() {
-  if (group() != nullptr) Registry::get().count_group(-1);
-}
-
 void NodePath::open(std::unique_ptr<NodeGroup> node, std::unique_ptr<NodeGroup> host, bool spins) {
   node_ = std::move(node);
   host_ = std::move(host);
   spins_ = spins;
-  if (group() != nullptr) Registry::get().count_group(1);
 }
 
 void NodePath::run(const Call& call, WaitHook& hook) {

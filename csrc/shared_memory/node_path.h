@@ -16,7 +16,6 @@ namespace gradred {
 class NodePath {
  public:
   explicit NodePath(OperationLog& log) : log_(log) {}
-  ~NodePath();
   NodePath(const NodePath&) = delete;
   NodePath& operator=(const NodePath&) = delete;
 

@@ -35,7 +35,7 @@ std::unique_ptr<NodeGroup> make_part(BoardBootstrap& bootstrap, const NodeGroup&
   std::size_t begin = 0;
   if (members.front() == self) {
     const PoolPart* part = NodeGroup::reserve(*first.pool(), members.size(), options);
-    if (part != nullptr) begin = part->begin;
+    if (part != nullptr) begin = part->lines;
   }
   std::vector<std::size_t> all(static_cast<std::size_t>(bootstrap.size()));
   bootstrap.allgather(&begin, sizeof begin, all.data());
@@ -110,6 +110,23 @@ NodeOptions larger_than_beginnings() {
   return options;
 }
 
+// Most communicators of a program carry few and short calls.
+void short_calls_need_only_lines(BoardBootstrap& bootstrap) {
+  const auto first = make_group(bootstrap, small_paths());
+  std::vector<std::size_t> all(static_cast<std::size_t>(bootstrap.size()));
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  std::vector<std::unique_ptr<NodeGroup>> kept;
+  for (unsigned turn = 0; turn < 100; ++turn) {
+    auto& group = *kept.emplace_back(make_part(bootstrap, *first, all, small_paths()));
+    for (const std::size_t count : {1U, 12U, 13U, 256U}) {  // of 4 bytes
+      run_call(group, {.count = count, .in_place = count % 2 == 0}, ++turn);
+      expect(group.part().usable().chunk_bytes == 0, "up to 1 KiB fit into the lines");
+    }
+    run_call(group, {.count = 257}, ++turn);
+    expect(group.part().usable().chunk_bytes > 0, "one byte more does not");
+  }
+}
+
 // Tests the first larger call of each kind and the calls after it. In some runs the ranks' calls
 // differ first. Without `grows`, rank 0 refuses to extend the memory.
 void a_group_begins_small_and_grows(BoardBootstrap& bootstrap, bool grows) {
@@ -166,6 +183,7 @@ int run_all(const std::string& part) {
     const auto on = on_ranks(report, kind);
     for (const int size : {2, 3, 5}) {
       on(size, "groups_come_and_go", groups_come_and_go);
+      on(size, "short_calls_need_only_lines", short_calls_need_only_lines);
       on(size, "a_part_is_used_again_when_all_ranks_have_left",
          a_part_is_used_again_when_all_ranks_have_left);
       for (const bool grows : {true, false}) {

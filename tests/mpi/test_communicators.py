@@ -6,6 +6,7 @@ import mmap
 import random
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -157,3 +158,51 @@ def test_program_that_makes_no_blocking_call_is_told_once_by_rank_zero() -> None
     comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
     assert told(comm, 40) == []
     comm.Free()
+
+
+def memory_of_all_ranks() -> int:
+    """Bytes, counted once where ranks share them."""
+    MPI.COMM_WORLD.Barrier()
+    with open("/proc/self/smaps_rollup", encoding="ascii") as lines:
+        own = next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024
+    return int(MPI.COMM_WORLD.allreduce(own))
+
+
+@pytest.mark.parametrize("made_by", ["Dup", "Split", "Comm(c.Dup())"])
+def test_a_communicator_takes_little_memory(made_by: str) -> None:
+    make: dict[str, Callable[[MPI.Intracomm], MPI.Intracomm]] = {
+        "Dup": lambda comm: comm.Dup(),
+        "Split": lambda comm: comm.Split(0, comm.rank),
+        "Comm(c.Dup())": lambda comm: type(comm)(MPI.COMM_WORLD.Dup()),
+    }
+    x, y = np.ones(16), np.empty(16)
+
+    def grown_by(parent: MPI.Intracomm, count: int) -> int:
+        before, alive = memory_of_all_ranks(), []
+        for _ in range(count):
+            alive.append(make[made_by](parent))
+            alive[-1].Allreduce(x, y)
+            assert (y == SIZE).all()
+        grown = memory_of_all_ranks() - before
+        for comm in alive:
+            comm.Free()
+        return grown
+
+    grown_by(WORLD, 5)
+    mpi = max(0, grown_by(MPI.COMM_WORLD, 300))  # memory of earlier tests may just be given back
+    assert grown_by(WORLD, 300) - mpi < 300 * SIZE * 12_000
+
+
+def test_communicators_grow_in_any_order_and_begin_small_again() -> None:
+    """Each gets slots, then chunks, when a call needs them; what was freed is used again."""
+    draw = random.Random(5)
+    for turn in range(3):
+        alive = [WORLD.Dup() for _ in range(80)]
+        for _ in range(400):
+            count = draw.choice((1, 6, 128, 129, 900, 1100, 30_000))
+            y = np.full(count, RANK + turn)
+            draw.choice(alive).Allreduce(MPI.IN_PLACE, y)
+            assert (y == sum(rank + turn for rank in range(SIZE))).all()
+        draw.shuffle(alive)
+        for comm in alive:
+            comm.Free()
