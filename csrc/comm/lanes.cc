@@ -10,7 +10,7 @@
 namespace gradred {
 
 std::shared_ptr<Communicator> Communicator::lane(const Call& call, bool one_order, WaitHook& hook) {
-  // What a rank tells the others: two answers, then for each lane whether it may be used again.
+  // What a rank sends to the others: two answers, then for each lane whether it may be used again.
   constexpr std::size_t kServes = 0, kOneOrder = 1, kAnswers = 2;
   std::vector<std::uint8_t> mine(kAnswers + lanes_.size());
   mine[kServes] = size() == 1 || dispatch_.starts_on_node(call) ? 1 : 0;

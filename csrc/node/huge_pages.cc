@@ -31,7 +31,7 @@ std::size_t bytes_of_huge_page() {
   return enabled.find("[never]") == std::string::npos ? bytes : 0;
 }
 
-// What the kernel tells of this process's small pages, in /proc/self/pagemap. A page that the
+// What the kernel shows of this process's small pages, in /proc/self/pagemap. A page that the
 // program has only read, or not even that, has no memory of its own: the kernel shows its zeros.
 // Huge pages would give it some, and to a page that is shared with a forked child as well.
 class PageMap {

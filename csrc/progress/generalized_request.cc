@@ -68,7 +68,7 @@ int tell_all() {
   return told;
 }
 
-// Whether functions of the MPI that wait or test call back, so that it need not be told before.
+// Whether functions of the MPI that wait or test call back, so that it need not learn it before.
 bool mpi_asks() {
   const mpi::Functions& call = mpi::get().call;
   if (call.Grequest_start_driven != nullptr) return true;

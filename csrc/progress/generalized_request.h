@@ -72,14 +72,14 @@ class GeneralizedRequest final : public Completable {
 };
 
 // The request of an operation that has ended well before it had a request. It is complete for
-// whoever asks the MPI. But the MPI is not told that before it asks, if it can ask.
+// whoever asks the MPI. But the MPI does not learn that before it asks, if it can ask.
 class EndedRequest {
  public:
   void open();  // throws TransportError
   bool is_open() const { return made_ != nullptr; }
   mpi::Handle handle() const;
   // Closes it. Returns whether the request is gradred's again, so that the program's handle must be
-  // set to null. Otherwise the MPI has been told, and its functions free the request.
+  // set to null. Otherwise the MPI knows of the end, and its functions free the request.
   bool take_back();
   // Closes it; the program has the handle and uses the MPI's functions.
   void leave() { made_ = nullptr; }

@@ -17,7 +17,7 @@ namespace gradred {
 // for other objects and layouts, which the Python path handles.
 std::optional<ShapedArray> tensor_view(PyObject* object);
 
-// Tells autograd of a write to a tensor of the types of know_tensors(). Does nothing for other
+// Reports a write to a tensor of the types of know_tensors() to autograd. Does nothing for other
 // objects.
 void tell_of_write(PyObject* object);
 

@@ -31,7 +31,7 @@ def comm() -> Iterator[gradred.Comm]:
 
 
 class Sum:
-    """A persistent sum, whose result tells it from others and from other rounds."""
+    """A persistent sum, whose result is unlike that of others and of other rounds."""
 
     def __init__(self, comm: gradred.Comm, number: int, count: int) -> None:
         self.number, self.x, self.y = number, np.zeros(count), np.zeros(count)

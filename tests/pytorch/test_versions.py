@@ -1,4 +1,4 @@
-"""Autograd is told of every tensor that a call of Horovod, of arrays or of Comm writes."""
+"""Autograd sees every tensor that a call of Horovod, of arrays or of Comm writes."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ from gradred import _core
 
 @functools.cache
 def know(torch: Any) -> Callable[[Iterable[Any]], None]:
-    """Let the core look at PyTorch's own tensors by itself, and tell of its writes to them.
+    """Let the core look at PyTorch's own tensors by itself, and report its writes to autograd.
 
-    Returns the function that tells of writes to several tensors.
+    Returns the function that reports writes to several tensors.
 
     Args:
         torch: the module.

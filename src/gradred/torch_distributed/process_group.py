@@ -306,7 +306,9 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
             views = [reducible(tensor, how["op"], "all_reduce") for tensor in given]
             arrays = [described(view, view, "all_reduce") for view in views]
             request = self._submit("allreduce", arrays, views, **how)
-        return self._work([request], None, given, opts, written=[])  # the engine has told of it
+        return self._work(
+            [request], None, given, opts, written=[]
+        )  # the engine has reported it to autograd
 
     allreduce_coalesced = allreduce
 
