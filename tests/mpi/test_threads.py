@@ -13,6 +13,7 @@ import pytest
 from mpi import legal
 from mpi.exact import differences, make_input, reduced
 from mpi.knobs import use
+from mpi.place import IN_MEMORY
 from mpi4py import MPI
 
 import gradred
@@ -137,8 +138,9 @@ def calls_on(comm: gradred.Comm) -> dict[str, Callable[[], Any]]:
 
 @needs_threads
 @pytest.mark.skipif(SIZE == 1, reason="one rank waits for nobody")
-@pytest.mark.parametrize("shares_memory", [True, False])
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(
+    ("shares_memory", "persistent"), [(True, False), (False, False), (False, True)]
+)
 def test_second_thread_on_a_communicator_is_refused_and_disturbs_nothing(
     shares_memory: bool, persistent: bool
 ) -> None:
@@ -147,6 +149,8 @@ def test_second_thread_on_a_communicator_is_refused_and_disturbs_nothing(
     comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
     use()
     calls = calls_on(comm)
+    if shares_memory and IN_MEMORY:  # persistent calls are no calls on the communicator there
+        del calls["p()"], calls["Start"]
     x, y = np.full(500, RANK + 1.0), np.zeros(500)
     early = np.full(3, RANK)
     request = comm.Iallreduce(MPI.IN_PLACE, early)
@@ -178,6 +182,32 @@ def test_second_thread_on_a_communicator_is_refused_and_disturbs_nothing(
     assert (y == total * SIZE).all()
     if p is not None:
         p.Free()
+    comm.Free()
+
+
+@needs_threads
+@pytest.mark.skipif(not IN_MEMORY, reason="over messages a persistent call is one of the others")
+def test_persistent_call_in_another_thread_leaves_the_communicator_to_this_one() -> None:
+    comm = COMM.Dup()
+    x, y, total = np.full(500, RANK + 1.0), np.zeros(500), np.ones(3)
+    p = comm.Allreduce_init(x, y)
+    for _ in range(20):
+        y[:] = 0
+        total[:] = 1
+        waiting = Worker(p)
+        if RANK == 0:
+            waiting.start()
+            comm.Allreduce(MPI.IN_PLACE, total)
+            COMM.Barrier()
+            waiting.join()
+        else:
+            comm.Allreduce(MPI.IN_PLACE, total)
+            COMM.Barrier()
+            waiting.run()
+        assert waiting.error is None, waiting.error
+        assert (y == SIZE * (SIZE + 1) / 2).all()
+        assert (total == SIZE).all()
+    p.Free()
     comm.Free()
 
 

@@ -367,6 +367,7 @@ def fake_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("torch")
     module.Tensor = FakeTensor  # type: ignore[attr-defined]
     module.nn = types.SimpleNamespace(Parameter=type("Parameter", (FakeTensor,), {}))  # type: ignore[attr-defined]
+    module._C = types.SimpleNamespace(_increment_version=lambda tensors: None)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch", module)
 
 

@@ -187,6 +187,7 @@ class EndedJob:
     survived, missing = (), ()
     ended_late = ()
     status = mpiexec_status = 1
+    ended_spawned = 0
 
     def __init__(self, failures, silent):
         self.failures = self.fatal = failures
