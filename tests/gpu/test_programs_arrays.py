@@ -83,7 +83,8 @@ def test_operations_on_parts_of_one_allocation(device: Driver, dtype: str, op: A
             gradred.allreduce(x, op, out=y, comm=comm)
             content[begin + count + 5 : begin + 2 * count + 5] = wanted.astype(dtype)
             np.testing.assert_array_equal(whole.get(), content)
-        assert (WHERE_THEY_LIE in comm.device_path) == isinstance(op, str)
+        of_integers = op == "avg" and np.dtype(dtype).kind in "iu"  # the host computes their means
+        assert (WHERE_THEY_LIE in comm.device_path) == (isinstance(op, str) and not of_integers)
 
 
 def test_other_calls(device: Driver) -> None:
