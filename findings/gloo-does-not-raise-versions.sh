@@ -45,5 +45,5 @@ expected = {"all_reduce": 2.0 * 5 * (rank + 2), "reduce_scatter_tensor": "Runtim
 dist.destroy_process_group()
 sys.exit(seen != expected)
 PROGRAM
-"$folder/env/bin/torchrun" --nproc-per-node 2 --master-addr 127.0.0.1 --master-port 0 \
+"$folder/env/bin/torchrun" --standalone --nproc-per-node 2 \
   "$folder/program.py" 2> "$folder/errors" || { cat "$folder/errors"; exit 1; }

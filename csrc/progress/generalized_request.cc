@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <list>
 #include <mutex>
@@ -37,8 +38,9 @@ class RequestPool {
   void add_untold(MadeRequest* made);
   // Returns whether it was among the untold ones. Of two threads that ask one gets true.
   bool remove_untold(MadeRequest* made);
-  bool put_if_untold(MadeRequest* made);  // the same, and makes it a spare one
-  MadeRequest* take_untold();             // nullptr: there is none
+  bool put_if_untold(MadeRequest* made);           // the same, and makes it a spare one
+  bool remove_if_listed(const MadeRequest* made);  // the same; it may have been destroyed
+  MadeRequest* take_untold();                      // nullptr: there is none
 
  private:
   void take_out(MadeRequest* made, std::list<MadeRequest*>& list);
@@ -226,6 +228,13 @@ void EndedRequest::open() {
 
 mpi::Handle EndedRequest::handle() const { return made_->handle; }
 
+void EndedRequest::drop() {
+  const MadeRequest* const made = std::exchange(made_, nullptr);
+  if (made != nullptr && request_pool().remove_if_listed(made)) {
+    mpi::get().call.Grequest_complete(made->handle);
+  }
+}
+
 bool EndedRequest::take_back() {
   return request_pool().put_if_untold(std::exchange(made_, nullptr));
 }
@@ -275,6 +284,14 @@ bool RequestPool::remove_untold(MadeRequest* made) {
   const std::lock_guard lock(mutex_);
   if (!made->untold) return false;
   take_out(made, made->node);
+  return true;
+}
+
+bool RequestPool::remove_if_listed(const MadeRequest* made) {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::ranges::find(untold_, made);
+  if (found == untold_.end()) return false;
+  take_out(*found, (*found)->node);
   return true;
 }
 

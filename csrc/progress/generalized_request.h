@@ -83,6 +83,10 @@ class EndedRequest {
   bool take_back();
   // Closes it; the program has the handle and uses the MPI's functions.
   void leave() { made_ = nullptr; }
+  // Closes it when the program drops its object. The MPI learns of the end now, since each request
+  // of which it does not know costs all its waits time. C code may have a copy of the handle, and
+  // may have completed it.
+  void drop();
 
  private:
   MadeRequest* made_ = nullptr;

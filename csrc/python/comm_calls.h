@@ -54,6 +54,13 @@ struct OnHost {
   }
 };
 
+// The object of a specification that has the memory: the first of a list or tuple.
+inline PyObject* buffer_in(PyObject* given) {
+  const bool is_several = PyList_Check(given) != 0 || PyTuple_Check(given) != 0;
+  return is_several && PySequence_Fast_GET_SIZE(given) > 0 ? PySequence_Fast_GET_ITEM(given, 0)
+                                                           : given;
+}
+
 // All forms, in host or device memory:
 struct Anywhere {
   using Array = PlainArray;
@@ -64,10 +71,7 @@ struct Anywhere {
     const auto found = read_buffer(given, blocks, access, held);
     if (!found) return false;
     array = *found;
-    if (access == Access::kWrite) {
-      const bool is_list = PyList_Check(given) != 0 && PyList_GET_SIZE(given) > 0;
-      tell_of_write(is_list ? PyList_GET_ITEM(given, 0) : given);
-    }
+    if (access == Access::kWrite) tell_of_write(buffer_in(given));
     return true;
   }
 };

@@ -4,6 +4,7 @@
 
 #include "base/errors.h"
 #include "progress/fork_guard.h"
+#include "python/comm_calls.h"
 #include "python/method.h"
 #include "python/mpi4py.h"
 #include "python/one_thread.h"
@@ -20,6 +21,7 @@ namespace {
 struct Bound {
   std::shared_ptr<Communicator> comm;  // nullptr: not bound, p() raises an error
   std::shared_ptr<PyCall> call;
+  py::object written;  // the tensor in which autograd has to see each round's write; or none
   bool started = false;
   bool inside = false;  // p() is running and uses this
 };
@@ -44,6 +46,7 @@ PyObject* call(PyObject* self, PyObject* args, PyObject* keywords) {
   try {
     require_rank();
     const OneThread one_thread(*bound->comm, &bound->inside);
+    if (bound->written) tell_of_write(bound->written.ptr());
     GilHook hook;
     if (bound->call->call.on_host()) {
       bound->comm->run_startable(bound->call->call, hook);
@@ -61,11 +64,13 @@ PyObject* call(PyObject* self, PyObject* args, PyObject* keywords) {
 
 PyObject* bind(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
   try {
-    if (nargs != 2) throw UsageError("_bind takes a communicator and a call");
+    if (nargs != 3) throw UsageError("_bind takes a communicator, a call and its result");
     auto made = std::make_unique<Bound>();
     made->comm = communicator_of(args[0]).shared();
     made->call = py::handle(args[1]).cast<std::shared_ptr<PyCall>>();
     made->call->call.persistent = true;
+    PyObject* const result = buffer_in(args[2]);
+    if (autograd_sees(result)) made->written = py::reinterpret_borrow<py::object>(result);
     delete bound_of(self);
     bound_of(self) = made.release();
   } catch (py::error_already_set& error) {
@@ -97,7 +102,16 @@ PyObject* begin(PyObject* self, PyObject* request) {
     if (PyErr_Occurred() != nullptr) return nullptr;
     put_handle(self, handle);
   }
-  if (bound_of(self) != nullptr) bound_of(self)->started = true;
+  Bound* const bound = bound_of(self);
+  if (bound != nullptr) {
+    bound->started = true;
+    try {
+      if (bound->written) tell_of_write(bound->written.ptr());
+    } catch (py::error_already_set& error) {
+      error.restore();
+      return nullptr;
+    }
+  }
   Py_RETURN_NONE;
 }
 

@@ -282,11 +282,22 @@ PyObject* get_ended(PyObject* self, void*) {
   return PyBool_FromLong(state_of(self).ended.is_open() ? 1 : 0);
 }
 
+void drop_ended(PyObject* self) {
+  EndedRequest& ended = state_of(self).ended;
+  if (!ended.is_open()) return;
+  const mpi::Mpi& mpi = mpi::get();
+  const bool is_completed = mpi.normalise(handle_of(self)) == mpi.is.request_null;
+  // Garbage may be collected by any thread.
+  const bool may_call = !is_completed && thread_may_drive() && !mpi_is_finalized();
+  may_call ? ended.drop() : ended.leave();
+}
+
 // mpi4py's base type is static and does not release the reference to this heap type, so this
 // function does.
 void dealloc_request(PyObject* self) {
   PyTypeObject* const type = Py_TYPE(self);
   PyObject_GC_UnTrack(self);  // let_go() may run Python code, which may collect garbage
+  drop_ended(self);
   let_go(self);
   PyTypeObject* base = type;
   while (base->tp_dealloc != dealloc_request) base = base->tp_base;

@@ -153,6 +153,8 @@ std::optional<ShapedArray> tensor_view(PyObject* object) {
   return view;
 }
 
+bool autograd_sees(PyObject* object) { return is_known(object); }
+
 void tell_of_write(PyObject* object) {
   if (!is_known(object)) return;
   const auto written = py::reinterpret_steal<py::object>(PyTuple_Pack(1, object));

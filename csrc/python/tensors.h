@@ -20,6 +20,7 @@ std::optional<ShapedArray> tensor_view(PyObject* object);
 // Reports a write to a tensor of the types of know_tensors() to autograd. Does nothing for other
 // objects.
 void tell_of_write(PyObject* object);
+bool autograd_sees(PyObject* object);  // whether it is such a tensor
 
 void bind_tensors(pybind11::module_& m);
 

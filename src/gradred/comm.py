@@ -187,15 +187,15 @@ class Comm(MPI.Intracomm):
             found.agree(self)
             request = super().Allreduce_init(found.send, found.recv, found.op, info)
             return PersistentAllreduce.of_mpi(request, (found.messages, sendbuf, recvbuf))
-        return self._persistent(found, _promises_one_order(self))
+        return self._persistent(found, recvbuf, _promises_one_order(self))
 
-    def _persistent(self, found: Reduction, one_order: bool) -> PersistentAllreduce:
+    def _persistent(self, found: Reduction, result: Any, one_order: bool) -> PersistentAllreduce:
         """Make the request of a call; all ranks make it."""
         from gradred.memory_comm import MemoryComm  # derived from this class
 
         lane = _core.agree_on_init(self, found.call, one_order)
         comm = self if lane is None else MemoryComm.of(lane, self.rank, self.size)
-        return PersistentAllreduce.prepare(comm, found.call, found.owners)
+        return PersistentAllreduce.prepare(comm, found.call, found.owners, result)
 
     def allreduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
         """Reduce Python objects by pickling, with mpi4py's own method.

@@ -125,7 +125,7 @@ class MemoryComm(Comm):
     ) -> PersistentAllreduce:
         """Prepare a persistent allreduce as on any `Comm`; starts are like `Iallreduce`."""
         found = self._reduction("Allreduce_init", sendbuf, recvbuf, op, blocking=True)
-        return self._persistent(found, one_order=False)
+        return self._persistent(found, recvbuf, one_order=False)
 
     def Dup(self, info: MPI.Info | None = None) -> Self:
         """Make another communicator of the same ranks; blocking and collective.

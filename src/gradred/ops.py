@@ -55,7 +55,8 @@ def premul(factor: float) -> Premul:
         raise UsageError(
             explain(f"premul({factor})", "the factor is not finite", "Give a finite number")
         )
-    if isinstance(factor, int) and factor != int(value):
+    as_integer = getattr(factor, "__index__", None)  # Python's integers, NumPy's and others
+    if as_integer is not None and as_integer() != int(value):
         found = f"the nearest factor that float64 has is {int(value)}"
         raise UsageError(explain(f"premul({factor})", found, "Give a number that float64 has"))
     return Premul(value)

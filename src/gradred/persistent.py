@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         """The members that the extension adds, for a fast `p()`."""
 
         def __call__(self) -> None: ...
-        def _bind(self, comm: MPI.Comm, call: _core.Call, /) -> None: ...
+        def _bind(self, comm: MPI.Comm, call: _core.Call, result: Any, /) -> None: ...
         def _unbind(self) -> None: ...
         def _begin(self, request: int | None, /) -> None: ...
         def _end(self) -> None: ...
@@ -57,11 +57,16 @@ class PersistentAllreduce(_Base):
     _operation: _core.Operation | None
 
     @classmethod
-    def prepare(cls, comm: MPI.Comm, call: _core.Call, buffers: Any) -> PersistentAllreduce:
-        """Make a request that gradred carries out; it keeps `buffers` alive."""
+    def prepare(
+        cls, comm: MPI.Comm, call: _core.Call, buffers: Any, result: Any
+    ) -> PersistentAllreduce:
+        """Make a request that gradred carries out; it keeps `buffers` alive.
+
+        `result` is the program's recvbuf: autograd sees each round's write to a tensor there.
+        """
         self = cls()
         self._comm, self._call, self._buffers, self._operation = comm, call, buffers, None
-        self._bind(comm, call)
+        self._bind(comm, call, result)
         return self
 
     @classmethod
@@ -79,7 +84,9 @@ class PersistentAllreduce(_Base):
         """Return whether both are the same request, or both are null."""
         if self._comm is None or not isinstance(other, MPI.Request):
             return super().__eq__(other)
-        return self is other if self else not other
+        if self is other or (self and not self._in_flight()):
+            return self is other
+        return super().__eq__(other) if self else not other
 
     def __ne__(self, other: object) -> bool:
         """Return whether they are different requests."""

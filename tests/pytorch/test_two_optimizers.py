@@ -192,6 +192,23 @@ def test_gradients_that_two_optimizers_reduce_are_their_mean(options: str) -> No
             assert all(each.equal(every[0]) for each in every)
 
 
+def test_gradients_may_be_clipped_after_one_of_two_optimizers_has_synchronized() -> None:
+    """Nothing of the other one is in flight on them any more."""
+    model = layers()
+    one, other = pair_over(model, {}, {})
+    for step in range(STEPS):
+        one.zero_grad()
+        compute(model, step, hvd.rank()).backward()
+        one.synchronize()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        with one.skip_synchronize():
+            one.step()
+        other.step()
+        for parameter in model.parameters():
+            every = hvd.allgather(parameter.grad[None])
+            assert all(each.equal(every[0]) for each in every)
+
+
 def test_sums_of_two_optimizers_follow_each_other() -> None:
     model = layers()
     one, other = pair_over(model, {"op": hvd.Sum}, {"op": hvd.Sum})
@@ -220,6 +237,7 @@ def test_sums_of_two_optimizers_follow_each_other() -> None:
         ({"compression": hvd.Compression.fp16}, {}),
         ({}, {"compression": hvd.Compression.fp16}),
         ({"op": hvd.Average}, {"compression": hvd.Compression.bf16, "groups": 1}),
+        ({"op": hvd.Average}, {"op": hvd.Sum}),
     ],
 )
 def test_a_gradient_that_is_not_complete_is_refused_with_both_optimizers(

@@ -41,6 +41,7 @@ READS_AND_WRITES: dict[str, Callable[[Any, Any], object]] = {
     ),
     "Allreduce": lambda x, y: COMM.Allreduce(x, y),
     "Allreduce of a list": lambda x, y: COMM.Allreduce([x, MPI.FLOAT], [y, MPI.FLOAT]),
+    "Allreduce of a tuple": lambda x, y: COMM.Allreduce((x, MPI.FLOAT), (y, MPI.FLOAT)),
     "Iallreduce": lambda x, y: COMM.Iallreduce(x, y).Wait(),
 }
 
@@ -58,6 +59,24 @@ def test_calls_raise_the_version_of_the_result_alone(call: Callable[[Any, Any], 
     call(x, y)
     assert x._version == 0
     assert y._version > 0
+
+
+@pytest.mark.parametrize("form", ["x", "list", "tuple"])
+@pytest.mark.parametrize("how", ["p()", "Start"])
+def test_each_round_of_a_persistent_call_raises_the_version(how: str, form: str) -> None:
+    x, y = torch.ones(4), torch.zeros(4)
+    result = {"x": y, "list": [y, MPI.FLOAT], "tuple": (y, 4, MPI.FLOAT)}[form]
+    p = COMM.Allreduce_init(x, result)
+    for _ in range(3):
+        before = y._version
+        if how == "p()":
+            p()
+        else:
+            p.Start()
+            p.Wait()
+        assert y._version > before
+    p.Free()
+    assert x._version == 0
 
 
 def test_an_input_keeps_its_version() -> None:

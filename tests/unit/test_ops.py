@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 
 import gradred
@@ -87,3 +88,10 @@ def test_predefined_mpi_ops_have_names_and_others_are_the_mpis() -> None:
         [sys.executable, "-c", MPI_OPS], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("kind", [int, np.int64, np.uint64])
+def test_premul_refuses_whole_numbers_that_float64_lacks(kind: Any) -> None:
+    with pytest.raises(ValueError, match="the nearest factor that float64 has"):
+        gradred.premul(kind(2**60 + 1))
+    assert gradred.premul(kind(2**60)).factor == 2.0**60

@@ -6,6 +6,7 @@ ranks if the structures are, so it has no addresses of objects.
 
 from __future__ import annotations
 
+import enum
 import hashlib
 from typing import Any, NamedTuple
 
@@ -69,11 +70,26 @@ def _named(key: Any, child: Any) -> str:
     if isinstance(key, GetAttrKey):
         return f"{key.name}={_text(child)}"
     if isinstance(key, DictKey):
-        shown = repr(key.key)
-        return f"{type(key.key).__qualname__ if ' at 0x' in shown else shown}: {_text(child)}"
+        return f"{_shown(key.key)}: {_text(child)}"
     if isinstance(key, SequenceKey | FlattenedIndexKey):
         return _text(child)
     return f"{key}: {_text(child)}"
+
+
+def _shown(name: Any) -> str:
+    """Return the text of a key.
+
+    It has no addresses and depends on no hash seed. Of values of other types it is the type.
+    """
+    if isinstance(name, enum.Enum):
+        return f"{type(name).__qualname__}.{name.name}"
+    if isinstance(name, str | bytes | int | float | complex | None):
+        return repr(name)
+    if isinstance(name, tuple | list):
+        return f"({', '.join(_shown(one) for one in name)})"
+    if isinstance(name, set | frozenset):
+        return f"{{{', '.join(sorted(_shown(one) for one in name))}}}"
+    return type(name).__qualname__
 
 
 def _names_in(data: Any) -> list[str]:

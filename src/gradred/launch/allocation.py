@@ -29,7 +29,10 @@ def granted(environment: Mapping[str, str]) -> Hosts | None:
 def expand(text: str) -> list[str]:
     """Expand Slurm's short form: `n[1-3,07],login` is n1 n2 n3 n07 login."""
     names: list[str] = []
-    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
+    parts = re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text)
+    if ",".join(parts) != text:
+        raise ValueError(f"{text!r} is no list of hosts")
+    for part in parts:
         pieces = re.split(r"\[([^\]]*)\]", part.strip())
         choices = [_range(piece) if i % 2 else [piece] for i, piece in enumerate(pieces)]
         names += ["".join(words) for words in itertools.product(*choices)]

@@ -46,7 +46,7 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
         remedy = "Pass model.state_dict() or a list of tensors"
         raise ValueError(explain("broadcast_parameters", f"got {type_of(params)}", remedy))
     tensors = [(name, one.detach()) for name, one in named if isinstance(one, torch.Tensor)]
-    names = ", ".join(str(name) for name, _ in tensors)
+    names = ", ".join(sorted(str(name) for name, _ in tensors))
     require_one_structure("broadcast_parameters", f"tensors {names}", global_process_set)
     handles = [broadcast_async_(tensor, root_rank, f"parameter.{name}") for name, tensor in tensors]
     for handle in handles:

@@ -220,26 +220,49 @@ class GradientReduction:
     def _share(self, parameter: Parameter) -> None:
         """Become a user of the parameter's gradient until `_begin_anew`.
 
-        Two optimizers may reduce one gradient. In place, one operation follows the other. And where
-        both send copies, nothing writes to the gradient before `synchronize`.
+        Two optimizers may reduce one gradient alike. In place, one operation follows the other; the
+        average of averages is the same number. And where both send copies, nothing writes to the
+        gradient before `synchronize`.
 
         Raises:
             UsageError: one optimizer sends a copy of what the other one reduces in place, or a
-                bucket of one of them takes the gradient away.
+                bucket of one of them takes the gradient away, or their operations differ.
         """
         users = _users.setdefault(id(parameter), [])
         for user in users:
             other = user()
             if other is None or other is self or parameter not in other._handles:
                 continue
-            if self._how.as_buckets or other._how.as_buckets or self._copies != other._copies:
+            if not self._may_share_with(other):
                 found = f"{other} is reducing it, and {self} would use what is not complete yet"
                 remedy = (
-                    "Call synchronize() of the first before the second computes gradients, or "
-                    "wrap both without compression and gradient_as_bucket_view"
+                    "Call synchronize() of the first before the second computes gradients, or wrap "
+                    "both with one op and process set, without compression and "
+                    "gradient_as_bucket_view"
                 )
                 raise UsageError(explain(f"reducing {self.names[parameter]!r}", found, remedy))
         users.append(self._self)
+
+    def _may_share_with(self, other: GradientReduction) -> bool:
+        """Whether both may have one gradient in flight."""
+        mine, theirs = self._how, other._how
+        if mine.as_buckets or theirs.as_buckets or self._copies != other._copies:
+            return False
+        return self._copies or (mine.op == theirs.op and mine.process_set is theirs.process_set)
+
+    def _await_other_users(self) -> None:
+        """Finish what other optimizers have in flight on these gradients: the program may write."""
+        users = [user() for parameter in self._handles for user in _users.get(id(parameter), [])]
+        for other in {id(one): one for one in users if one not in (None, self)}.values():
+            assert other is not None
+            for parameter in self._handles.keys() & other._handles.keys():
+                found, other._handles[parameter] = other._handles[parameter], None
+                if found is not None:
+                    handle, finish = found
+                    finish(synchronize(handle))
+            for handle, finish in other._group_handles:
+                finish(synchronize(handle))
+            other._group_handles.clear()
 
     @property
     def _copies(self) -> bool:
@@ -398,6 +421,8 @@ class GradientReduction:
         alone = [found for found in self._handles.values() if found is not None]
         for handle, finish in [*alone, *self._group_handles]:
             finish(synchronize(handle))
+        if not self._copies:
+            self._await_other_users()
         for parameter in frozen:  # a gradient of zeros would move it by momentum or weight decay
             parameter.grad = None
         self._begin_anew()
