@@ -103,10 +103,8 @@ std::optional<Found> allgather(const Communicator& comm, const Given& given) {
 }
 
 std::optional<Found> bcast(const Communicator& comm, const Given& given) {
-  int overflow = 0;
-  const bool is_number = PyLong_CheckExact(given.what) != 0;
-  const long root = is_number ? PyLong_AsLongAndOverflow(given.what, &overflow) : -1;
-  if (overflow != 0 || root < 0 || root >= comm.size()) return std::nullopt;
+  const auto root = rank_from(given.what, comm);
+  if (!root) return std::nullopt;
   const auto x = shaped_array_of(given.x);
   if (!x) return std::nullopt;
   auto found = call_on(given, *x, x->shape());
@@ -114,13 +112,13 @@ std::optional<Found> bcast(const Communicator& comm, const Given& given) {
   Call& call = found->made.call;
   if (!call.in_place()) {
     if (x->memory != nullptr) return std::nullopt;
-    if (root == comm.rank() && x->count > 0) {
+    if (*root == comm.rank() && x->count > 0) {
       std::memcpy(call.out.data, x->data, x->count * size_of(x->dtype));
     }
     call.in = {kInPlace, {}};
   }
   call.kind = Kind::kBcast;
-  call.root = static_cast<int>(root);
+  call.root = *root;
   return found;
 }
 

@@ -166,18 +166,10 @@ std::optional<DType> dtype_named(PyObject* type) {
   return mpi::get().dtype(handle_of(type));
 }
 
-std::optional<std::size_t> size_from(PyObject* given) {
-  if (!PyIndex_Check(given)) return std::nullopt;
-  const Py_ssize_t number = PyNumber_AsSsize_t(given, PyExc_OverflowError);
-  if (number >= 0) return static_cast<std::size_t>(number);
-  PyErr_Clear();  // the Python path reports the error, or a negative number
-  return std::nullopt;
-}
-
 // Cuts the elements that a specification names out of its array.
 bool cut(const BufferParts& parts, std::size_t blocks, PlainArray& array) {
   const auto dtype = parts.type ? dtype_named(parts.type.ptr()) : array.dtype;
-  const auto skipped = parts.displacement ? size_from(parts.displacement.ptr()) : 0;
+  const auto skipped = parts.displacement ? whole_number(parts.displacement.ptr()) : 0;
   if (!dtype || !skipped) return false;
   const std::size_t bytes = array.count * size_of(array.dtype);
   const std::size_t element = size_of(*dtype);
@@ -186,7 +178,7 @@ bool cut(const BufferParts& parts, std::size_t blocks, PlainArray& array) {
   array.data = static_cast<std::byte*>(array.data) + *skipped * element;
   array.dtype = *dtype;
   if (parts.count) {
-    const auto count = size_from(parts.count.ptr());
+    const auto count = whole_number(parts.count.ptr());
     if (!count || *count > left / element / blocks) return false;
     array.count = *count;
     return true;
@@ -196,6 +188,20 @@ bool cut(const BufferParts& parts, std::size_t blocks, PlainArray& array) {
 }
 
 }  // namespace
+
+std::optional<std::size_t> whole_number(PyObject* given) {
+  if (!PyIndex_Check(given)) return std::nullopt;
+  const Py_ssize_t number = PyLong_CheckExact(given)
+                                ? PyLong_AsSsize_t(given)
+                                : PyNumber_AsSsize_t(given, PyExc_OverflowError);
+  if (number >= 0) return static_cast<std::size_t>(number);
+  // The Python path reports a negative number and errors, but not Ctrl-C.
+  if (PyErr_Occurred() != nullptr && PyErr_ExceptionMatches(PyExc_Exception) == 0) {
+    throw PythonError{};
+  }
+  PyErr_Clear();
+  return std::nullopt;
+}
 
 // ---- what a call holds --------------------------------------------------------------------------
 

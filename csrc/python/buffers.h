@@ -45,6 +45,10 @@ enum class Access { kRead, kWrite };
 std::optional<PlainArray> read_buffer(PyObject* given, std::size_t blocks, Access access,
                                       HeldBuffer& held);
 
+// Converts a whole number of Python's or of another library, such as NumPy's. Returns nullopt for
+// negative ones and all else. Runs the object's own Python code.
+std::optional<std::size_t> whole_number(PyObject* given);
+
 void bind_buffers(pybind11::module_& m);
 
 }  // namespace gradred

@@ -49,10 +49,9 @@ PyObject* tuple_of(Arguments args, Py_ssize_t count) {
 
 // Runs a call on buffers that are not all NumPy's arrays. Returns false if the Python path has to.
 template <class Reader>
-[[gnu::noinline]] bool run_anywhere(Communicator& comm, Arguments args, Py_ssize_t nargs,
-                                    PyObject* names) {
+[[gnu::noinline]] bool run_anywhere(Communicator& comm, const Placed& args) {
   AnyCall made;
-  if (!Reader::template read<Anywhere>(comm, args, nargs, names, made)) return false;
+  if (!Reader::template read<Anywhere>(comm, args, made)) return false;
   const OneThread one_thread(comm);
   GilHook hook;
   if (made.call.on_host()) {
@@ -67,18 +66,20 @@ template <class Reader>
 PyObject* blocking(PyObject* self, Arguments args, Py_ssize_t nargs, PyObject* names) {
   try {
     Communicator& communicator = communicator_of(self);
+    ByName by_name;
+    Placed placed;
+    const bool is_placed = place<Reader::kNames>(args, nargs, names, by_name, placed);
     Call call;
-    if (!Reader::template read<OnHost>(communicator, args, nargs, names, call)) {
-      if (!run_anywhere<Reader>(communicator, args, nargs, names)) {
-        return look_closer(kMethod<Reader::kKind, false>, self, args, nargs, names);
-      }
-      Py_RETURN_NONE;
+    if (is_placed && Reader::template read<OnHost>(communicator, placed, call)) [[likely]] {
+      const OneThread one_thread(communicator);
+      GilHook hook;
+      communicator.run(call, hook);
+    } else if (!is_placed || !run_anywhere<Reader>(communicator, placed)) {
+      return look_closer(kMethod<Reader::kKind, false>, self, args, nargs, names);
     }
-    const OneThread one_thread(communicator);
-    GilHook hook;
-    communicator.run(call, hook);
   } catch (...) {
-    PyObject* const passed = tuple_of(args, nargs);
+    const Py_ssize_t named = names != nullptr ? PyTuple_GET_SIZE(names) : 0;
+    PyObject* const passed = tuple_of(args, nargs + named);
     set_python_error(std::current_exception(), passed);
     Py_XDECREF(passed);
     return nullptr;
@@ -89,16 +90,16 @@ PyObject* blocking(PyObject* self, Arguments args, Py_ssize_t nargs, PyObject* n
 // Starts a call on buffers that are not all NumPy's arrays. Returns nullopt if the Python path has
 // to.
 template <class Reader>
-[[gnu::noinline]] std::optional<PyObject*> start_anywhere(Communicator& comm, Arguments args,
-                                                          Py_ssize_t nargs, PyObject* names) {
+[[gnu::noinline]] std::optional<PyObject*> start_anywhere(Communicator& comm, const Placed& args) {
   AnyCall made;
-  if (!Reader::template read<Anywhere>(comm, args, nargs, names, made)) return std::nullopt;
+  if (!Reader::template read<Anywhere>(comm, args, made)) return std::nullopt;
   const OneThread one_thread(comm);
   auto started = made.call.on_host()
                      ? comm.start_unless_ended(made.call)
                      : comm.start(ordered_or_refused(made.call, made.placement, comm));
-  if (ended_at_once(started.get())) return make_request(nullptr, args[0], args[1]);
-  const auto send = made.send.keeper(args[0]), recv = made.recv.keeper(args[1]);
+  if (ended_at_once(started.get())) return make_request(nullptr, args.needed[0], args.needed[1]);
+  const auto send = made.send.keeper(args.needed[0]);
+  const auto recv = made.recv.keeper(args.needed[1]);
   return make_request(std::move(started), send.ptr(), recv.ptr());
 }
 
@@ -106,13 +107,17 @@ template <class Reader>
 PyObject* starting(PyObject* self, Arguments args, Py_ssize_t nargs, PyObject* names) {
   try {
     Communicator& communicator = communicator_of(self);
+    ByName by_name;
+    Placed placed;
+    const bool is_placed = place<Reader::kNames>(args, nargs, names, by_name, placed);
     Call call;
     PyObject* request = nullptr;
-    if (Reader::template read<OnHost>(communicator, args, nargs, names, call)) {
+    if (is_placed && Reader::template read<OnHost>(communicator, placed, call)) {
       const OneThread one_thread(communicator);
-      request = make_request(communicator.start_unless_ended(call), args[0], args[1]);
+      request =
+          make_request(communicator.start_unless_ended(call), placed.needed[0], placed.needed[1]);
     } else {
-      const auto started = start_anywhere<Reader>(communicator, args, nargs, names);
+      const auto started = is_placed ? start_anywhere<Reader>(communicator, placed) : std::nullopt;
       if (!started) {
         return look_closer(kMethod<Reader::kKind, true>, self, args, nargs, names);
       }

@@ -4,6 +4,7 @@
 #include <Python.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <optional>
 
@@ -122,21 +123,48 @@ template <class Buffers>
   return !overlap(send.data, given * bytes, recv.data, got * bytes);
 }
 
-// Finds the last argument, which is optional: `found` is nullptr if it is not given. Returns false
-// if the Python path has to handle the arguments.
-inline bool last_argument(Arguments args, Py_ssize_t nargs, PyObject* names, Py_ssize_t before,
-                          const char* name, PyObject*& found) {
-  if (names != nullptr && PyTuple_GET_SIZE(names) > 0) {
-    if (nargs != before || PyTuple_GET_SIZE(names) != 1 ||
-        PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), name) != 0) {
-      return false;
-    }
-    found = args[before];
+// The names of a method's arguments, in order. The first `needed` have to be given, and one more
+// may be.
+struct MethodNames {
+  std::array<const char*, 3> names;
+  std::size_t needed;
+
+  constexpr std::size_t count() const {
+    return static_cast<std::size_t>(std::ranges::find(names, nullptr) - names.begin());
+  }
+};
+
+// The arguments of a call in the order of the method's names.
+struct Placed {
+  Arguments needed;
+  PyObject* option;  // nullptr: not given
+};
+
+// Arguments of which some are passed by name, in the order of the method's names; nullptr: not
+// given.
+using ByName = std::array<PyObject*, 3>;
+
+// Places the arguments that are passed by name. Returns false if the method has no such name, or if
+// an argument is given twice or missing.
+bool place_named(const MethodNames& known, Arguments args, Py_ssize_t nargs, PyObject* names,
+                 ByName& placed);
+
+// Places all arguments of a call; `by_name` has to live as long as `placed`. Returns false if the
+// Python path has to handle them: it raises the errors.
+template <const MethodNames& kKnown>
+[[gnu::always_inline]] inline bool place(Arguments args, Py_ssize_t nargs, PyObject* names,
+                                         ByName& by_name, Placed& placed) {
+  constexpr auto kNeeded = static_cast<Py_ssize_t>(kKnown.needed);
+  constexpr auto kMost = static_cast<Py_ssize_t>(kKnown.count());
+  if (nargs > kMost) return false;
+  if (names != nullptr) [[unlikely]] {
+    placed = {by_name.data(), nullptr};
+    if (!place_named(kKnown, args, nargs, names, by_name)) return false;
+    if (kMost > kNeeded) placed.option = by_name[kKnown.needed];
     return true;
   }
-  if (nargs < before || nargs > before + 1) return false;
-  found = nargs > before ? args[before] : nullptr;
-  return true;
+  placed = {args, nargs > kNeeded ? args[kNeeded] : nullptr};
+  return nargs >= kNeeded;
 }
 
 // Each of these reads the usual arguments of the methods for one kind of call. They return false if
@@ -160,49 +188,53 @@ template <class Buffers>
 template <Kind kReduction>
 struct ReductionCall {
   static constexpr Kind kKind = kReduction;
+  static constexpr MethodNames kNames = {{"sendbuf", "recvbuf", "op"}, 2};
   template <class Buffers>
-  static bool read(const Communicator& comm, Arguments args, Py_ssize_t nargs, PyObject* names,
-                   typename Buffers::Made& made) {
-    PyObject* op = nullptr;
-    return last_argument(args, nargs, names, 2, "op", op) &&
-           read_reduction<Buffers>(kKind, comm.size(), args, op, made);
+  static bool read(const Communicator& comm, const Placed& args, typename Buffers::Made& made) {
+    return read_reduction<Buffers>(kKind, comm.size(), args.needed, args.option, made);
   }
 };
 
+// Sets what a call moves. Nothing is the same to all ranks, of whatever type it is to each.
+inline Call& moves(Call& call, Kind kind, std::size_t count) {
+  call.kind = kind;
+  call.count = count;
+  if (count == 0) call.dtype = DType::kUInt8;
+  return call;
+}
+
+// Converts a rank of the communicator. Returns nullopt for all else, which the Python path refuses.
+inline std::optional<int> rank_from(PyObject* given, const Communicator& comm) {
+  const auto rank = whole_number(given);
+  return rank && *rank < static_cast<std::size_t>(comm.size())
+             ? std::optional(static_cast<int>(*rank))
+             : std::nullopt;
+}
+
 struct AllgatherCall {
   static constexpr Kind kKind = Kind::kAllgather;
+  static constexpr MethodNames kNames = {{"sendbuf", "recvbuf", nullptr}, 2};
   template <class Buffers>
-  static bool read(const Communicator& comm, Arguments args, Py_ssize_t nargs, PyObject* names,
-                   typename Buffers::Made& made) {
-    if (nargs != 2 || names != nullptr) return false;
+  static bool read(const Communicator& comm, const Placed& args, typename Buffers::Made& made) {
     Pair<typename Buffers::Array> pair;
     const auto blocks = static_cast<std::size_t>(comm.size());
-    if (!read_pair<Buffers>(args, 1, blocks, made, pair) || pair.recv.count == 0) return false;
-    Call& call = call_on(made, pair.input(), pair.recv);
-    call.kind = kKind;
-    call.count = pair.recv.count;
+    if (!read_pair<Buffers>(args.needed, 1, blocks, made, pair)) return false;
+    moves(call_on(made, pair.input(), pair.recv), kKind, pair.recv.count);
     return true;
   }
 };
 
 struct BcastCall {
   static constexpr Kind kKind = Kind::kBcast;
+  static constexpr MethodNames kNames = {{"buf", "root", nullptr}, 1};
   template <class Buffers>
-  static bool read(const Communicator& comm, Arguments args, Py_ssize_t nargs, PyObject* names,
-                   typename Buffers::Made& made) {
-    PyObject* given = nullptr;
-    if (!last_argument(args, nargs, names, 1, "root", given)) return false;
-    if (given != nullptr && !PyLong_CheckExact(given)) return false;
-    int overflow = 0;
-    const long root = given == nullptr ? 0 : PyLong_AsLongAndOverflow(given, &overflow);
-    if (overflow != 0 || root < 0 || root >= comm.size()) return false;
-    const Access access = root == comm.rank() ? Access::kRead : Access::kWrite;
+  static bool read(const Communicator& comm, const Placed& args, typename Buffers::Made& made) {
+    const auto root = args.option == nullptr ? 0 : rank_from(args.option, comm);
+    if (!root) return false;
+    const Access access = *root == comm.rank() ? Access::kRead : Access::kWrite;
     typename Buffers::Array data{};
-    if (!Buffers::read(args[0], 1, access, made, data) || data.count == 0) return false;
-    Call& call = call_on(made, nullptr, data);
-    call.kind = kKind;
-    call.count = data.count;
-    call.root = static_cast<int>(root);
+    if (!Buffers::read(args.needed[0], 1, access, made, data)) return false;
+    moves(call_on(made, nullptr, data), kKind, data.count).root = *root;
     return true;
   }
 };

@@ -13,7 +13,7 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 import pytest
-from forms import FORMS, NOT_WRITABLE, WRONG, Buffer
+from forms import FORMS, NOT_WRITABLE, WRONG, Buffer, Numbers, mpi_type
 from mpi4py import MPI
 
 import gradred
@@ -157,6 +157,127 @@ def test_both_readers_find_the_same_call(form: str) -> None:
             read = messages.reduction(name, alone, send, recv, op)
         assert isinstance(read, Reduction)
         assert repr(read.call) == repr(found[0]), (name, letter)
+
+
+# ---- arguments by name ------------------------------------------------------------------------
+
+NAMES = dict.fromkeys(REDUCTIONS, ("sendbuf", "recvbuf", "op")) | {
+    "Allgather": ("sendbuf", "recvbuf"),
+    "Iallgather": ("sendbuf", "recvbuf"),
+    "Bcast": ("buf", "root"),
+    "Ibcast": ("buf", "root"),
+}
+"""mpi4py's names of each method's arguments, in order."""
+
+
+def arguments(method: str, x: Numbers, y: Numbers) -> dict[str, Any]:
+    """One value for each name: an input and a result, or an input alone."""
+    values = (x, 0) if method.endswith("cast") else (x, y, MPI.MAX)
+    return dict(zip(NAMES[method], values, strict=False))
+
+
+def ways(given: dict[str, Any]) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+    """All ways to pass these arguments: some by position, the others by name in every order."""
+    names = list(given)
+    for by_place in range(len(names) + 1):
+        for order in itertools.permutations(names[by_place:]):
+            yield [given[name] for name in names[:by_place]], {name: given[name] for name in order}
+
+
+def completed(method: str, comm: Any, places: list[Any], names: dict[str, Any]) -> None:
+    made = getattr(comm, method)(*places, **names)
+    if isinstance(made, MPI.Prequest):
+        made.Start()
+    if made is not None:
+        made.Wait()
+    if isinstance(made, MPI.Prequest):
+        made.Free()
+
+
+@pytest.mark.parametrize("method", NAMES)
+def test_arguments_by_name_mean_what_they_mean_to_mpi4py(method: str, comm: gradred.Comm) -> None:
+    call = (REDUCTIONS | MOVES | OF_MPI)[method]
+    in_core = method not in OF_MPI and not method.endswith("init")
+
+    def buffers() -> tuple[Numbers, Numbers]:
+        return numbers("d", COUNT * call.given, RANK), numbers("d", COUNT * call.got, RANK + 7)
+
+    for places, names in ways(arguments(method, *buffers())):
+        found = []
+        for of in (comm, MPI.COMM_WORLD):
+            own = arguments(method, *buffers())
+            renewed = {name: own[name] for name in names}
+            with mock.patch.object(messages, "read", wraps=messages.read) as read:
+                completed(method, of, list(own.values())[: len(places)], renewed)
+            assert not (in_core and read.called), (places, names)
+            found.append([own[name].tobytes() for name in own if "buf" in name])
+        assert found[0] == found[1], (places, names)
+
+
+@pytest.mark.parametrize("method", NAMES)
+def test_wrong_names_are_the_errors_of_mpi4py(method: str) -> None:
+    alone = gradred.Comm(MPI.COMM_SELF)
+    given = arguments(method, np.ones(1), np.zeros(1))
+    values = list(given.values())
+    first, *others = given
+    for places, names in [
+        ([], {}),
+        ([], {name: given[name] for name in others}),
+        (values, {first: values[0]}),
+        (values[:1], {first: values[0]}),
+        (values, {"of": 3}),
+        (values[:1], {"of": 3}),
+        ([*values, 3, 4, 5], {}),
+    ]:
+        for of in (alone, MPI.COMM_SELF):
+            with pytest.raises(TypeError):
+                getattr(of, method)(*places, **names)
+
+
+class Whole:
+    """A whole number that is not Python's."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __index__(self) -> int:
+        return self.number
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int8, np.uint32, bool, Whole])
+def test_core_takes_roots_of_any_class_of_whole_numbers(kind: Any, comm: gradred.Comm) -> None:
+    root = min(1, SIZE - 1)
+    with mock.patch.object(messages, "read", wraps=messages.read) as read:
+        for make in (lambda x: comm.Bcast(x, kind(root)), lambda x: comm.Bcast(x, root=kind(root))):
+            x = np.full(2, RANK + 1.0)
+            make(x)
+            assert x.tolist() == [root + 1.0] * 2
+        whole = gradred.bcast(np.full(2, RANK + 1.0), kind(root), comm=comm)
+    assert whole.tolist() == [root + 1.0] * 2
+    assert not read.called
+
+
+def test_ctrl_c_inside_a_number_is_not_lost(comm: gradred.Comm) -> None:
+    class Interrupting:
+        def __index__(self) -> int:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        comm.Bcast(np.ones(1), Interrupting())  # type: ignore[arg-type]
+
+
+def test_core_moves_nothing_of_any_type(comm: gradred.Comm) -> None:
+    letter = "dfi"[RANK % 3]  # ranks may differ in the type of no elements
+    with mock.patch.object(messages, "read", wraps=messages.read) as read:
+        comm.Bcast(np.empty(0, letter))
+        comm.Bcast([np.ones(3, letter), 0, mpi_type(np.ones(1, letter))])
+        comm.Allgather(np.empty(0, letter), np.empty(0, letter))
+        comm.Allgather(MPI.IN_PLACE, np.empty(0, letter))
+    assert not read.called
+    if RANK == 0:  # a rank whose arguments Python code reads
+        comm.Bcast([np.ones(3), 0, MPI.DOUBLE_INT])
+    else:
+        comm.Bcast(np.empty(0, letter))
 
 
 # ---- what a call holds -----------------------------------------------------------------------
