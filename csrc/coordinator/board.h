@@ -53,7 +53,7 @@ class Board {
   static constexpr std::uint32_t kSlots = 4096;   // names in use at a time
   static constexpr std::size_t kNameBytes = 160;  // the end of a longer name is replaced by a hash
   static constexpr std::size_t kProblemBytes = 360;
-  static constexpr std::size_t kStructureBytes = 4080;  // a longer text is cut
+  static constexpr std::size_t kStructureBytes = 4080;  // a longer text takes several
 
   // `memory` is shared by `ranks` ranks, called `names`, and is zero before the first of them uses
   // it. `look` is called now and then while another rank holds the lock; it throws if that rank's

@@ -125,16 +125,39 @@ void Board::unlink(std::uint32_t index) {
   *link = slot(index).next;
 }
 
-// Empty if another slot's text has replaced it.
+namespace {
+
+// A long text goes on in the memory of other slots, far from each other: names that are submitted
+// at one time have neighbouring slots. The step is odd, so it meets all slots.
+std::uint32_t holder_of(std::uint32_t index, std::uint32_t piece) { return index + 41 * piece; }
+
+}  // namespace
+
+// Of a text that others have replaced in part, the beginning; empty if nothing remains.
 std::string Board::structure_of(std::uint32_t index) const {
-  const Structure& one = structures_[index % kStructures];
-  return one.owner == index + 1 ? one.text : "";
+  std::string made;
+  for (std::uint32_t piece = 0; piece < kStructures; ++piece) {
+    const Structure& one = structures_[holder_of(index, piece) % kStructures];
+    if (one.owner != index + 1) break;
+    const std::string_view text(one.text, strnlen(one.text, kStructureBytes));
+    made += text;
+    if (text.size() < kStructureBytes) break;
+  }
+  return made;
 }
 
 void Board::set_structure(std::uint32_t index, std::string_view text) {
-  Structure& one = structures_[index % kStructures];
-  one.owner = index + 1;
-  set_text(one.text, text);
+  constexpr std::uint32_t kMostPieces = 32;
+  for (std::uint32_t piece = 0; piece < kMostPieces; ++piece) {
+    Structure& one = structures_[holder_of(index, piece) % kStructures];
+    one.owner = index + 1;
+    const std::size_t bytes = text.copy(one.text, kStructureBytes);
+    if (bytes < kStructureBytes) {
+      one.text[bytes] = 0;
+      return;
+    }
+    text.remove_prefix(bytes);
+  }
 }
 
 std::optional<std::uint32_t> Board::find_or_claim(std::string_view name) {

@@ -177,7 +177,7 @@ void CallInFlight::submit_part(const KernelCall& call, std::size_t first, std::s
   what.prescale = call.prescale;
   what.postscale = call.postscale;
   what.root = call.root;
-  std::string structure = call.structure;
+  std::string structure = first == 0 ? call.structure : "";  // one part fails for all
   if (!structure.empty()) what.structure = mix(1, structure);
   std::vector<NamedArray> arrays;
   arrays.reserve(count);

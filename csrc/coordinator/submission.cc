@@ -4,6 +4,8 @@
 #include <charconv>
 #include <utility>
 
+#include "coordinator/tree_texts.h"
+
 namespace gradred {
 namespace {
 
@@ -100,18 +102,12 @@ std::pair<std::string, std::string> others_of(const Submission& one, const Submi
   return {arrays_of(one), "as many, the first like it, and others of other " + what};
 }
 
-// "{'a': *, 'b': *}". Of long texts the part around the first byte in which they differ.
-std::string structure_of(const Submitted& one, const Submitted& other) {
-  constexpr std::size_t kMost = 110, kBefore = 40;  // bytes: two texts fit a Board's problem
-  if (one.what.structure == 0) return "arrays without a tree";
-  if (one.structure.empty()) return "another tree";
-  if (one.structure.size() <= kMost) return std::string(one.structure);
-  const auto [differs, _] = std::ranges::mismatch(one.structure, other.structure);
-  const auto at = static_cast<std::size_t>(differs - one.structure.begin());
-  const std::size_t begin = other.structure.empty() ? 0 : at - std::min(at, kBefore);
-  const bool is_cut = begin + kMost < one.structure.size();
-  return (begin == 0 ? "" : "...") + std::string(one.structure.substr(begin, kMost)) +
-         (is_cut ? "..." : "");
+// Compares the trees of two submissions, of which one may have none.
+TreeDifference difference_of_structures(const Submitted& one, const Submitted& other) {
+  TreeDifference found = difference_of_trees(one.structure, other.structure);
+  if (one.what.structure == 0) found.one = "arrays without a tree";
+  if (other.what.structure == 0) found.other = "arrays without a tree";
+  return found;
 }
 
 }  // namespace
@@ -211,8 +207,8 @@ std::string difference(const RankNames& names, const Submitted& submitted,
     return told("operations", describe(names, one), describe(names, other));
   }
   if (one.structure != other.structure) {
-    return differs("tree structures", structure_of(submitted, submitted_later),
-                   structure_of(submitted_later, submitted)) +
+    const auto [path, mine, theirs] = difference_of_structures(submitted, submitted_later);
+    return differs("tree structures" + (path.empty() ? "" : " at " + path), mine, theirs) +
            ". All ranks have to pass trees of one structure";
   }
   if (one.dtype != other.dtype) {

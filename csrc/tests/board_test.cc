@@ -381,6 +381,15 @@ void structures_are_compared(const Shared& memory, BoardBootstrap& bootstrap) {
   const std::string problem = problem_of("long", is_first ? long_one : other);
   says(problem, "'layer 70'");
   says(problem, "'lever 70'");
+  const auto nested = [](const std::string& leaf) {
+    std::string made = "({'head': *}, {'layers': [";
+    for (int i = 0; i < 300; ++i) made += "Dense(kernel=*, bias=*), ";
+    return made + "Dense(kernel=*, scale={'it\\'s, (': " + leaf + "})]})";
+  };
+  const std::string deep = problem_of("deep", nested(is_first ? "*" : "None"));
+  says(deep, "structures at [1]['layers'][300].scale: rank");
+  says(deep, "has 'it\\'s, (': *");
+  says(deep, "has 'it\\'s, (': None");
   // A text is lost when so many other slots have got one since.
   expect(problem_of("lost", "[*]").empty(), "trees of one structure");
   for (int i = 0; i < 300; ++i) {

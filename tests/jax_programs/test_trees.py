@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import timeit
 from collections import OrderedDict, defaultdict, namedtuple
 from collections.abc import Callable
@@ -32,7 +34,7 @@ class Weights(NamedTuple):
 class Named:
     """A node whose children have keys, and whose data say nothing of them."""
 
-    def __init__(self, names: tuple[str, ...], leaves: tuple[Any, ...], step: int = 0) -> None:
+    def __init__(self, names: tuple[Any, ...], leaves: tuple[Any, ...], step: Any = 0) -> None:
         self.names, self.leaves, self.step = names, leaves, step
 
 
@@ -53,6 +55,26 @@ jax.tree_util.register_pytree_node(
     lambda x: (x.leaves, (x.names, x.step)),
     lambda data, leaves: Ordered(data[0], tuple(leaves), data[1]),
 )
+
+
+class Part(enum.Enum):
+    """Has no texts as values."""
+
+    UPPER = 1
+    LOWER = 2
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Place:
+    layer: int
+    name: str = "w"
+
+
+def wrapped(tree: Any) -> Ordered:
+    """A node with the leaves of a tree, whose data is the tree's structure."""
+    leaves, definition = jax.tree.flatten(tree)
+    return Ordered((definition,), tuple(leaves))
+
 
 # pairs of trees with equal leaves
 UNLIKE: dict[str, tuple[Any, Any, str, str]] = {
@@ -86,6 +108,54 @@ UNLIKE: dict[str, tuple[Any, Any, str, str]] = {
         "Ordered(*, *, 'a', 'b')",
         "Ordered(*, *, 'b', 'a')",
     ),
+    "numbers": (
+        Ordered((1, 2), (1.0, 2.0)),
+        Ordered((2, 1), (1.0, 2.0)),
+        "Ordered(*, *, 1, 2)",
+        "Ordered(*, *, 2, 1)",
+    ),
+    "pairs": (
+        Ordered(((0, 1), (1, 0)), (1.0, 2.0)),
+        Ordered(((1, 0), (0, 1)), (1.0, 2.0)),
+        "Ordered(*, *, (0, 1), (1, 0))",
+        "Ordered(*, *, (1, 0), (0, 1))",
+    ),
+    "members": (
+        Ordered(tuple(Part), (1.0, 2.0)),
+        Ordered(tuple(Part)[::-1], (1.0, 2.0)),
+        "Ordered(*, *, Part.UPPER, Part.LOWER)",
+        "Ordered(*, *, Part.LOWER, Part.UPPER)",
+    ),
+    "one member": (
+        Ordered((), (1.0, 2.0), step=Part.UPPER),
+        Ordered((), (1.0, 2.0), step=Part.LOWER),
+        "Ordered(*, *, Part.UPPER)",
+        "Ordered(*, *, Part.LOWER)",
+    ),
+    "record": (
+        Ordered((Place(1, "a"),), (1.0,)),
+        Ordered((Place(1, "b"),), (1.0,)),
+        "Ordered(*, 'a')",
+        "Ordered(*, 'b')",
+    ),
+    "keys of records": (
+        {Place(1): 1.0},
+        {Place(2): 1.0},
+        "{Place(1, 'w'): *}",
+        "{Place(2, 'w'): *}",
+    ),
+    "structure": (
+        wrapped({"a": 1.0, "b": [None, 2.0]}),
+        wrapped({"a": 1.0, "b": [2.0, None]}),
+        "Ordered(*, *, {*, [None, *], 'a', 'b'})",
+        "Ordered(*, *, {*, [*, None], 'a', 'b'})",
+    ),
+    "structure of fields": (
+        wrapped(Weights(1.0, 2.0)),
+        wrapped(namedtuple("Weights", "bias kernel")(1.0, 2.0)),
+        "Weights(*, *, 'kernel', 'bias')",
+        "Weights(*, *, 'bias', 'kernel')",
+    ),
 }
 
 
@@ -102,6 +172,22 @@ def test_trees_of_another_structure_are_an_error_with_both(
         jax.block_until_ready(function(first if rank == 0 else other))
     assert all(text in str(found.value) for text in texts), found.value
     assert jax.tree.leaves(function(first)) == [size * x for x in jax.tree.leaves(first)]
+
+
+def test_first_difference_of_large_trees_is_shown(program: Program, rank: int, size: int) -> None:
+    """Their texts are longer than a message."""
+    if size == 1:
+        pytest.skip("one rank has no peer")
+    layers = {f"layer {i:04}": Weights(1.0, None) for i in range(1500)}
+    if rank > 0:
+        layers["layer 1234"] = Weights(None, 1.0)
+    function = program(lambda tree: collectives.allreduce(tree, name="large"))
+    with pytest.raises((jax.errors.JaxRuntimeError, ValueError)) as found:
+        jax.block_until_ready(function([{"params": layers}]))
+    text = str(found.value)
+    assert "Mismatched tree structures at [0]['params']['layer 1234']: " in text
+    assert "has kernel=*, bias=None, rank" in text or "has kernel=*, bias=None. All" in text
+    assert "has kernel=None, bias=*, rank" in text or "has kernel=None, bias=*. All" in text
 
 
 @pytest.mark.parametrize("call", ["bcast", "pmean_tree", "gradient"])
@@ -127,6 +213,11 @@ def test_what_does_not_order_leaves_may_differ(program: Program, rank: int, size
         mine,
         Named(("a",), (1.0,), step=rank),
         Ordered(("a",), (1.0,), step=rank),
+        Ordered(("a", "b"), (1.0, 2.0), step=rank),
+        Ordered((), (1.0, 2.0), step=(rank, 0.5)),
+        Ordered((), (1.0, 2.0), step=(rank, rank)),
+        Ordered((0, 1), (1.0, 2.0), step=[rank, 7, 8]),
+        Ordered((), (1.0,), step=lambda: rank),
         defaultdict(int if rank == 0 else float, mine),
         {object(): 1.0},  # whose text has its address
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,22 @@ from gradred.tensorflow.structures import structure_of
 pytestmark = pytest.mark.usefixtures("initialised")
 
 Point = collections.namedtuple("Point", ["x", "y"])
+
+
+@dataclasses.dataclass
+class Layer:
+    """A container of TensorFlow's protocol; its first field is data."""
+
+    names: tuple[Any, ...]
+    one: Any
+    other: Any
+
+    def __tf_flatten__(self) -> tuple[Any, Any]:
+        return (self.names,), (self.one, self.other)
+
+    @classmethod
+    def __tf_unflatten__(cls, data: Any, children: Any) -> Layer:
+        return cls(*data, *children)
 
 
 @pytest.fixture(params=["eager", "graph", "numpy_function"])
@@ -76,6 +93,19 @@ def test_other_containers_are_an_error_with_both(gradients_of: Any) -> None:
     refused(lambda: gradients_of(mine), "Point(x=*, y=*)", "{'x': *, 'y': *}")
 
 
+def test_other_data_of_containers_is_an_error_with_both(gradients_of: Any) -> None:
+    names = (0, 1) if hvd.rank() == 0 else (1, 0)
+    refused(lambda: gradients_of(Layer(names, *variables(2))), "*, 0, 1)", "*, 1, 0)")
+
+
+def test_first_difference_of_large_nests_is_shown(gradients_of: Any) -> None:
+    one, other = variables(2)
+    second = "bias" if hvd.rank() == 0 else "base"
+    nest = {f"layer {i:03}": {"kernel": one} for i in range(400)}
+    nest["layer 321"] = {second: other}
+    refused(lambda: gradients_of(nest), "at ['layer 321']: rank", "'bias': *", "'base': *")
+
+
 def test_a_gradient_that_is_none_in_another_place_is_an_error(gradients_of: Any) -> None:
     three = variables(3)
     left_out = min(hvd.rank(), 1)
@@ -95,4 +125,7 @@ def test_structures_as_texts() -> None:
     assert structure_of([x, None]) == "[*, None]"
     assert structure_of({"b": (x,), "a": [x, {"c": x}]}) == "{'a': [*, {'c': *}], 'b': (*)}"
     assert structure_of(Point(x, [x])) == "Point(x=*, y=[*])"
+    assert structure_of({(1, 2): x, (0, 1): x}) == "{(0, 1): *, (1, 2): *}"
+    assert structure_of(Layer(("b", "a"), x, [x, None])) == "Layer(*, [*, None], 'b', 'a')"
+    assert structure_of(Layer((1, 0), x, x)) == "Layer(*, *, 1, 0)"
     assert structure_of([tf.IndexedSlices(x, [0, 1])]) == ""

@@ -6,14 +6,15 @@ ranks if the structures are, so it has no addresses of objects.
 
 from __future__ import annotations
 
-import enum
 import hashlib
 from typing import Any, NamedTuple
 
 import jax
 from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
 
-MOST_SHOWN = 4000
+from gradred._util.keys import names_in, shown
+
+MOST_SHOWN = 100_000
 """The characters of a text that travel. The hash is that of the whole text."""
 
 _MOST_KNOWN = 1024
@@ -60,9 +61,13 @@ def _text(node: Any) -> str:
         return "*"
     children = [_named(path[0], child) for path, child in found]
     kind, data = definition.node_data()
-    begin, end = _BRACKETS.get(kind, (f"{kind.__qualname__}(", ")"))
     if found and isinstance(found[0][0][0], FlattenedIndexKey):
-        children.extend(_names_in(data))
+        children.extend(_names_in(data, len(children)))
+    return _node(kind, children)
+
+
+def _node(kind: Any, children: list[str]) -> str:
+    begin, end = _BRACKETS.get(kind, (f"{kind.__qualname__}(", ")"))
     return begin + ", ".join(children) + end
 
 
@@ -70,35 +75,26 @@ def _named(key: Any, child: Any) -> str:
     if isinstance(key, GetAttrKey):
         return f"{key.name}={_text(child)}"
     if isinstance(key, DictKey):
-        return f"{_shown(key.key)}: {_text(child)}"
+        return f"{shown(key.key)}: {_text(child)}"
     if isinstance(key, SequenceKey | FlattenedIndexKey):
         return _text(child)
     return f"{key}: {_text(child)}"
 
 
-def _shown(name: Any) -> str:
-    """Return the text of a key.
+def _names_in(data: Any, children: int) -> list[str]:
+    def other(value: Any) -> list[str]:
+        return [_text_of(value)] if isinstance(value, jax.tree_util.PyTreeDef) else []
 
-    It has no addresses and depends on no hash seed. Of values of other types it is the type.
-    """
-    if isinstance(name, enum.Enum):
-        return f"{type(name).__qualname__}.{name.name}"
-    if isinstance(name, str | bytes | int | float | complex | None):
-        return repr(name)
-    if isinstance(name, tuple | list):
-        return f"({', '.join(_shown(one) for one in name)})"
-    if isinstance(name, set | frozenset):
-        return f"{{{', '.join(sorted(_shown(one) for one in name))}}}"
-    return type(name).__qualname__
+    return names_in(data, children, other)
 
 
-def _names_in(data: Any) -> list[str]:
-    """Return the names in the data of a node whose children have no keys.
-
-    Other data may differ between ranks without another meaning of the leaves.
-    """
-    if isinstance(data, str):
-        return [repr(data)]
-    if isinstance(data, tuple | list):
-        return [name for one in data for name in _names_in(one)]
-    return []
+def _text_of(definition: Any) -> str:
+    """Return the text of a structure without a tree: its dictionaries' keys are among its data."""
+    if definition.node_data() is None:
+        return "*"
+    children = [_text_of(child) for child in jax.tree_util.treedef_children(definition)]
+    kind, data = definition.node_data()
+    if kind is type(None):
+        return "None"
+    names = getattr(kind, "_fields", data)
+    return _node(kind, children + _names_in(names, len(children)))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
+
+from gradred._util.keys import names_in, shown
 
 
 def structure_of(nest: Any) -> str:
@@ -26,12 +28,22 @@ def _text(node: Any) -> str:
     if not tf.nest.is_nested(node):
         return "*"
     if isinstance(node, Mapping):
-        return f"{{{', '.join(f'{key!r}: {_text(node[key])}' for key in sorted(node))}}}"
-    if hasattr(node, "_fields"):
-        fields = (f"{name}={_text(getattr(node, name))}" for name in node._fields)
-        return f"{type(node).__qualname__}({', '.join(fields)})"
+        return f"{{{', '.join(f'{shown(key)}: {_text(node[key])}' for key in sorted(node))}}}"
+    fields = getattr(node, "_fields", None) or _fields_of_attrs(node)
+    if fields:
+        return _node(node, [f"{name}={_text(getattr(node, name))}" for name in fields])
+    if hasattr(node, "__tf_flatten__"):
+        data, children = node.__tf_flatten__()
+        return _node(node, [*map(_text, children), *names_in(data, len(children))])
     if isinstance(node, (list, tuple)):
         inside = ", ".join(map(_text, node))
         return f"[{inside}]" if isinstance(node, list) else f"({inside})"
-    leaves = tf.nest.flatten(node, expand_composites=False)
-    return f"{type(node).__qualname__}({', '.join(map(_text, leaves))})"
+    return _node(node, map(_text, tf.nest.flatten(node, expand_composites=False)))
+
+
+def _node(node: Any, parts: Iterable[str]) -> str:
+    return f"{type(node).__qualname__}({', '.join(parts)})"
+
+
+def _fields_of_attrs(node: Any) -> list[str]:
+    return [one.name for one in getattr(type(node), "__attrs_attrs__", ())]
