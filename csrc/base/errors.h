@@ -13,7 +13,14 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 class UsageError : public Error {  // an error that the caller can correct
-  using Error::Error;
+ public:
+  explicit UsageError(const std::string& text, const char* mpi_class = nullptr)
+      : Error(text), mpi_class_(mpi_class) {}
+  // MPI's name of its class of errors, if the MPI reports this one, too: "ERR_COMM".
+  const char* mpi_class() const { return mpi_class_; }
+
+ private:
+  const char* mpi_class_;
 };
 class TransportError : public Error {  // the MPI or the network below failed
   using Error::Error;

@@ -117,14 +117,15 @@ std::shared_ptr<Communicator> Communicator::of(mpi::Handle comm) {
   comm = mpi.normalise(comm);
   require_rank();
   require_running_mpi();
-  if (comm == mpi.is.comm_null) throw UsageError(kNotAlive);
+  if (comm == mpi.is.comm_null) throw UsageError(kNotAlive, "ERR_COMM");
   static std::once_flag once;
   std::call_once(once, stop_engine_at_finalize);
   using Shared = std::shared_ptr<Communicator>;
   const std::lock_guard lock(known_communicators().mutex);
   Shared* attached = nullptr;
   int found = 0;
-  if (mpi.call.Comm_get_attr(comm, keyval(), &attached, &found) != 0) throw UsageError(kNotAlive);
+  if (mpi.call.Comm_get_attr(comm, keyval(), &attached, &found) != 0)
+    throw UsageError(kNotAlive, "ERR_COMM");
   if (found != 0) return *attached;
   int inter = 0, rank = 0, size = 0;
   mpi.check(mpi.call.Comm_test_inter(comm, &inter), "MPI_Comm_test_inter");

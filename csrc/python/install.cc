@@ -34,7 +34,7 @@ void* loaded_library(const std::string& path) {
 
 void install(const py::object& mpi4py, const py::object& comm_class, const py::object& when_alone,
              const py::dict& closer_looks, const py::object& on_timeout,
-             const py::object& with_passed) {
+             const py::object& disagreement) {
   if (!load_numpy()) throw py::error_already_set();
   void* const library = loaded_library(mpi4py.attr("__file__").cast<std::string>());
   mpi::load(library);
@@ -52,8 +52,8 @@ void install(const py::object& mpi4py, const py::object& comm_class, const py::o
   known.in_place = keep(mpi4py, "IN_PLACE");
   known.type_codes = keep(mpi4py, "_typedict");
   known.when_alone = py::object(when_alone).release().ptr();
-  error_texts().on_timeout = py::object(on_timeout).release().ptr();
-  error_texts().with_passed = py::object(with_passed).release().ptr();
+  python_errors().on_timeout = py::object(on_timeout).release().ptr();
+  python_errors().disagreement = py::object(disagreement).release().ptr();
   for (std::size_t op = 0; op < kOps; ++op) {
     std::string name(kOpInfo[op].name);
     for (char& letter : name) letter = static_cast<char>(letter - 'a' + 'A');
@@ -68,14 +68,15 @@ void install(const py::object& mpi4py, const py::object& comm_class, const py::o
 void bind_mpi4py(py::module_& m) {
   m.def(
       "install", &install, py::arg("mpi4py"), py::arg("comm_class"), py::kw_only(),
-      py::arg("when_alone"), py::arg("closer_looks"), py::arg("on_timeout"), py::arg("with_passed"),
+      py::arg("when_alone"), py::arg("closer_looks"), py::arg("on_timeout"),
+      py::arg("disagreement"),
       "Find the MPI that mpi4py has loaded and give `comm_class` its methods. `when_alone` is "
       "called before a communicator of size 1 communicates, and may refuse that; "
       "`closer_looks` has a function for each of these methods, by name, for arguments that take "
       "a closer look; `on_timeout` gets the text of an error, whether this rank's own time is over "
-      "and the number of the failure, and returns the path of a report, or None; `with_passed` "
-      "gets the text of a disagreement "
-      "and what this rank has passed, and returns a text that tells it, too.");
+      "and the number of the failure, and returns the path of a report, or None; "
+      "`disagreement` makes an error of the text of a disagreement and of what this rank has "
+      "passed, or None.");
   m.def("mpi_family", [] { return std::string(mpi::name_of(mpi::get().family)); });
   m.def("mpi_version", [] { return mpi::get().version(); });
   m.def(

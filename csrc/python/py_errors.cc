@@ -18,7 +18,7 @@ namespace {
 std::string with_hang_report(const TimeoutError& error) noexcept {
   const char* const text = error.what();
   PyObject* const met = dynamic_cast<const FailedBefore*>(&error) != nullptr ? Py_False : Py_True;
-  PyObject* const report = error_texts().on_timeout;
+  PyObject* const report = python_errors().on_timeout;
   PyObject* path = nullptr;
   if (report != nullptr) {
     call_python([&] {
@@ -37,21 +37,6 @@ std::string with_hang_report(const TimeoutError& error) noexcept {
   return whole;
 }
 
-// The error's text and, if the ranks' calls differ, this rank's arguments. The text of any other
-// UsageError stays as it is.
-std::string with_passed(const UsageError& error, PyObject* passed) noexcept {
-  std::string text = error.what();
-  if (passed == nullptr || !is_disagreement(text)) return text;
-  PyObject* told = nullptr;
-  call_python(
-      [&] { told = PyObject_CallFunction(error_texts().with_passed, "sO", text.c_str(), passed); });
-  const char* const whole = told != nullptr ? PyUnicode_AsUTF8(told) : nullptr;
-  if (whole != nullptr) text = whole;
-  Py_XDECREF(told);
-  PyErr_Clear();  // the disagreement is the error to report
-  return text;
-}
-
 constexpr const char* kShrink =
     ". Save what is worth it and end, or go on with the ranks that live: comm.shrink()";
 constexpr const char* kRestart =
@@ -62,24 +47,50 @@ std::string with_remedy(const char* text) {
   return std::string(text) + (process_poisoned.load(std::memory_order_relaxed) ? kRestart : "");
 }
 
-// gradred.errors imports no other module of gradred, so this extension may import it.
-void raise(const char* name, const char* text) noexcept {
+// Sets an error that `make` makes of gradred.errors, which imports no other module of gradred. So
+// this extension may import it.
+template <class Make>
+void raise_made(const char* text, Make make) noexcept {
   call_python([&] {
-    PyObject* errors = PyImport_ImportModule("gradred.errors");
-    PyObject* type = errors != nullptr ? PyObject_GetAttrString(errors, name) : nullptr;
-    PyObject* const value = PyUnicode_DecodeFSDefault(text);  // it may contain a path
-    if (type != nullptr && value != nullptr) PyErr_SetObject(type, value);
-    Py_XDECREF(value);
-    Py_XDECREF(type);
+    PyObject* const errors = PyImport_ImportModule("gradred.errors");
+    PyObject* const message = PyUnicode_DecodeFSDefault(text);  // it may contain a path
+    PyObject* const made =
+        errors != nullptr && message != nullptr ? make(errors, message) : nullptr;
+    if (made != nullptr) PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made)), made);
+    Py_XDECREF(made);
+    Py_XDECREF(message);
     Py_XDECREF(errors);
+  });
+}
+
+void raise(const char* name, const char* text) noexcept {
+  raise_made(text, [name](PyObject* errors, PyObject* message) {
+    return PyObject_CallMethod(errors, name, "O", message);
+  });
+}
+
+// If the ranks' calls differ, the error tells `passed`, this rank's arguments.
+void raise(const UsageError& error, PyObject* passed) noexcept {
+  raise_made(error.what(), [&](PyObject* errors, PyObject* message) {
+    PyObject* const disagreement = python_errors().disagreement;
+    if (disagreement != nullptr && is_disagreement(error.what())) {
+      PyObject* const made = PyObject_CallFunctionObjArgs(
+          disagreement, message, passed != nullptr ? passed : Py_None, nullptr);
+      if (made != nullptr) return made;
+      PyErr_Clear();  // the disagreement is the error to report
+    }
+    const char* const mpi_class = error.mpi_class();
+    return mpi_class != nullptr
+               ? PyObject_CallMethod(errors, "usage_error", "Os", message, mpi_class)
+               : PyObject_CallMethod(errors, "UsageError", "O", message);
   });
 }
 
 }  // namespace
 
-ErrorTexts& error_texts() {
-  static ErrorTexts texts;
-  return texts;
+PythonErrors& python_errors() {
+  static PythonErrors functions;
+  return functions;
 }
 
 void set_python_error(std::exception_ptr thrown, PyObject* passed) noexcept {
@@ -89,7 +100,7 @@ void set_python_error(std::exception_ptr thrown, PyObject* passed) noexcept {
   } catch (pybind11::error_already_set& error) {
     error.restore();
   } catch (const UsageError& error) {
-    raise("UsageError", with_passed(error, passed).c_str());
+    raise(error, passed);
   } catch (const TimeoutError& error) {
     raise("TimeoutError", with_hang_report(error).c_str());
     clear_wait();

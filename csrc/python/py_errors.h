@@ -10,12 +10,12 @@ namespace gradred {
 // Thrown through C++ frames while a Python exception is set.
 struct PythonError {};
 
-// Python functions that add to the texts of errors; nullptr before install().
-struct ErrorTexts {
-  PyObject* on_timeout = nullptr;   // writes a report of a TimeoutError
-  PyObject* with_passed = nullptr;  // adds this rank's arguments to the text of a disagreement
+// Python functions for errors; nullptr before install().
+struct PythonErrors {
+  PyObject* on_timeout = nullptr;    // writes a report of a TimeoutError
+  PyObject* disagreement = nullptr;  // makes the error, which tells this rank's arguments
 };
-ErrorTexts& error_texts();
+PythonErrors& python_errors();
 
 // Sets the Python exception for a caught C++ exception. The caller holds the GIL and is in a catch
 // block. If the ranks' calls differ, the text includes `passed`, this rank's arguments; nullptr:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from mpi4py import MPI
 
 from gradred import _core
-from gradred.errors import PeerLost
+from gradred.errors import PeerLost, UsageError
 from gradred.launch import wrong_launcher
 from gradred.observe import hang_report, status
 
@@ -30,7 +30,7 @@ _process = os.getpid()
 def begin(
     comm_class: type[MPI.Intracomm],
     closer_looks: Mapping[str, Callable[..., object]],
-    with_passed: Callable[[str, object], str],
+    disagreement: Callable[[str, object], UsageError],
 ) -> None:
     """Install the extension's methods and the exit handling of this process; once, at import.
 
@@ -38,7 +38,7 @@ def begin(
         comm_class: the class that gets the extension's methods.
         closer_looks: functions by the names of these methods, for arguments that the methods' fast
             path does not take.
-        with_passed: adds this rank's arguments to the text of a disagreement.
+        disagreement: makes the error of a disagreement, of its text and this rank's arguments.
     """
     global _holds_finalize
     library = sys.modules["mpi4py.MPI"]
@@ -50,7 +50,7 @@ def begin(
         when_alone=wrong_launcher.refuse_wrong_launcher,
         closer_looks=dict(closer_looks),
         on_timeout=hang_report.report,
-        with_passed=with_passed,
+        disagreement=disagreement,
     )
     status.answer_with_stacks()
     atexit.register(_leave)

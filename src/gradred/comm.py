@@ -12,7 +12,7 @@ from gradred import _core, _rank
 from gradred.buffers import messages, moved_bytes, mpi_fallback
 from gradred.buffers.messages import Message, Reduction
 from gradred.buffers.mpi_fallback import MpiCall
-from gradred.buffers.passed import with_passed
+from gradred.buffers.passed import disagreement
 from gradred.buffers.refusing import refusing
 from gradred.persistent import PersistentAllreduce
 from gradred.request import Request, run_in_stream
@@ -518,4 +518,4 @@ _CLOSER_LOOKS: Mapping[str, Callable[..., object]] = {
 for _name, _look in _CLOSER_LOOKS.items():
     _look.__qualname__ = f"Comm.{_name}"  # Python's errors on missing arguments show this name
 
-_rank.begin(Comm, _CLOSER_LOOKS, with_passed)
+_rank.begin(Comm, _CLOSER_LOOKS, disagreement)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import functools
+import sys
 
 __all__ = [
     "DeviceError",
@@ -16,6 +18,7 @@ __all__ = [
     "UsageTypeError",
     "explain",
     "type_of",
+    "usage_error",
 ]
 
 
@@ -25,6 +28,9 @@ class Error(RuntimeError):
 
 class UsageError(Error, ValueError):
     """The call cannot be carried out as asked; the caller can correct it."""
+
+    mpi_class: str | None = None
+    """Where mpi4py raises `MPI.Exception`: its class of errors by name, such as `"ERR_ROOT"`."""
 
 
 class UsageTypeError(UsageError, TypeError):
@@ -42,6 +48,61 @@ class UsageElementError(UsageTypeError, KeyError, BufferError):
     """
 
     __str__ = BaseException.__str__  # KeyError would put the text in quotes
+
+
+@functools.cache
+def _usage_error_of_mpi() -> type[UsageError]:
+    from mpi4py import MPI
+
+    class OfMpiError(UsageError, MPI.Exception):
+        def __init__(self, message: str, mpi_class: str) -> None:
+            code = getattr(MPI, mpi_class)
+            MPI.Exception.__init__(self, code)
+            self.args = (code,)  # where mpi4py's methods look
+            self.message, self.mpi_class = message, mpi_class
+
+        def __reduce__(self) -> tuple[object, ...]:
+            # A process without mpi4py gets a plain UsageError.
+            return usage_error, (self.message, self.mpi_class)
+
+        def __str__(self) -> str:
+            return self.message
+
+        def __repr__(self) -> str:
+            return f"{type(self).__name__}({self.message!r})"
+
+        def Get_error_string(self) -> str:  # noqa: N802 (MPI's name)
+            return str(self)
+
+        @property
+        def error_string(self) -> str:
+            return str(self)
+
+    OfMpiError.__name__ = OfMpiError.__qualname__ = UsageError.__name__
+    return OfMpiError
+
+
+def usage_error(message: str, mpi_class: str | None) -> UsageError:
+    """Make a `UsageError` where mpi4py raises `MPI.Exception`, so that handlers still match it.
+
+    It is an instance of both, unless the process has not imported mpi4py.MPI.
+
+    Args:
+        message: the whole text.
+        mpi_class: the name of its class of errors in mpi4py.MPI, for example `"ERR_ROOT"`. None
+            if mpi4py raises another exception.
+
+    Example:
+        >>> from mpi4py import MPI
+        >>> try:
+        ...     raise usage_error("Bcast with root=-1", "ERR_ROOT")
+        ... except MPI.Exception as error:
+        ...     print(error, error.Get_error_class() == MPI.ERR_ROOT)
+        Bcast with root=-1 True
+    """
+    if mpi_class is None or "mpi4py.MPI" not in sys.modules:
+        return UsageError(message)
+    return _usage_error_of_mpi()(message, mpi_class)
 
 
 class TransportError(Error):

@@ -13,7 +13,7 @@ from gradred import _core
 from gradred.buffers import messages
 from gradred.buffers.refusing import refusing
 from gradred.comm import Comm
-from gradred.errors import PeerLost, UsageError, UsageTypeError, explain
+from gradred.errors import PeerLost, UsageError, UsageTypeError, explain, usage_error
 from gradred.persistent import PersistentAllreduce
 from gradred.request import Request
 from gradred.streams import StreamLike, handle_of
@@ -177,7 +177,8 @@ class MemoryComm(Comm):
 
     def _require_alive(self, asked: str) -> None:
         if not self:
-            raise UsageError(explain(asked, "the communicator is freed", "Use one that is alive"))
+            message = explain(asked, "the communicator is freed", "Use one that is alive")
+            raise usage_error(message, "ERR_COMM")
 
 
 def _refusal(asked: str) -> UsageError:

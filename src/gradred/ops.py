@@ -8,7 +8,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from gradred import _core, user_ops
-from gradred.errors import UsageError, UsageTypeError, explain, type_of
+from gradred.errors import UsageError, UsageTypeError, explain, type_of, usage_error
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -79,7 +79,8 @@ def require(op: str, dtype: str, asked: str, *, on_device: bool = False) -> None
     """
     if not _has(op, dtype):
         has = ", ".join(name for name in OPS if _has(name, dtype))
-        raise UsageError(explain(asked, f"{dtype} has no {op!r}", f"Use one of {has}"))
+        message = explain(asked, f"{dtype} has no {op!r}", f"Use one of {has}")
+        raise usage_error(message, "ERR_OP")
     if on_device:
         user_ops.compile_for_devices(op, dtype)
 
@@ -113,7 +114,7 @@ def resolve(op: Any) -> tuple[str, float] | None:
     if isinstance(op, MPI.Op):
         if op == MPI.OP_NULL:
             found = "the operation is null or has been freed"
-            raise UsageError(explain(f"op={op!r}", found, "Use one that is alive"))
+            raise usage_error(explain(f"op={op!r}", found, "Use one that is alive"), "ERR_OP")
         return None
     message = explain(
         f"op={op!r}",

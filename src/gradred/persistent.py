@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mpi4py import MPI
 
 from gradred import _core
-from gradred.errors import UsageError, explain
+from gradred.errors import explain, usage_error
 from gradred.request import keep_alive, let_go, release_handle
 
 if TYPE_CHECKING:
@@ -108,10 +108,10 @@ class PersistentAllreduce(_Base):
             return super().Start()
         if self._call is None:
             message = explain("Start", "the request is freed", "Make a new one by Allreduce_init")
-            raise UsageError(message)
+            raise usage_error(message, "ERR_REQUEST")
         if self._active():
             message = explain("Start", "the operation is started already", "Call Wait first")
-            raise UsageError(message)
+            raise usage_error(message, "ERR_REQUEST")
         self._operation = _core.start(self._comm, self._call)
         keep_alive(self._operation, (self._call, self._buffers))
         self._begin(self._operation.request)

@@ -46,7 +46,11 @@ def test_error_survives_pickling_with_its_message(error):
 
 
 def test_every_class_is_exported():
-    assert {error.__name__ for error in CLASSES} == {*errors.__all__} - {"explain", "type_of"}
+    assert {error.__name__ for error in CLASSES} == {*errors.__all__} - {
+        "explain",
+        "type_of",
+        "usage_error",
+    }
 
 
 def test_types_are_named_with_their_article():

@@ -29,6 +29,7 @@ from gradred.errors import (
     UsageTypeError,
     explain,
     type_of,
+    usage_error,
 )
 
 _ROWS = {row["name"]: row for row in _core.call_kinds()}
@@ -138,7 +139,8 @@ def read(
     gap = 0 if dtype is not None else _gap(datatype)
     offset, count = _cut(parts, layout.count * memory.itemsize, extent, blocks, gap, asked)
     if count > 0 and datatype == MPI.DATATYPE_NULL:
-        _refuse(asked, f"{count} elements of MPI.DATATYPE_NULL", "Name the type that they have")
+        found = f"{count} elements of MPI.DATATYPE_NULL"
+        raise usage_error(explain(asked, found, "Name the type that they have"), "ERR_TYPE")
     same = layout.by_rows if is_torch(parts.buffer) else layout.straight
     compared = layout.hash if any_order and not same else 0
     where = (memory.memory, memory.stream, compared, layout.straight)
@@ -174,7 +176,8 @@ def _take_apart(spec: Any, asked: str, *, is_result: bool) -> _Parts:
     if isinstance(spec, np.ndarray):
         return _Parts(spec)
     if spec is MPI.IN_PLACE:
-        _refuse(asked, "MPI.IN_PLACE is not a buffer", "It stands for sendbuf alone")
+        found = "MPI.IN_PLACE is not a buffer"
+        raise usage_error(explain(asked, found, "It stands for sendbuf alone"), "ERR_ARG")
     if not isinstance(spec, (list, tuple)):
         if spec is None or not _is_buffer(spec):
             more_than_numbers.refuse(spec, asked, is_result=is_result)
@@ -462,7 +465,8 @@ def refuse_overlap(
     if not (send.count and recv.count and send.address):
         return
     if send.address < recv_end and recv.address < send_end:
-        _refuse(name, "sendbuf and recvbuf overlap", "Pass MPI.IN_PLACE as sendbuf")
+        found = "sendbuf and recvbuf overlap"
+        raise usage_error(explain(name, found, "Pass MPI.IN_PLACE as sendbuf"), "ERR_BUFFER")
 
 
 def _span(message: Message) -> int:

@@ -19,7 +19,7 @@ from gradred.buffers.cuda_interface import require_host
 from gradred.buffers.messages import Message
 from gradred.buffers.refusing import refusing
 from gradred.buffers.typemaps import Comparable
-from gradred.errors import TransportError, UsageError, UsageTypeError, explain, type_of
+from gradred.errors import TransportError, UsageTypeError, explain, type_of, usage_error
 
 
 def bcast(comm: MPI.Comm, buf: Any, root: int) -> None:
@@ -52,7 +52,7 @@ def rank_of_root(root: Any, comm: MPI.Comm, asked: str) -> int:
         raise UsageTypeError(explain(f"{asked} with root={root!r}", found, remedy)) from None
     if not 0 <= rank < size:
         found = f"the communicator has {size} ranks"
-        raise UsageError(explain(f"{asked} with root={rank}", found, remedy))
+        raise usage_error(explain(f"{asked} with root={rank}", found, remedy), "ERR_ROOT")
     return rank
 
 
@@ -111,7 +111,7 @@ def _check(send: Message, recv: Message, told: Comparable, size: int) -> None:
     sent = typemaps.comparable(send)
     if sent != told:
         found = f"sendbuf has {sent.text}, a block of recvbuf {told.text}"
-        raise UsageError(explain("Allgather", found, "Pass the same in both"))
+        raise usage_error(explain("Allgather", found, "Pass the same in both"), "ERR_TRUNCATE")
     if send.dtype is not None and recv.dtype is not None:
         messages.refuse_overlap("Allgather", send, recv, 1, size)
 

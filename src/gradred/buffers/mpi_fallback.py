@@ -18,7 +18,7 @@ from gradred.buffers import messages, typemaps
 from gradred.buffers.cuda_interface import require_host
 from gradred.buffers.messages import KINDS, Message, Reduction
 from gradred.element_types import ELEMENT_TYPES
-from gradred.errors import UsageElementError, UsageError, explain
+from gradred.errors import UsageElementError, UsageError, explain, usage_error
 
 
 @dataclasses.dataclass(slots=True)
@@ -52,7 +52,7 @@ class MpiCall:
         except UsageError as error:
             # The ranks exchange too few bytes for names, so each adds the names of its own call.
             text = f"{str(error).rstrip('.')}. This rank asked for {self.text}."
-            raise UsageError(text) from None
+            raise usage_error(text, error.mpi_class) from None
 
 
 def reduction(

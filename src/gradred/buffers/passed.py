@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,19 +12,37 @@ from mpi4py import MPI
 from gradred.buffers import arrays
 from gradred.buffers.arrays import Array
 from gradred.buffers.messages import Message
-from gradred.errors import Error
+from gradred.errors import Error, UsageError, usage_error
 
 
-def with_passed(text: str, passed: object) -> str:
-    """Add a description of this rank's array to an error; the ranks themselves compare hashes.
+def disagreement(text: str, passed: object) -> UsageError:
+    """Make the error of a call on which the ranks disagree, of the class that fits in the MPI.
+
+    The ranks themselves compare hashes, so a description of this rank's array is added.
 
     Args:
-        text: the error's text.
+        text: the core's text.
         passed: arrays of the program or of this package, in tuples or alone. The first array is
             described; all else is ignored.
     """
     own = next(filter(None, map(_shown, _flat(passed))), None)
-    return text if own is None else f"{text}. This rank passed {own}"
+    whole = text if own is None else f"{text}. This rank passed {own}"
+    return usage_error(whole, _mpi_class(text))
+
+
+# One of the two calls in the text of csrc/base/signature.cc: kind, elements, and the operation.
+_CALL = re.compile(r"for (\w+) of (\d+ \w+)( with \w+)?")
+
+
+def _mpi_class(text: str) -> str:
+    if "with another root" in text:
+        return "ERR_ROOT"
+    calls = _CALL.findall(text)
+    if len(calls) != 2 or calls[0][0] != calls[1][0]:
+        return "ERR_OTHER"
+    if calls[0][1] != calls[1][1]:
+        return "ERR_TRUNCATE"
+    return "ERR_OP" if calls[0][2] != calls[1][2] else "ERR_OTHER"
 
 
 def _flat(x: Any) -> Iterator[Any]:

@@ -8,7 +8,7 @@ from types import TracebackType
 from mpi4py import MPI
 
 from gradred import _core
-from gradred.errors import Error, UsageError, explain
+from gradred.errors import Error, explain, usage_error
 
 
 class refusing:  # noqa: N801 (a context, used like a function)
@@ -39,7 +39,7 @@ class refusing:  # noqa: N801 (a context, used like a function)
         if isinstance(error, MPI.Exception) and error.Get_error_class() == MPI.ERR_COMM:
             found = "it is null or has been freed"
             message = explain("a call on a communicator", found, "Use one that is alive")
-            raise UsageError(message) from error
+            raise usage_error(message, "ERR_COMM") from error
         if isinstance(error, Exception):
             # If the report fails (a freed communicator, a lost peer), the first error propagates:
             # it says what the caller has to correct.
