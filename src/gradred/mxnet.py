@@ -50,6 +50,7 @@ from gradred.horovod.operations import (
     barrier,
     carry_out,
     engine_of,
+    one_structure,
     reducing,
     submit,
     synchronize,
@@ -162,12 +163,13 @@ def broadcast_parameters(params: Mapping[str, Any], root_rank: int = 0) -> None:
         gradred.UsageError: a parameter has no value yet.
     """
     arrays = [_value_of(name, params[name]) for name in sorted(params)]
-    handles = [
-        _start("broadcast", array, f"parameter.{place}", root=root_rank)
-        for place, array in enumerate(arrays)  # the names that Gluon makes may differ between ranks
-    ]
-    for handle in handles:
-        synchronize(handle)
+    with one_structure("broadcast_parameters", f"{len(arrays)} parameters", global_process_set):
+        handles = [
+            _start("broadcast", array, f"parameter.{place}", root=root_rank)
+            for place, array in enumerate(arrays)  # Gluon's names may differ between ranks
+        ]
+        for handle in handles:
+            synchronize(handle)
 
 
 def _value_of(name: str, parameter: Any) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -154,6 +156,31 @@ def test_parameters_of_other_names_are_an_error_with_both(form: str) -> None:
         hvd.broadcast_parameters(given, ROOT)
     for shown in {"list": ["param.1 ", "param.2"]}.get(form, ["more", "other"]):
         assert shown.strip() in str(caught.value)
+    x = torch.full((2,), float(hvd.rank()))
+    hvd.broadcast_parameters({"weight": x}, ROOT)
+    assert x.tolist() == [0.0, 0.0]
+
+
+def test_threads_that_broadcast_the_same_names_follow_each_other() -> None:
+    """A name that is in flight twice would be an error on one rank, for which others wait."""
+    given = [{"w": torch.full((2,), float(hvd.rank()))} for _ in range(16)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda one: hvd.broadcast_parameters(one, ROOT), given))
+    assert all(one["w"].tolist() == [0.0, 0.0] for one in given)
+
+
+@pytest.mark.skipif(RANKS == 1, reason="takes several ranks")
+def test_threads_in_another_order_on_another_rank_get_an_error_on_all_ranks() -> None:
+    order = ["a", "b"] if hvd.rank() == 0 else ["b", "a"]
+    begun = []
+    with ThreadPoolExecutor(2) as pool:
+        for name in order:
+            begun.append(pool.submit(hvd.broadcast_parameters, {name: torch.zeros(2)}, ROOT))
+            time.sleep(0.2)  # so that it is the first one
+    for one in begun:
+        with pytest.raises(hvd.HorovodInternalError, match="Mismatched tree structures") as caught:
+            one.result()
+        assert all(f"has tensors {name}" in str(caught.value) for name in "ab")
     x = torch.full((2,), float(hvd.rank()))
     hvd.broadcast_parameters({"weight": x}, ROOT)
     assert x.tolist() == [0.0, 0.0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -136,3 +137,10 @@ def test_names_in_messages_are_the_programs() -> None:
 
     with pytest.raises(tf.errors.FailedPreconditionError, match=r"'allreduce.*loss'.*Mismatched"):
         outer(tf.ones(2 + hvd.rank()))
+
+
+def test_threads_that_broadcast_variables_follow_each_other() -> None:
+    given = [[tf.Variable([float(hvd.rank())])] for _ in range(16)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda one: hvd.broadcast_variables(one, root_rank=0), given))
+    assert [one[0].numpy().tolist() for one in given] == [[0.0]] * 16

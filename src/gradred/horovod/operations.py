@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gradred.errors import Error, UsageError, UsageTypeError, explain
@@ -156,10 +159,20 @@ A signal handler of the program's runs before its arrays are read, or after the 
 """
 
 
-def require_one_structure(asked: str, structure: str, process_set: ProcessSet) -> None:
-    """Block until all ranks have called this, with an error if their structures differ.
+_turns: defaultdict[tuple[str, int | None], threading.RLock] = defaultdict(threading.RLock)
+
+
+def in_turn(asked: str, process_set: ProcessSet) -> contextlib.AbstractContextManager[bool]:
+    """Let calls of several threads follow each other, so that no name is in flight twice."""
+    return _turns[asked, process_set.process_set_id]
+
+
+@contextlib.contextmanager
+def one_structure(asked: str, structure: str, process_set: ProcessSet) -> Iterator[None]:
+    """Block until all ranks are here, with an error if their structures differ.
 
     For calls that match tensors by names: the ranks would wait for names that others do not have.
+    Such calls of several threads follow each other.
 
     Args:
         asked: the call, the same on all ranks.
@@ -171,7 +184,9 @@ def require_one_structure(asked: str, structure: str, process_set: ProcessSet) -
     """
     engine = engine_of(process_set)
     name = f"structure of {asked}"
-    synchronize(submit(engine, "barrier", name, [], lambda _: None, None, structure=structure))
+    with in_turn(asked, process_set):
+        synchronize(submit(engine, "barrier", name, [], lambda _: None, None, structure=structure))
+        yield
 
 
 def is_global(process_set: ProcessSet) -> bool:

@@ -10,7 +10,7 @@ import paddle
 from gradred.errors import UsageError, explain
 from gradred.horovod.basics import Average, rank
 from gradred.horovod.objects import broadcast_object
-from gradred.horovod.operations import carry_out, require_one_structure, synchronize
+from gradred.horovod.operations import carry_out, one_structure, synchronize
 from gradred.horovod.process_sets import ProcessSet, global_process_set
 from gradred.paddle.front_end import COLLECTIVES, FRONT_END, require_tensor
 
@@ -155,13 +155,13 @@ def broadcast_parameters(
         process_set: the ranks that take part.
     """
     tensors = {key: one for key, one in sorted(params.items()) if isinstance(one, paddle.Tensor)}
-    require_one_structure("broadcast_parameters", f"tensors {', '.join(tensors)}", process_set)
-    handles = [
-        COLLECTIVES.broadcast(one, one, root_rank, f"parameter.{name}", process_set)
-        for name, one in tensors.items()
-    ]
-    for handle in handles:
-        synchronize(handle)
+    with one_structure("broadcast_parameters", f"tensors {', '.join(tensors)}", process_set):
+        handles = [
+            COLLECTIVES.broadcast(one, one, root_rank, f"parameter.{name}", process_set)
+            for name, one in tensors.items()
+        ]
+        for handle in handles:
+            synchronize(handle)
 
 
 def broadcast_optimizer_state(optimizer: Any, root_rank: int = 0) -> None:

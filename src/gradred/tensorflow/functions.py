@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from gradred.errors import explain
 from gradred.horovod import objects
+from gradred.horovod.operations import in_turn
 from gradred.horovod.process_sets import ProcessSet, global_process_set
 from gradred.tensorflow.collectives import broadcast_
 
@@ -41,7 +42,8 @@ def broadcast_variables(
         In a graph an operation that depends on the assignments, else None.
     """
     del inplace
-    received = broadcast_(list(variables), root_rank, "variables", process_set)
+    with in_turn("broadcast_variables", process_set):
+        received = broadcast_(list(variables), root_rank, "variables", process_set)
     return None if tf.executing_eagerly() else tf.group(*received)
 
 

@@ -11,7 +11,7 @@ import torch
 from gradred.errors import explain, type_of
 from gradred.horovod.basics import rank
 from gradred.horovod.objects import allgather_object, broadcast_object
-from gradred.horovod.operations import require_one_structure
+from gradred.horovod.operations import one_structure
 from gradred.horovod.process_sets import global_process_set
 from gradred.torch.mpi_ops import broadcast_async_, synchronize
 from gradred.torch_tensors import DTYPES
@@ -47,10 +47,12 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
         raise ValueError(explain("broadcast_parameters", f"got {type_of(params)}", remedy))
     tensors = [(name, one.detach()) for name, one in named if isinstance(one, torch.Tensor)]
     names = ", ".join(sorted(str(name) for name, _ in tensors))
-    require_one_structure("broadcast_parameters", f"tensors {names}", global_process_set)
-    handles = [broadcast_async_(tensor, root_rank, f"parameter.{name}") for name, tensor in tensors]
-    for handle in handles:
-        synchronize(handle)
+    with one_structure("broadcast_parameters", f"tensors {names}", global_process_set):
+        handles = [
+            broadcast_async_(tensor, root_rank, f"parameter.{name}") for name, tensor in tensors
+        ]
+        for handle in handles:
+            synchronize(handle)
 
 
 def broadcast_optimizer_state(

@@ -11,7 +11,7 @@ import torch
 from gradred.horovod.elastic import state as any_state
 from gradred.horovod.elastic.job import StateFormat
 from gradred.horovod.elastic.state import ObjectState, State, require_alike
-from gradred.horovod.operations import require_one_structure
+from gradred.horovod.operations import one_structure
 from gradred.horovod.process_sets import global_process_set
 from gradred.torch.elastic.handlers import (
     ModelStateHandler,
@@ -108,10 +108,10 @@ class TorchState(ObjectState):
         """Broadcast the state of rank 0."""
         handlers = sorted(self._handlers.items())
         parts = [f"{name}: {type(handler).__name__}" for name, handler in handlers]
-        require_one_structure("TorchState", "; ".join(parts), global_process_set)
-        for _, handler in handlers:
-            handler.sync()
-        super().sync()
+        with one_structure("TorchState", "; ".join(parts), global_process_set):
+            for _, handler in handlers:
+                handler.sync()
+            super().sync()
 
     def reset(self) -> None:
         """Let samplers divide the remaining samples among the current ranks."""
