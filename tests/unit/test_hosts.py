@@ -80,6 +80,11 @@ def test_hostfile_of_either_mpi(tmp_path):
     assert found == "h1:3 h2:3 h3:1 h4:5 h5 h6:2 h7:4 h8:3 h10"
 
 
+def test_hostfile_may_begin_with_a_byte_order_mark(tmp_path):
+    """Editors on Windows write one."""
+    assert text(hostfile.parse_file(write(tmp_path, "\ufeffh1 slots=2\nh2\n")).hosts) == "h1:2 h2"
+
+
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [

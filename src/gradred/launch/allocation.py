@@ -147,7 +147,7 @@ def _lsf(environment: Mapping[str, str]) -> Hosts | None:
 
 def _one_per_line(source: str, path: str) -> Hosts:
     try:
-        names: Sequence[str] = pathlib.Path(os.fspath(path)).read_text().split()
+        names: Sequence[str] = pathlib.Path(os.fspath(path)).read_text(encoding="utf-8-sig").split()
     except OSError as error:
         found = f"its list of hosts cannot be read ({error})"
         raise UsageError(explain(source, found, "Name the hosts with -H")) from error

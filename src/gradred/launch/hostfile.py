@@ -33,7 +33,7 @@ def parse_file(path: str) -> Hosts:
         UsageError: the file cannot be read, or a line is not a host.
     """
     try:
-        text = pathlib.Path(path).read_text()
+        text = pathlib.Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         found = f"it cannot be read ({error})"
         raise UsageError(explain(f"--hostfile {path}", found, "Give a text file")) from error
