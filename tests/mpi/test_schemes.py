@@ -307,6 +307,34 @@ def test_parameters_that_are_no_float32_are_refused_on_each_rank() -> None:
         Training([np.zeros(3, dtype)], "bsp", rule=Sgd(0.1), comm=WORLD)
 
 
+@pytest.mark.parametrize("form", ["twice", "part"])
+def test_parameters_that_share_memory_are_refused_on_all_ranks(form: str) -> None:
+    first = np.ones(8, np.float32)
+    other = first if form == "twice" else first[5:]
+    with pytest.raises(UsageError, match="parameter 2 is in the memory of parameter 0"):
+        Training([first, np.ones(3, np.float32), other], rule=Sgd(rate=1.0), comm=WORLD)
+
+
+def test_parts_of_an_array_may_be_parameters() -> None:
+    whole = np.ones((4, 4), np.float32)
+    parts = [whole[:2], whole[2:, :3], whole[2:, 3]]
+    with Training(parts, rule=Sgd(rate=1.0), comm=WORLD) as training:
+        training.update([np.ones_like(one) for one in parts])
+    assert not whole.any()
+
+
+def test_a_server_that_makes_a_step_is_an_error_that_says_so() -> None:
+    """It would wait for workers that wait for it."""
+    if WORLD.size == 1:
+        pytest.skip("takes a worker and a server")
+    training = Training([np.ones(3, np.float32)], "asp", rule=Sgd(rate=1.0), comm=WORLD)
+    if training.is_server:
+        for call in (training.update, lambda: training.ready(0)):
+            with pytest.raises(UsageError, match=r"rank \d is a server .*training.steps"):
+                call()
+    training.finish()
+
+
 def test_servers_without_a_worker_are_refused() -> None:
     with pytest.raises(UsageError, match="no worker is left"):
         Training(workload.initial(LAYERS, 0), "ps", rule=Sgd(0.1), comm=WORLD, servers=WORLD.size)

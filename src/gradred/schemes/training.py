@@ -47,7 +47,8 @@ class Training:
         options: the other options of `Options`, by name.
 
     Raises:
-        UsageError: the options are impossible, or differ between ranks; on all ranks.
+        UsageError: the options are impossible, or differ between ranks, or two parameters share
+            memory; on all ranks.
 
     Example:
         >>> import numpy, gradred.schemes
@@ -150,6 +151,7 @@ class Training:
         Args:
             tensor: the number of the parameter.
         """
+        self._require_worker("ready")
         number = self.layout.bucket_of[tensor]
         missing = self._missing[number]
         if tensor not in missing:
@@ -174,7 +176,9 @@ class Training:
         Raises:
             PeerLost: a rank has ended.
             TimeoutError: another rank has not answered within `GRADRED_TIMEOUT`.
+            UsageError: this rank is a server.
         """
+        self._require_worker("update")
         if gradients is not None:
             for own, array in zip(self.gradients, gradients, strict=True):
                 np.copyto(own, array)
@@ -243,6 +247,7 @@ class Training:
         try:
             self.options.check()
             arrays, fixed = ([_array(one) for one in some] for some in (given, frozen))
+            _require_own_memory([*arrays, *fixed])
             count = sum(array.size for array in arrays)
             self._check_ranks(count)
         except UsageError as error:
@@ -308,6 +313,12 @@ class Training:
         return hooks
 
     # ---- a step ----------------------------------------------------------------------------------
+
+    def _require_worker(self, asked: str) -> None:
+        if self.is_server:
+            found = f"rank {self.rank} is a server of parameters, and makes no steps"
+            remedy = "Call it in `for step in training.steps(n)`, which gives a server no step"
+            raise UsageError(explain(f"Training.{asked}", found, remedy))
 
     def _take(self, tensor: int) -> None:
         """Copy the gradient of a PyTorch parameter to the vector, unless it is there."""
@@ -399,6 +410,19 @@ class Training:
 
 def _is_tensor(parameter: Any) -> bool:
     return hasattr(parameter, "detach")
+
+
+def _require_own_memory(arrays: Sequence[Floats]) -> None:
+    """Raise UsageError if two parameters share memory: both would be trained there."""
+    by_address = sorted(range(len(arrays)), key=lambda number: arrays[number].ctypes.data)
+    for place, number in enumerate(by_address):
+        for other in by_address[place + 1 :]:
+            if not np.may_share_memory(arrays[number], arrays[other]):
+                break
+            if np.shares_memory(arrays[number], arrays[other]):
+                first, second = sorted((number, other))
+                found = f"parameter {second} is in the memory of parameter {first}"
+                raise UsageError(explain("Training", found, "Pass each array once"))
 
 
 def _array(parameter: Any) -> Floats:
