@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import sweep
 from pytorch.forms_of_torch import (
@@ -161,6 +162,20 @@ def call_of_method(form: Form, group: Any) -> Any:
 def test_methods(name: str, peer: Any) -> None:
     found = differences(forms_of_method(name), call_of_method, peer)
     assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("name", ["broadcast", "reduce", "gather", "scatter"])
+def test_roots_of_methods_may_be_numbers_of_numpy(name: str, peer: Any) -> None:
+    def call(form: Form, group: Any) -> Any:
+        values = values_of_method(form)
+        values["root"] = np.int64(values["root"])
+        return outcome(getattr(group, name), values, form)
+
+    forms = [
+        one for one in forms_of_method(name) if "root" in one.names and "nonsense" not in one.names
+    ]
+    assert forms
+    assert not differences(forms, call, peer)
 
 
 def test_every_function_with_a_group_has_forms_or_a_reason() -> None:

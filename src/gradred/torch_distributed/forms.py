@@ -20,7 +20,7 @@ _OPTIONAL = {"opts", "op", "timeout"}
 
 
 def _is_root(value: Any) -> bool:
-    return isinstance(value, int)
+    return hasattr(value, "__index__") and not isinstance(value, bool)
 
 
 def _is_op(value: Any) -> bool:
