@@ -274,3 +274,34 @@ def test_the_error_of_too_many_backward_passes_names_the_optimizer_that_made_no_
     other.synchronize()
     one.load_state_dict(one.state_dict())
     hvd.barrier()
+
+
+@several_ranks
+@pytest.mark.parametrize("clash", ["names", "gradients"])
+def test_optimizers_made_after_an_error_take_the_place_of_those_that_clashed(clash: str) -> None:
+    """As in a notebook, where the error's traceback keeps both alive."""
+    model = layers()
+    prefix = name()
+
+    def made(kind: str, **given: Any) -> Any:
+        named = list(model.named_parameters(prefix=f"{prefix}.{kind}"))
+        sgd = torch.optim.SGD([parameter for _, parameter in named], lr=0.0)
+        return hvd.DistributedOptimizer(sgd, named, **given)
+
+    if clash == "names":
+        clashed = [made("one"), made("one")]
+    else:
+        clashed = [made("one"), made("other", gradient_as_bucket_view=True)]
+    with pytest.raises(ValueError, match="reducing '") as caught:
+        compute(model, 0, hvd.rank()).backward()
+    hvd.barrier()  # all ranks have begun the same reductions, so these end
+    again = made("one")
+    for step in range(3):
+        again.zero_grad()
+        expected = means(model, step)
+        compute(model, step, hvd.rank()).backward()
+        again.step()
+        for parameter, mean in zip(model.parameters(), expected, strict=True):
+            torch.testing.assert_close(parameter.grad, mean)
+    assert caught.tb is not None
+    assert len(clashed) == 2

@@ -55,6 +55,12 @@ _started: dict[tuple[int, str], weakref.ref[GradientReduction]] = {}
 _users: dict[int, list[weakref.ref[GradientReduction]]] = {}
 """The reductions started and not yet waited for, by the id of the parameter."""
 
+_clashed: weakref.WeakSet[GradientReduction] = weakref.WeakSet()
+"""Both of two reductions that met in a name or a gradient, until they begin anew.
+
+Tracebacks keep them alive in a notebook, when optimizers made later have taken their place.
+"""
+
 
 class GradientReduction:
     """Reduces the gradients of an optimizer's parameters over all ranks.
@@ -88,6 +94,8 @@ class GradientReduction:
         parameters = [one for group in param_groups for one in group["params"]]
         # The next forward pass needs the first parameters first, as models list them in that order.
         self._priorities = {p: -index for index, p in enumerate(parameters)}
+        for other in [one for one in _clashed if one.meets(self.names)]:
+            other.end()
         # Number of backward passes left before the reduction, of each parameter with a gradient.
         self._left = {p: passes for p in parameters if p.requires_grad}
         self._handles: dict[Parameter, Any] = {}
@@ -137,6 +145,11 @@ class GradientReduction:
         lists = {id(members): [copies[one] for one in members] for members in together}
         param_groups = [{"params": list(copies.values())}]
         return type(self)(param_groups, named, self.passes, list(lists.values()), self._how)
+
+    def meets(self, names: Mapping[Parameter, str]) -> bool:
+        """Whether it has one of these parameters, or one of these names."""
+        mine = self.names
+        return not (mine.keys().isdisjoint(names) and {*mine.values()}.isdisjoint(names.values()))
 
     def end(self) -> None:
         """Start no more reductions, and discard those in flight."""
@@ -208,7 +221,8 @@ class GradientReduction:
         key = id(self._how.process_set._engine), self.names[parameter]
         known = _started.get(key)
         holder = None if known is None else known()
-        if holder not in (None, self):
+        if holder is not None and holder is not self:
+            _clashed.update((self, holder))
             found = f"another DistributedOptimizer has this name already: {holder} and {self}"
             passed = "named_parameters=model.named_parameters(prefix='one')"
             remedy = f"Give each a prefix of its own: {passed}"
@@ -234,6 +248,7 @@ class GradientReduction:
             if other is None or other is self or parameter not in other._handles:
                 continue
             if not self._may_share_with(other):
+                _clashed.update((self, other))
                 found = f"{other} is reducing it, and {self} would use what is not complete yet"
                 remedy = (
                     "Call synchronize() of the first before the second computes gradients, or wrap "
@@ -430,6 +445,7 @@ class GradientReduction:
 
     def _begin_anew(self) -> None:
         """Reset the handles, and the number of backward passes left for each parameter."""
+        _clashed.discard(self)
         for key in self._claimed:
             _started.pop(key, None)
         self._claimed.clear()
