@@ -76,10 +76,8 @@ def test_nothing_is_reduced_to_nothing() -> None:
         COMM.Allreduce(MPI.IN_PLACE, empty)
 
 
-OPS = [MPI.SUM, MPI.PROD, MPI.MIN, MPI.MAX, MPI.LAND, MPI.LOR, MPI.LXOR]
-
-
-OPS += [MPI.BAND, MPI.BOR, MPI.BXOR]
+LOGICAL = [MPI.LAND, MPI.LOR, MPI.LXOR]
+OPS = [MPI.SUM, MPI.PROD, MPI.MIN, MPI.MAX, *LOGICAL, MPI.BAND, MPI.BOR, MPI.BXOR]
 
 
 @pytest.mark.parametrize("code", "?bhilqBHILQfdFD")
@@ -97,6 +95,8 @@ def test_results_equal_those_of_the_mpi(code: str, op: MPI.Op) -> None:
         MPI.COMM_WORLD.Allreduce(x, z, op)
     except MPI.Exception:  # MPI does not define the operation for this type
         return
+    if SIZE == 1 and op in LOGICAL:  # the MPI copies the input; gradred's results are 0 or 1
+        z = (z != 0).astype(code)
     np.testing.assert_array_equal(y, z)
 
 
