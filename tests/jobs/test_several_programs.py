@@ -167,3 +167,13 @@ def test_commands_of_all_programs_are_shown(capfd: pytest.CaptureFixture[str]) -
     lines = capfd.readouterr().out.splitlines()
     assert lines[1:] == ["rank 0: echo a", "ranks 1-3: echo b"]
     assert " : -n 3 " in lines[0]
+
+
+def test_options_that_mpiexec_takes_by_program_hold_for_all() -> None:
+    """Such as variables of MPICH's, and Open MPI's hosts."""
+    is_open_mpi = launch.find_mpi().family == "Open MPI"
+    option = "--host localhost:2" if is_open_mpi else "-env GIVEN 1"
+    program = ["-np", "1", "sh", "-c", "echo GIVEN=$GIVEN"]
+    out, err, status = run(f"--mpi-option={option}", *program, ":", *program)
+    assert status == 0, err
+    assert out == ["GIVEN=" if is_open_mpi else "GIVEN=1"] * 2

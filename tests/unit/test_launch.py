@@ -173,6 +173,28 @@ def test_programs_follow_each_other_in_the_slots_of_the_hosts(mpi, sections):
     assert placed == sections
 
 
+@pytest.mark.parametrize(
+    ("mpi", "options", "of_each"),
+    [
+        (OPEN_MPI, "--mca a 1 --wdir /x --output tag", "--wdir /x"),
+        (
+            OPEN_MPI,
+            "-H h1:2 --set-cwd-to-session-dir --path=/y -x A",
+            "-H h1:2 --set-cwd-to-session-dir --path=/y",
+        ),
+        (MPICH, "-env A -env -wdir /x -genv B 1 -l", "-env A -env -wdir /x"),
+        (MPICH, "-envnone -hosts h1,h2 -envlist A,B", "-envnone -envlist A,B"),
+        (INTEL, "-host h1 -iface eth1", "-host h1"),
+    ],
+)
+def test_options_of_one_program_are_given_for_each(mpi, options, of_each):
+    command = launch.job_command(mpi, [1, 1, 1], options=options.split())
+    proxy = launch.quoted(launch.proxy_command(mpi.family))
+    first, *others = launch.quoted(command).split(" : ")
+    assert first.endswith(f" {options} {proxy}")
+    assert others == [f"-n 1 {of_each} {proxy}"] * 2
+
+
 def test_launcher_that_is_to_stay_here_sees_no_allocation_of_any_batch_system():
     of_batch = {"SLURM_JOBID": "7", "PBS_NODEFILE": "/n", "LSB_HOSTS": "a b", "PE_HOSTFILE": "/h"}
     kept = {"HOME": "/root", "A_SLURM_WORD": "x"}

@@ -42,6 +42,17 @@ _PLACEMENT = {
     *("map-by", "rankmap", "rankfile", "rf", "ppn", "perhost", "npernode", "N"),
     *("H", "host", "hosts", "hostlist", "f", "hostfile", "machinefile"),
 }
+# Options that mpiexec applies to one program, with the number of words that follow each.
+_OF_MPICH = {"env": 2, "envlist": 1, "envnone": 0, "envall": 0, "wdir": 1, "path": 1}
+_BY_PROGRAM: dict[Family, dict[str, int]] = {
+    "Open MPI": {
+        **dict.fromkeys(("wdir", "wd", "path", "H", "host", "hostfile", "machinefile"), 1),
+        **dict.fromkeys(("prefix", "preload-files", "pset"), 1),
+        **dict.fromkeys(("preload-binary", "s", "set-cwd-to-session-dir"), 0),
+    },
+    "MPICH": _OF_MPICH,
+    "Intel MPI": {**_OF_MPICH, "host": 1},
+}
 # Variables that Python may need before the job's own reach a rank, and the clock of tests.
 _TO_START = ("PATH", "LD_LIBRARY_PATH", clock.VARIABLE)
 # Variables of batch systems. An mpiexec that sees them starts ranks on the granted hosts, by the
@@ -226,19 +237,31 @@ def job_command(
         counts: the number of ranks of each program. They have sections of the command, from which
             the MPI knows the program of a rank (MPI_APPNUM).
         hosts: the hosts with the number of ranks of each, of all programs; empty for this host.
-        options: as in `launcher_command`.
+        options: as in `launcher_command`; those that mpiexec applies to one program are for each.
         binding: binds each rank to a core or memory node.
     """
-    proxies = proxy_command(mpi.family)
+    proxies = [*_options_by_program(mpi.family, options), *proxy_command(mpi.family)]
     # Open MPI takes hosts for each section, the others for all.
     by_section = mpi.family == "Open MPI"
     shares = _shares(hosts, counts) if by_section else [hosts for _ in counts]
     command = launcher_command(mpi, counts[0], hosts=shares[0], options=options, binding=binding)
-    command += proxies
+    command += proxy_command(mpi.family)
     for count, share in zip(counts[1:], shares[1:], strict=True):
         on_hosts = _host_options(mpi.family, share) if by_section else []
         command += [":", "-n", str(count), *on_hosts, *proxies]
     return command
+
+
+def _options_by_program(family: Family, options: Sequence[str]) -> list[str]:
+    """Return the options, with their words, that mpiexec does not apply to all programs."""
+    found: list[str] = []
+    words = iter(options)
+    for word in words:
+        name, equals, _ = word.lstrip("-").partition("=")
+        following = _BY_PROGRAM[family].get(name) if word.startswith("-") else None
+        if following is not None:
+            found += [word, *itertools.islice(words, 0 if equals else following)]
+    return found
 
 
 def _shares(hosts: Sequence[Host], counts: Sequence[int]) -> list[list[Host]]:
