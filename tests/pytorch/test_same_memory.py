@@ -36,6 +36,25 @@ def test_operations_on_parts_of_a_tensor_in_flight_follow_each_other(count: int)
         assert out.eq(TOTAL).all(), out
 
 
+@counts
+def test_reductions_to_one_rank_follow_sums_in_flight(count: int) -> None:
+    for turn in range(ROUNDS):
+        x, root = torch.full((count,), RANK + 1.0), turn % SIZE
+        works: list[Any] = [dist.all_reduce(x, async_op=True)]
+        works.append(dist.reduce(x, root, async_op=True))
+        works.append(dist.all_reduce(x, op=dist.ReduceOp.MAX, async_op=True))
+        for work in works:
+            work.wait()
+        assert x.eq(TOTAL * SIZE).all(), x
+
+
+def test_a_reduction_to_one_rank_leaves_the_others_tensors_unchanged() -> None:
+    for x in (torch.full((4, 3), RANK + 1.0), torch.full((3, 4), RANK + 1.0).t()):
+        work = dist.reduce(x, SIZE - 1, async_op=True)
+        work.wait()
+        assert x.eq(TOTAL if RANK == SIZE - 1 else RANK + 1.0).all(), x
+
+
 def test_a_broadcast_after_a_sum_in_flight_sends_the_sum() -> None:
     for _ in range(ROUNDS):
         x = torch.full((1_000,), RANK + 1.0)

@@ -489,16 +489,15 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         tensor = as_list(tensors)[0]
         is_root = self._own_rank == opts.rootRank
         target = (dense if is_root else readable)(tensor, "reduce")
-        sums = target.clone(memory_format=torch.contiguous_format)
-        how = self._reduction(opts.reduceOp, sums)
-        view = reducible(sums, how["op"], "reduce")
-        arrays = [described(view, view, "reduce")]
-        request = self._submit("allreduce", arrays, view, **how, call="reduce")
-
-        def finish() -> None:
-            if is_root:
-                target.copy_(sums)
-
+        how = self._reduction(opts.reduceOp, target)
+        # The engine reads the tensor, after operations in flight that write there.
+        whole = target.contiguous()
+        view = reducible(whole, how["op"], "reduce")
+        sums = view if is_root else torch.empty_like(view)
+        arrays = [described(view, sums, "reduce")]
+        request = self._submit("allreduce", arrays, (view, sums), **how, call="reduce")
+        is_copied_back = is_root and whole is not target
+        finish = functools.partial(target.copy_, whole) if is_copied_back else None
         return self._work([request], finish, [tensor], opts, written=[tensor] if is_root else [])
 
     @_called
