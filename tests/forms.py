@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from lenders import Derived, Interface, Lender
 from mpi4py import MPI
 
 Numbers = npt.NDArray[Any]
@@ -48,31 +49,6 @@ class Form(NamedTuple):
     def takes(self, x: Numbers) -> bool:
         """Return whether the form can hold the elements of an array."""
         return (not self.types or x.dtype.char in self.types) and (not self.single or x.size == 1)
-
-
-class Derived(np.ndarray[Any, np.dtype[Any]]):
-    """A class derived from NumPy's that counts as numbers."""
-
-
-class Lender:
-    """An array that others can read only by DLPack."""
-
-    def __init__(self, x: Numbers) -> None:
-        self.x = x
-
-    def __dlpack__(self, **arguments: Any) -> Any:
-        return self.x.__dlpack__(**arguments)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.x.__dlpack_device__()
-
-
-class Interface:
-    """An array in host memory that has the interface of those on GPUs."""
-
-    def __init__(self, x: Numbers) -> None:
-        self.x = x
-        self.__cuda_array_interface__ = x.__array_interface__
 
 
 def mpi_type(x: Numbers) -> MPI.Datatype:

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
+from lenders import Lender
 from mpi4py import MPI
 
 import gradred
@@ -19,19 +20,6 @@ from gradred.schedules import Schedule
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 TOTAL = SIZE * (SIZE + 1) // 2
-
-
-class Lender:
-    """An object that offers an array only by DLPack."""
-
-    def __init__(self, x: npt.NDArray[Any]) -> None:
-        self.x = x
-
-    def __dlpack__(self, **arguments: Any) -> Any:
-        return self.x.__dlpack__(**arguments)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.x.__dlpack_device__()
 
 
 @pytest.mark.parametrize("dtype", [name for name in ITEMSIZES if name != "bool"])

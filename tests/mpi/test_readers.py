@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
+from lenders import Derived, Interface, Lender
 from mpi4py import MPI
 
 import gradred
@@ -46,31 +47,6 @@ class Row(NamedTuple):
     """Of `comm.Allreduce(x, out)`."""
     array: str = ""
     """Of `gradred.allreduce(x, out=out)`."""
-
-
-class Lender:
-    """An array that others can read only by DLPack."""
-
-    def __init__(self, x: npt.NDArray[Any]) -> None:
-        self.x = x
-
-    def __dlpack__(self, **arguments: Any) -> Any:
-        return self.x.__dlpack__(**arguments)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.x.__dlpack_device__()
-
-
-class Interface:
-    """An array in host memory that has the interface of those on GPUs."""
-
-    def __init__(self, x: npt.NDArray[Any]) -> None:
-        self.x = x
-        self.__cuda_array_interface__ = x.__array_interface__
-
-
-class Notes(np.ndarray[Any, np.dtype[Any]]):
-    """A class derived from NumPy's that counts as numbers."""
 
 
 def two(make: Callable[[], Any]) -> Callable[[], tuple[Any, Any]]:
@@ -119,7 +95,7 @@ NUMPY = {
     "of times": Row(
         two(lambda: np.zeros(3, "datetime64[s]")), "", "no MPI type", "no reductions for"
     ),
-    "derived": Row(two(lambda: np.ones(3).view(Notes)), "buffers"),
+    "derived": Row(two(lambda: np.ones(3).view(Derived)), "buffers"),
     "with a mask": Row(two(lambda: np.ma.ones(3)), "", "has a mask", "has a mask"),
     "with a result that is read-only": Row(
         lambda: (np.ones(3), read_only(np.ones(3))), "", "is read-only", "out is read-only"
