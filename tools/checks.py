@@ -370,6 +370,9 @@ def tensorflow(version: str, mpi: str = "mpich") -> bool:
     def both(environment: Path) -> bool:
         words = ["--no-unit", "--tensorflow", "--ranks", "2,3"]
         well = ranks(environment, *words, seconds=2400)
+        if version == [*TENSORFLOWS][-1]:  # all forms of calls
+            full = ["--no-unit", "--tensorflow", "--ranks", "2", "--full", "--timeout", "1500"]
+            well = ranks(environment, *full, seconds=1800) and well
         # Keras 2 asks for the package tensorflow, which would replace tensorflow-cpu.
         keras_2 = ["--no-deps", f"tf_keras=={version.rpartition('.')[0]}.*"]
         if not run(python_of(environment), "-m", "pip", "install", "--quiet", *keras_2):

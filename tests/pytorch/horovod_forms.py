@@ -1,20 +1,16 @@
 """Every way of writing a call of Horovod's for PyTorch, made from the signatures, and its result.
 
-A form is a function, the arguments given by position, and those given by keyword. The result is
-computed from the inputs of all ranks, which each rank can make.
+The result is computed from the inputs of all ranks, which each rank can make.
 """
 
 from __future__ import annotations
 
-import inspect
-import itertools
 import math
-import random
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
+from horovod_calls import Form, Table
 from pytorch.given import hvd, name, torch
 
 FUNCTIONS = [
@@ -55,100 +51,7 @@ NOT_SERVED = {
 }
 
 
-@dataclass(frozen=True)
-class Form:
-    """One way to write a call; the values are those of VALUES."""
-
-    function: str
-    by_position: tuple[tuple[str, Any], ...]
-    by_keyword: tuple[tuple[str, Any], ...]
-    dtype: Any
-    first_by_keyword: bool = False
-
-    def __str__(self) -> str:
-        first = "x" if not self.first_by_keyword else f"{first_of(self.function)}=x"
-        words = [first, *(str(value) for _, value in self.by_position)]
-        words += [f"{key}={value}" for key, value in self.by_keyword]
-        return f"{self.function}({', '.join(words)}) of {self.dtype}"
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """All arguments but the first."""
-        return dict((*self.by_position, *self.by_keyword))
-
-    @property
-    def kind(self) -> str:
-        """The operation: "allreduce"."""
-        return self.function.removeprefix("grouped_").split("_")[0]
-
-    @property
-    def is_async(self) -> bool:
-        """Whether the call returns a handle."""
-        return "_async" in self.function
-
-    @property
-    def in_place(self) -> bool:
-        """Whether the result is written to the input."""
-        return self.function.endswith("_")
-
-    @property
-    def is_grouped(self) -> bool:
-        """Whether the call takes a list."""
-        return self.function.startswith("grouped_")
-
-
-def parameters_of(function: str) -> list[inspect.Parameter]:
-    """The parameters of a function that Horovod has too."""
-    found = inspect.signature(getattr(hvd, function)).parameters.values()
-    return [one for one in found if one.kind is not inspect.Parameter.KEYWORD_ONLY]
-
-
-def first_of(function: str) -> str:
-    """The name of the first parameter."""
-    return parameters_of(function)[0].name
-
-
-def is_legal(given: dict[str, Any], function: str) -> bool:
-    """Whether Horovod takes these values together."""
-    both = given.get("average") is not None and given.get("op") is not None
-    scatters = "reducescatter" in function and given.get("op") in ("Min", "Max", "Product")
-    return not both and not scatters
-
-
-def forms_of(function: str, *, full: bool, seed: int = 1) -> list[Form]:
-    """All forms of a function, or some of them, the same on all ranks."""
-    made = [one for one in _all_forms(function) if is_legal(one.given, function)]
-    drawn = made if full else random.Random(f"{seed} {function}").sample(made, min(14, len(made)))
-    assert len(set(map(str, made))) > 10
-    return drawn
-
-
-def _all_forms(function: str) -> Iterator[Form]:
-    types = itertools.cycle(TYPES)
-    rest = parameters_of(function)[1:]
-    required = tuple((one.name, VALUES[one.name][0]) for one in rest if one.default is one.empty)
-    optional = [one for one in rest if one.default is not one.empty]
-    choices = [(one.name, value) for one in optional for value in VALUES[one.name]]
-    for dtype in TYPES:
-        yield Form(function, required, (), dtype)
-        yield Form(function, (), required, dtype, first_by_keyword=True)
-    for one in choices:  # by keyword: each alone, each with each other
-        yield Form(function, required, (one,), next(types))
-        yield Form(function, (), (*required, one), next(types), first_by_keyword=True)
-        for other in choices:
-            if other[0] != one[0]:
-                yield Form(function, required, (one, other), next(types))
-    for length in range(1, len(optional) + 1):  # by position: each value of the last one
-        before = tuple((one.name, one.default) for one in optional[: length - 1])
-        for value in VALUES[optional[length - 1].name]:
-            given = (*required, *before, (optional[length - 1].name, value))
-            yield Form(function, given, (), next(types))
-            for one in choices:
-                if one[0] not in dict(given):
-                    yield Form(function, given, (one,), next(types))
-    roots = [one for one in rest if one.name == "root_rank"]
-    for value in VALUES["root_rank"] if roots else ():
-        yield Form(function, (("root_rank", value),), (), next(types))
+TABLE = Table(hvd, VALUES, TYPES)
 
 
 # ---- carrying it out ----------------------------------------------------------------------------
@@ -216,7 +119,7 @@ class Carried:
         by_position = [self.value(*one) for one in form.by_position]
         by_keyword = {key: self.value(key, value) for key, value in form.by_keyword}
         if form.first_by_keyword:
-            by_keyword[first_of(form.function)] = first
+            by_keyword[form.first] = first
         else:
             by_position.insert(0, first)
         with warnings.catch_warnings(record=True) as warned:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import sweep
 from pytorch.given import RANKS, hvd, name, torch
-from pytorch.horovod_forms import FUNCTIONS, NOT_SERVED, Carried, Form, forms_of
+from pytorch.horovod_forms import FUNCTIONS, NOT_SERVED, TABLE, Carried, Form
 
 pytestmark = pytest.mark.usefixtures("initialised")
 
@@ -46,7 +46,7 @@ def what_is_wrong(form: Form, half: Any) -> str:
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_each_form_gives_what_plain_pytorch_computes(function: str, half: Any) -> None:
-    problems = [what_is_wrong(form, half) for form in forms_of(function, full=sweep.full)]
+    problems = [what_is_wrong(form, half) for form in TABLE.forms_of(function, full=sweep.full)]
     problems = [one for one in problems if one]
     assert not problems, "\n".join([f"{len(problems)} forms:", *problems[:10]])
 
