@@ -12,7 +12,7 @@ import tensorflow as tf
 from gradred.errors import explain
 from gradred.horovod.basics import Average, rank, size
 from gradred.horovod.process_sets import global_process_set
-from gradred.tensorflow.collectives import reduce_group
+from gradred.tensorflow.collectives import Reduction, reduce_group
 from gradred.tensorflow.compression import Compression
 from gradred.tensorflow.functions import broadcast_variables
 from gradred.tensorflow.keras_in_use import keras, variables_of
@@ -65,9 +65,9 @@ class MetricAverageCallback(keras.callbacks.Callback):
             return
         names = sorted(logs)
         values = np.array([float(logs[name]) for name in names])
-        asked = (Compression.none, Average, (1.0, 1.0), "metrics", global_process_set)
-        sent = [tf.constant(values, tf.float64)]
-        (averages,) = reduce_group(sent, *asked, structure=f"metrics {', '.join(names)}")
+        how = Reduction(Compression.none, Average, (1.0, 1.0), "metrics", global_process_set)
+        how = how._replace(structure=f"metrics {', '.join(names)}")
+        (averages,) = reduce_group([tf.constant(values, tf.float64)], how)
         logs.update(zip(names, averages.numpy().tolist(), strict=True))
 
 

@@ -8,7 +8,7 @@ tensor in a graph. Eager ones are matched by order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -82,11 +82,12 @@ def allreduce(
         NotImplementedError: IndexedSlices are to be scaled, or reduced by another `op`.
     """
     del device_dense, device_sparse
-    op = reduction(op, average)
     scales = (prescale_factor, postscale_factor)
+    op = reduction(op, average)
+    how = Reduction(compression, op, scales, name, process_set, ignore_name_scope)
     if isinstance(tensor, tf.IndexedSlices):
-        return _sparse_allreduce(tensor, op, scales, name, process_set, ignore_name_scope)
-    (made,) = _reduced([tensor], compression, op, scales, name, process_set, ignore_name_scope, "")
+        return _sparse_allreduce(tensor, how, name)
+    (made,) = _reduced([tensor], how)
     return made
 
 
@@ -108,59 +109,43 @@ def grouped_allreduce(
     Each `tf.IndexedSlices` among them is gathered by an operation of its own.
     """
     del device_dense, device_sparse
-    op = reduction(op, average)
     scales = (prescale_factor, postscale_factor)
-    return reduce_group(tensors, compression, op, scales, name, process_set, ignore_name_scope)
+    op = reduction(op, average)
+    return reduce_group(
+        tensors, Reduction(compression, op, scales, name, process_set, ignore_name_scope)
+    )
 
 
-def reduce_group(
-    tensors: Sequence[Any],
-    compression: Any,
-    op: int,
-    scales: tuple[float, float],
-    name: str | None,
-    process_set: ProcessSet,
-    ignore_name_scope: bool = False,
-    structure: str = "",
-) -> list[Any]:
-    """`grouped_allreduce` of the leaves of a nest, whose structure the ranks compare.
+class Reduction(NamedTuple):
+    """All of an allreduce but its tensors."""
 
-    Args:
-        tensors: the leaves.
-        compression: what is sent.
-        op: the operation.
-        scales: the factors of inputs and of results.
-        name: matches this call with the calls of the other ranks.
-        process_set: the ranks that take part.
-        ignore_name_scope: use `name` as it is.
-        structure: describes the nest, see `gradred.tensorflow.structures`.
-    """
+    compression: Any
+    op: int
+    scales: tuple[float, float]
+    """The factors of inputs and of results."""
+    name: str | None
+    process_set: ProcessSet
+    ignore_name_scope: bool = False
+    structure: str = ""
+    """Describes the nest that the tensors are from, see `gradred.tensorflow.structures`."""
+
+
+def reduce_group(tensors: Sequence[Any], how: Reduction) -> list[Any]:
+    """`grouped_allreduce` of the leaves of a nest, whose structure the ranks compare."""
     made = list(tensors)
     sparse = [number for number, one in enumerate(made) if isinstance(one, tf.IndexedSlices)]
     for number in sparse:
-        called = None if name is None else f"{name}.{number}"
-        made[number] = _sparse_allreduce(
-            made[number], op, scales, called, process_set, ignore_name_scope, structure
-        )
+        called = None if how.name is None else f"{how.name}.{number}"
+        made[number] = _sparse_allreduce(made[number], how, called)
     dense = [number for number in range(len(made)) if number not in sparse]
-    given = [made[number] for number in dense]
-    how = (compression, op, scales, name, process_set, ignore_name_scope, structure)
-    reduced = _reduced(given, *how)
+    reduced = _reduced([made[number] for number in dense], how)
     for number, one in zip(dense, reduced, strict=True):
         made[number] = one
     return made
 
 
-def _reduced(
-    tensors: Sequence[Any],
-    compression: Any,
-    op: int,
-    scales: tuple[float, float],
-    name: str | None,
-    process_set: ProcessSet,
-    ignore_name_scope: bool,
-    structure: str,
-) -> list[Any]:
+def _reduced(tensors: Sequence[Any], how: Reduction) -> list[Any]:
+    compression, op, scales, name, process_set, ignore_name_scope, structure = how
     if not tensors:
         return []
     pairs = [compression.compress(tf.convert_to_tensor(one)) for one in tensors]
@@ -221,26 +206,18 @@ def _pairwise(vectors: Any) -> Any:
     return tf.while_loop(lambda rows: tf.shape(rows)[0] > 1, pairs, (vectors,), (shape,))[0][0]
 
 
-def _sparse_allreduce(
-    slices: Any,
-    op: int,
-    scales: tuple[float, float],
-    name: str | None,
-    process_set: ProcessSet,
-    ignore_name_scope: bool,
-    structure: str = "",
-) -> Any:
+def _sparse_allreduce(slices: Any, how: Reduction, name: str | None) -> Any:
     """The IndexedSlices of all ranks; of an average, divided by the number of ranks."""
-    if scales != (1.0, 1.0):
+    if how.scales != (1.0, 1.0):
         found = "IndexedSlices cannot be scaled"
         raise NotImplementedError(explain("allreduce", found, "Pass tf.convert_to_tensor(x)"))
-    if op not in (Average, Sum):
+    if how.op not in (Average, Sum):
         found = "IndexedSlices are averaged or summed"
-        raise NotImplementedError(explain(f"allreduce(op={op})", found, "Use Average or Sum"))
-    called = node_name("allgather", name, slices.values, ignore_name_scope)
-    call = Call("allgather", _number(process_set), called, structure=structure)
+        raise NotImplementedError(explain(f"allreduce(op={how.op})", found, "Use Average or Sum"))
+    called = node_name("allgather", name, slices.values, how.ignore_name_scope)
+    call = Call("allgather", _number(how.process_set), called, structure=how.structure)
     (values, indices), counts = kernels.rows(call, [slices.values, slices.indices])
-    if op == Average:
+    if how.op == Average:
         values = values / tf.cast(tf.shape(counts)[1], values.dtype)
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 

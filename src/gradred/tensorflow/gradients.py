@@ -12,7 +12,7 @@ from gradred.errors import explain
 from gradred.horovod.basics import Average
 from gradred.horovod.process_sets import ProcessSet
 from gradred.horovod.util import split_list
-from gradred.tensorflow.collectives import reduce_group, size_op
+from gradred.tensorflow.collectives import Reduction, reduce_group, size_op
 from gradred.tensorflow.structures import structure_of
 from gradred.tensorflow.util import identities_of, identity_of
 
@@ -123,8 +123,8 @@ class GradientReduction:
         for sparse, factors in ((True, (1.0, 1.0)), (False, (1.0 / factor, factor))):
             numbers = [number for number, one in enumerate(is_sparse) if one == sparse]
             group = [made[number] for number in numbers]
-            asked = (how.compression, how.op, factors, None, how.process_set)
-            reduced = reduce_group(group, *asked, structure=structure)
+            asked = Reduction(how.compression, how.op, factors, None, how.process_set)
+            reduced = reduce_group(group, asked._replace(structure=structure))
             for number, one in zip(numbers, reduced, strict=True):
                 made[number] = one
         return made
