@@ -69,7 +69,7 @@ void raise(const char* name, const char* text) noexcept {
   });
 }
 
-// If the ranks' calls differ, the error tells `passed`, this rank's arguments.
+// If the ranks' calls differ, the error shows `passed`, this rank's arguments.
 void raise(const UsageError& error, PyObject* passed) noexcept {
   raise_made(error.what(), [&](PyObject* errors, PyObject* message) {
     PyObject* const disagreement = python_errors().disagreement;

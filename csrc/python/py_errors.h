@@ -13,7 +13,7 @@ struct PythonError {};
 // Python functions for errors; nullptr before install().
 struct PythonErrors {
   PyObject* on_timeout = nullptr;    // writes a report of a TimeoutError
-  PyObject* disagreement = nullptr;  // makes the error, which tells this rank's arguments
+  PyObject* disagreement = nullptr;  // makes the error, which shows this rank's arguments
 };
 PythonErrors& python_errors();
 
