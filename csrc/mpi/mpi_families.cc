@@ -11,23 +11,26 @@ void* pointer(std::intptr_t value) {
   return reinterpret_cast<void*>(value);  // NOLINT: constants are small integers
 }
 
+// The tables are searched in order, so the types that programs name most come first.
+
 // For MPICH, Intel MPI, MVAPICH and Cray MPICH: fixed by the MPICH ABI initiative.
 constexpr std::array<Named<DType>, 30> kMpichTypes = {{
-    {0x4c000118, DType::kInt8},      {0x4c000101, DType::kInt8},        // SIGNED_CHAR, CHAR
-    {0x4c000137, DType::kInt8},      {0x4c000102, DType::kUInt8},       // INT8_T, UNSIGNED_CHAR
-    {0x4c00013b, DType::kUInt8},     {0x4c00010d, DType::kUInt8},       // UINT8_T, BYTE
-    {0x4c000203, DType::kInt16},     {0x4c000238, DType::kInt16},       // SHORT, INT16_T
-    {0x4c000204, DType::kUInt16},    {0x4c00023c, DType::kUInt16},      // UNSIGNED_SHORT, UINT16_T
-    {0x4c000405, DType::kInt32},     {0x4c000439, DType::kInt32},       // INT, INT32_T
-    {0x4c000406, DType::kUInt32},    {0x4c00043d, DType::kUInt32},      // UNSIGNED, UINT32_T
-    {0x4c000807, DType::kInt64},     {0x4c000809, DType::kInt64},       // LONG, LONG_LONG
-    {0x4c00083a, DType::kInt64},     {0x4c000843, DType::kInt64},       // INT64_T, AINT
-    {0x4c000844, DType::kInt64},     {0x4c000845, DType::kInt64},       // OFFSET, COUNT
-    {0x4c000808, DType::kUInt64},    {0x4c000819, DType::kUInt64},      // UNSIGNED_LONG(_LONG)
-    {0x4c00083e, DType::kUInt64},    {0x4c00013f, DType::kBool},        // UINT64_T, C_BOOL
-    {0x4c000133, DType::kBool},      {0x4c00040a, DType::kFloat32},     // CXX_BOOL, FLOAT
-    {0x4c00080b, DType::kFloat64},   {0x4c000840, DType::kComplex64},   // DOUBLE, C_FLOAT_COMPLEX
-    {0x4c000834, DType::kComplex64}, {0x4c001041, DType::kComplex128},  // CXX_FLOAT_, C_DOUBLE_
+    {0x4c00080b, DType::kFloat64},    {0x4c00040a, DType::kFloat32},    // DOUBLE, FLOAT
+    {0x4c000405, DType::kInt32},      {0x4c000439, DType::kInt32},      // INT, INT32_T
+    {0x4c000807, DType::kInt64},      {0x4c000809, DType::kInt64},      // LONG, LONG_LONG
+    {0x4c00083a, DType::kInt64},      {0x4c000843, DType::kInt64},      // INT64_T, AINT
+    {0x4c000844, DType::kInt64},      {0x4c000845, DType::kInt64},      // OFFSET, COUNT
+    {0x4c000840, DType::kComplex64},  {0x4c000834, DType::kComplex64},  // C_FLOAT_, CXX_FLOAT_
+    {0x4c001041, DType::kComplex128},                                   // C_DOUBLE_COMPLEX
+    {0x4c000118, DType::kInt8},       {0x4c000101, DType::kInt8},       // SIGNED_CHAR, CHAR
+    {0x4c000137, DType::kInt8},       {0x4c000102, DType::kUInt8},      // INT8_T, UNSIGNED_CHAR
+    {0x4c00013b, DType::kUInt8},      {0x4c00010d, DType::kUInt8},      // UINT8_T, BYTE
+    {0x4c000203, DType::kInt16},      {0x4c000238, DType::kInt16},      // SHORT, INT16_T
+    {0x4c000204, DType::kUInt16},     {0x4c00023c, DType::kUInt16},     // UNSIGNED_SHORT, UINT16_T
+    {0x4c000406, DType::kUInt32},     {0x4c00043d, DType::kUInt32},     // UNSIGNED, UINT32_T
+    {0x4c000808, DType::kUInt64},     {0x4c000819, DType::kUInt64},     // UNSIGNED_LONG(_LONG)
+    {0x4c00083e, DType::kUInt64},     {0x4c00013f, DType::kBool},       // UINT64_T, C_BOOL
+    {0x4c000133, DType::kBool},                                         // CXX_BOOL
 }};
 constexpr std::array<Named<Op>, 10> kMpichOps = {{
     {0x58000001, Op::kMax},
@@ -117,6 +120,13 @@ struct Symbol {
   DType dtype;
 };
 constexpr std::array<Symbol, 29> kOpenMpiTypes = {{
+    {"ompi_mpi_double", DType::kFloat64},
+    {"ompi_mpi_float", DType::kFloat32},
+    {"ompi_mpi_int", DType::kInt32},
+    {"ompi_mpi_int32_t", DType::kInt32},
+    {"ompi_mpi_long", DType::kInt64},
+    {"ompi_mpi_long_long_int", DType::kInt64},
+    {"ompi_mpi_int64_t", DType::kInt64},
     {"ompi_mpi_signed_char", DType::kInt8},
     {"ompi_mpi_char", DType::kInt8},
     {"ompi_mpi_int8_t", DType::kInt8},
@@ -127,13 +137,8 @@ constexpr std::array<Symbol, 29> kOpenMpiTypes = {{
     {"ompi_mpi_int16_t", DType::kInt16},
     {"ompi_mpi_unsigned_short", DType::kUInt16},
     {"ompi_mpi_uint16_t", DType::kUInt16},
-    {"ompi_mpi_int", DType::kInt32},
-    {"ompi_mpi_int32_t", DType::kInt32},
     {"ompi_mpi_unsigned", DType::kUInt32},
     {"ompi_mpi_uint32_t", DType::kUInt32},
-    {"ompi_mpi_long", DType::kInt64},
-    {"ompi_mpi_long_long_int", DType::kInt64},
-    {"ompi_mpi_int64_t", DType::kInt64},
     {"ompi_mpi_aint", DType::kInt64},
     {"ompi_mpi_count", DType::kInt64},
     {"ompi_mpi_offset", DType::kInt64},
@@ -141,8 +146,6 @@ constexpr std::array<Symbol, 29> kOpenMpiTypes = {{
     {"ompi_mpi_unsigned_long_long", DType::kUInt64},
     {"ompi_mpi_uint64_t", DType::kUInt64},
     {"ompi_mpi_c_bool", DType::kBool},
-    {"ompi_mpi_float", DType::kFloat32},
-    {"ompi_mpi_double", DType::kFloat64},
     {"ompi_mpi_c_float_complex", DType::kComplex64},
     {"ompi_mpi_cxx_cplex", DType::kComplex64},
     {"ompi_mpi_c_double_complex", DType::kComplex128},

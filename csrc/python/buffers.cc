@@ -91,19 +91,28 @@ std::optional<DType> dtype_of_format(const char* format, Py_ssize_t itemsize) {
   return std::nullopt;
 }
 
+// A shift, as a division would take longer than all else here.
+std::size_t whole_elements(std::size_t bytes, DType dtype) {
+  return bytes >> std::countr_zero(size_of(dtype));
+}
+static_assert(std::ranges::all_of(kDTypeInfo, [](const DTypeInfo& info) {
+  return std::has_single_bit(info.bytes);
+}));
+
 // Reads an object of a known type by the buffer protocol. `typed`: the program names the type of
 // the elements, and without it there is no need for their format. Memory that this process cannot
 // read may be a device's, which the Python path finds out.
-std::optional<PlainArray> lent_by(PyObject* object, Access access, bool typed, HeldBuffer& held) {
+bool lent_by(PyObject* object, Access access, bool typed, HeldBuffer& held, PlainArray& array) {
   int flags = PyBUF_ANY_CONTIGUOUS;
   if (access == Access::kWrite) flags |= PyBUF_WRITABLE;
   if (!typed) flags |= PyBUF_FORMAT;
   const Py_buffer* const view = held.borrow(object, flags);
-  if (view == nullptr) return std::nullopt;
+  if (view == nullptr) return false;
   const auto bytes = static_cast<std::size_t>(view->len);
   const auto dtype = typed ? DType::kUInt8 : dtype_of_format(view->format, view->itemsize);
-  if (!dtype || !device::is_found_readable(view->buf, bytes)) return std::nullopt;
-  return PlainArray{{view->buf, bytes / size_of(*dtype), *dtype, view->readonly == 0}};
+  if (!dtype || !device::is_found_readable(view->buf, bytes)) return false;
+  array = {{view->buf, whole_elements(bytes, *dtype), *dtype, view->readonly == 0}};
+  return true;
 }
 
 // ---- specifications -----------------------------------------------------------------------------
@@ -173,17 +182,19 @@ bool cut(const BufferParts& parts, std::size_t blocks, PlainArray& array) {
   if (!dtype || !skipped) return false;
   const std::size_t bytes = array.count * size_of(array.dtype);
   const std::size_t element = size_of(*dtype);
-  if (*skipped > bytes / element) return false;
+  if (*skipped > whole_elements(bytes, *dtype)) return false;
   const std::size_t left = bytes - *skipped * element;
   array.data = static_cast<std::byte*>(array.data) + *skipped * element;
   array.dtype = *dtype;
+  std::size_t fit = whole_elements(left, *dtype);
+  if (blocks > 1) fit /= blocks;
   if (parts.count) {
     const auto count = whole_number(parts.count.ptr());
-    if (!count || *count > left / element / blocks) return false;
+    if (!count || *count > fit) return false;
     array.count = *count;
     return true;
   }
-  array.count = left / element / blocks;
+  array.count = fit;
   return array.count * blocks * element == left;
 }
 
@@ -234,23 +245,21 @@ py::object HeldBuffer::keeper(PyObject* given) const {
 
 // ---- all forms ----------------------------------------------------------------------------------
 
-std::optional<PlainArray> read_buffer(PyObject* given, std::size_t blocks, Access access,
-                                      HeldBuffer& held) {
+bool read_buffer(PyObject* given, std::size_t blocks, Access access, HeldBuffer& held,
+                 PlainArray& array) {
   BufferParts parts;
   PyObject* object = given;
   if (is_sequence(given)) {
-    if (!take_apart(given, parts)) return std::nullopt;
+    if (!take_apart(given, parts)) return false;
     object = parts.buffer.ptr();
   }
-  std::optional<PlainArray> array;
   if (is_lender(Py_TYPE(object))) {
-    array = lent_by(object, access, static_cast<bool>(parts.type), held);
+    if (!lent_by(object, access, static_cast<bool>(parts.type), held, array)) return false;
   } else {
-    array = plain_array_of(object);
-    if (array && object != given) held.hold(object);
+    if (!plain_array_of(object, array)) return false;
+    if (object != given) held.hold(object);
   }
-  const bool fits = array && (array->writable || access == Access::kRead);
-  return fits && cut(parts, blocks, *array) ? array : std::nullopt;
+  return (array.writable || access == Access::kRead) && cut(parts, blocks, array);
 }
 
 void bind_buffers(py::module_& m) {

@@ -17,7 +17,7 @@ namespace gradred {
 // between making and destroying.
 class HeldBuffer {
  public:
-  HeldBuffer() = default;
+  HeldBuffer() { view_.obj = nullptr; }  // borrow() sets the rest
   ~HeldBuffer();
   HeldBuffer(const HeldBuffer&) = delete;
   HeldBuffer& operator=(const HeldBuffer&) = delete;
@@ -32,18 +32,18 @@ class HeldBuffer {
 
  private:
   PyObject* object_ = nullptr;
-  Py_buffer view_{};  // view_.obj is nullptr if the object lends nothing
+  Py_buffer view_;  // view_.obj is nullptr if the object lends nothing
 };
 
 // Whether a call writes to a buffer.
 enum class Access { kRead, kWrite };
 
 // Describes a buffer of dense elements of a type that gradred knows; its count is that of one of
-// `blocks` equal blocks. Returns nullopt for all else, which the Python path reads or refuses. It
+// `blocks` equal blocks. Returns false for all else, which the Python path reads or refuses. It
 // also does so until the Python path has seen an object of this kind (know_tensors(),
 // know_device_arrays(), know_buffers()). Runs the object's own Python code.
-std::optional<PlainArray> read_buffer(PyObject* given, std::size_t blocks, Access access,
-                                      HeldBuffer& held);
+bool read_buffer(PyObject* given, std::size_t blocks, Access access, HeldBuffer& held,
+                 PlainArray& array);
 
 // Converts a whole number of Python's or of another library, such as NumPy's. Returns nullopt for
 // negative ones and all else. Runs the object's own Python code.

@@ -12,6 +12,7 @@
 #include "base/errors.h"
 #include "python/comm_calls.h"
 #include "python/method.h"
+#include "python/mpi_only.h"
 #include "python/one_thread.h"
 #include "python/py_errors.h"
 #include "python/request.h"
@@ -22,6 +23,7 @@ namespace {
 
 // For each method its Python path, by the kind of call and whether it returns at once.
 std::array<PyObject*, 2 * kCalledKinds> closer_looks{};
+std::array<PyObject*, 2 * kCalledKinds> mpi4pys{};  // mpi4py's own methods, likewise
 
 template <Kind kKind, bool kStarts>
 constexpr std::size_t kMethod = 2 * static_cast<std::size_t>(kKind) + (kStarts ? 1 : 0);
@@ -62,6 +64,30 @@ template <class Reader>
   return true;
 }
 
+// Whether the MPI knows the communicator.
+bool is_of_mpi(const Communicator& comm) { return comm.handle() != mpi::get().is.comm_null; }
+
+// Runs a call on arrays of a type that only the MPI has. Returns nullopt if the Python path has to,
+// and nullptr with a Python error.
+template <class Reader>
+[[gnu::noinline]] std::optional<PyObject*> run_mpi_only(Communicator& comm, PyObject* self,
+                                                        const Placed& args) {
+  MpiOnly::Made made;
+  if (!Reader::template read<MpiOnly>(comm, args, made) || !is_of_mpi(comm)) return std::nullopt;
+  const auto compared = compared_by_ranks(made);
+  if (!compared) return std::nullopt;
+  if constexpr (reduces(Reader::kKind)) {
+    agree_on(comm, made, *compared);
+    return call_mpi4py(mpi4pys[kMethod<Reader::kKind, false>], self, args, made.op);
+  } else {
+    made.layout = *compared;
+    const OneThread one_thread(comm);
+    GilHook hook;
+    comm.run(made, hook);
+    return Py_NewRef(Py_None);
+  }
+}
+
 template <class Reader>
 PyObject* blocking(PyObject* self, Arguments args, Py_ssize_t nargs, PyObject* names) {
   try {
@@ -75,6 +101,8 @@ PyObject* blocking(PyObject* self, Arguments args, Py_ssize_t nargs, PyObject* n
       GilHook hook;
       communicator.run(call, hook);
     } else if (!is_placed || !run_anywhere<Reader>(communicator, placed)) {
+      const auto done = is_placed ? run_mpi_only<Reader>(communicator, self, placed) : std::nullopt;
+      if (done) return *done;
       return look_closer(kMethod<Reader::kKind, false>, self, args, nargs, names);
     }
   } catch (...) {
@@ -103,6 +131,19 @@ template <class Reader>
   return make_request(std::move(started), send.ptr(), recv.ptr());
 }
 
+// Lets the MPI start a reduction of a type that only the MPI has. Returns as run_mpi_only() does.
+template <class Reader>
+[[gnu::noinline]] std::optional<PyObject*> start_mpi_only(Communicator& comm, PyObject* self,
+                                                          const Placed& args) {
+  MpiOnly::Made made;
+  if (!Reader::template read<MpiOnly>(comm, args, made) || !is_of_mpi(comm)) return std::nullopt;
+  const auto started = call_mpi4py(mpi4pys[kMethod<Reader::kKind, true>], self, args, made.op);
+  if (!started || *started == nullptr) return started;
+  PyObject* const request = wrap_request(*started, args.needed[0], args.needed[1]);
+  Py_DECREF(*started);
+  return request;
+}
+
 template <class Reader>
 PyObject* starting(PyObject* self, Arguments args, Py_ssize_t nargs, PyObject* names) {
   try {
@@ -119,6 +160,9 @@ PyObject* starting(PyObject* self, Arguments args, Py_ssize_t nargs, PyObject* n
     } else {
       const auto started = is_placed ? start_anywhere<Reader>(communicator, placed) : std::nullopt;
       if (!started) {
+        const auto of_mpi =
+            is_placed ? start_mpi_only<Reader>(communicator, self, placed) : std::nullopt;
+        if (of_mpi) return *of_mpi;
         return look_closer(kMethod<Reader::kKind, true>, self, args, nargs, names);
       }
       request = *started;
@@ -255,7 +299,10 @@ void add_methods(PyTypeObject* comm_class, PyObject* by_name) {
     const auto name = pybind11::str(method.name);
     PyObject* const look = PyDict_GetItemWithError(by_name, name.ptr());
     if (look == nullptr) throw UsageError("a method without its closer look");
-    closer_looks[method.index] = Py_NewRef(look);  // never released
+    closer_looks[method.index] = Py_NewRef(look);  // never released, as the next
+    auto* const base = reinterpret_cast<PyObject*>(comm_class->tp_base);
+    mpi4pys[method.index] = PyObject_GetAttr(base, name.ptr());
+    if (mpi4pys[method.index] == nullptr) throw pybind11::error_already_set();
     auto* const definition = const_cast<PyMethodDef*>(&method.made);
     PyObject* made = PyDescr_NewMethod(comm_class, definition);
     if (made == nullptr) throw pybind11::error_already_set();

@@ -69,9 +69,7 @@ struct Anywhere {
 
   static bool read(PyObject* given, std::size_t blocks, Access access, Made& made, Array& array) {
     HeldBuffer& held = access == Access::kRead ? made.send : made.recv;
-    const auto found = read_buffer(given, blocks, access, held);
-    if (!found) return false;
-    array = *found;
+    if (!read_buffer(given, blocks, access, held, array)) return false;
     if (access == Access::kWrite) tell_of_write(buffer_in(given));
     return true;
   }
@@ -88,7 +86,7 @@ inline Call& call_on(AnyCall& made, const PlainArray* send, const PlainArray& re
   Call& call = call_on(made.call, send, static_cast<const ArrayView&>(recv));
   call.in.memory = memory_of(send != nullptr ? send->memory : nullptr);
   call.out.memory = memory_of(recv.memory);
-  made.placement = placement_of(send, recv);
+  if (!call.on_host()) made.placement = placement_of(send, recv);
   return call;
 }
 

@@ -269,10 +269,11 @@ std::optional<ShapedArray> shaped_array_of(PyObject* object) {
   return made;
 }
 
-std::optional<PlainArray> plain_array_of(PyObject* object) {
-  if (const auto numpys = view_of(object)) return PlainArray{*numpys};
-  const auto found = shaped_array_of(object);
-  return found ? std::optional<PlainArray>(*found) : std::nullopt;
+bool plain_array_of(PyObject* object, PlainArray& array) {
+  if (view_array(object, array)) return true;
+  const auto found = other_array_of(object);
+  if (found) array = *found;
+  return found.has_value();
 }
 
 Placement placement_of(const PlainArray* send, const PlainArray& recv,

@@ -22,7 +22,8 @@ namespace gradred {
 // array's own Python code.
 std::optional<ShapedArray> shaped_array_of(PyObject* object);
 // Also accepts a dense NumPy array whose axes have any order in memory.
-std::optional<PlainArray> plain_array_of(PyObject* object);
+// It describes it to `array`, as a copy would take longer, and returns whether it can.
+bool plain_array_of(PyObject* object, PlainArray& array);
 
 // Makes a new array in host memory of the kind and type of `x`, in C order. Returns nullptr if the
 // library of `x` raises an error; the Python path then reports it.

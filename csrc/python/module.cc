@@ -31,6 +31,7 @@ void bind_request(pybind11::module_& m);
 void bind_schedules(pybind11::module_& m);
 void bind_simulate(pybind11::module_& m);
 void bind_memory_comm(pybind11::module_& m);
+void bind_mpi_only(pybind11::module_& m);
 void bind_without_mpi(pybind11::module_& m);
 
 }  // namespace gradred
@@ -67,5 +68,6 @@ PYBIND11_MODULE(_core, m) {
   gradred::bind_knobs(m);
   gradred::bind_liveness(m);
   gradred::bind_memory_comm(m);
+  gradred::bind_mpi_only(m);
   gradred::bind_without_mpi(m);
 }

@@ -41,6 +41,12 @@ static_assert(sizeof(long) == 8 && sizeof(long long) == 8);
 
 constexpr auto kTable = make_table();
 
+bool is_dense(PyArrayObject* array) {
+  const int flags = PyArray_FLAGS(array);
+  const bool dense = (flags & (NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_F_CONTIGUOUS)) != 0;
+  return dense && (flags & NPY_ARRAY_ALIGNED) != 0;
+}
+
 }  // namespace
 
 bool load_numpy() { return _import_array() == 0; }
@@ -48,9 +54,7 @@ bool load_numpy() { return _import_array() == 0; }
 bool view_array(PyObject* object, ArrayView& view) {
   if (!PyArray_CheckExact(object)) return false;
   auto* array = reinterpret_cast<PyArrayObject*>(object);
-  const int flags = PyArray_FLAGS(array);
-  const bool dense = (flags & (NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_F_CONTIGUOUS)) != 0;
-  if (!dense || (flags & NPY_ARRAY_ALIGNED) == 0) return false;
+  if (!is_dense(array)) return false;
   const PyArray_Descr* descr = PyArray_DESCR(array);
   const auto number = static_cast<std::size_t>(descr->type_num);
   if (number >= kTypeNumbers || kTable[number] < 0 || descr->byteorder == '>') return false;
@@ -60,8 +64,19 @@ bool view_array(PyObject* object, ArrayView& view) {
   }
   view.data = PyArray_DATA(array);
   view.dtype = static_cast<DType>(kTable[number]);
-  view.writable = (flags & NPY_ARRAY_WRITEABLE) != 0;
+  view.writable = PyArray_ISWRITEABLE(array);
   return view.data != nullptr || view.count == 0;  // else the Python path refuses it
+}
+
+bool view_bytes(PyObject* object, ArrayView& view, int& type) {
+  if (!PyArray_CheckExact(object)) return false;
+  auto* array = reinterpret_cast<PyArrayObject*>(object);
+  type = PyArray_TYPE(array);
+  const bool is_known = type == NPY_LONGDOUBLE || type == NPY_CLONGDOUBLE;
+  if (!is_known || !is_dense(array) || !PyArray_ISNOTSWAPPED(array)) return false;
+  view = {PyArray_DATA(array), static_cast<std::size_t>(PyArray_NBYTES(array)), DType::kUInt8,
+          PyArray_ISWRITEABLE(array)};
+  return view.data != nullptr;
 }
 
 std::optional<ArrayView> view_of(PyObject* object) {

@@ -21,6 +21,9 @@ std::optional<ArrayView> view_of(PyObject* object);
 // The same for the path of each call, on which a copy of the description would take longer than
 // making it. Returns false for all other objects.
 bool view_array(PyObject* object, ArrayView& view);
+// The bytes of such an array whose type gradred does not know, but the MPI does, and NumPy's number
+// of the type: long double, real or complex. Returns false for all other objects.
+bool view_bytes(PyObject* object, ArrayView& view, int& type);
 bool is_array_type(PyTypeObject* type);  // whether it is numpy.ndarray or derived from it
 // ArrayLayout::hash of an array that view_of() accepts.
 std::uint64_t layout_of_plain(PyObject* array);

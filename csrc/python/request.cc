@@ -31,7 +31,8 @@ struct State {
 
 // Set once, never released.
 struct InPython {
-  PyObject* mpi_request = nullptr;  // MPI.Request
+  PyObject* mpi_wait = nullptr;  // MPI.Request.Wait
+  PyObject* mpi_test = nullptr;
   PyTypeObject* request_class = nullptr;
   PyObject* keep_alive = nullptr;
   PyObject* let_ended_go = nullptr;
@@ -148,7 +149,7 @@ void* address_of(PyObject* status) {
 
 // For a request without an operation: calls MPI's function unless the operation has ended. A null
 // request is complete.
-PyObject* of_mpi(PyObject* self, const char* method, PyObject* status) {
+PyObject* of_mpi(PyObject* self, PyObject* method, PyObject* status) {
   if (state_of(self).ended.is_open()) {
     try {
       release_ended(self, address_of(status));
@@ -161,11 +162,8 @@ PyObject* of_mpi(PyObject* self, const char* method, PyObject* status) {
   if (mpi::get().normalise(handle_of(self)) == mpi::get().is.request_null && status == Py_None) {
     Py_RETURN_TRUE;
   }
-  PyObject* const function = PyObject_GetAttrString(in_python.mpi_request, method);
-  if (function == nullptr) return nullptr;
-  PyObject* const result = PyObject_CallFunctionObjArgs(function, self, status, nullptr);
-  Py_DECREF(function);
-  return result;
+  const std::array<PyObject*, 2> arguments = {self, status};
+  return PyObject_Vectorcall(method, arguments.data(), status == Py_None ? 1 : 2, nullptr);
 }
 
 // Another thread that waits for the same request finds the operation, or a null request.
@@ -183,7 +181,7 @@ PyObject* wait_for_request(PyObject* self, PyObject* const* args, Py_ssize_t nar
   PyObject* const status = status_argument(args, nargs, names);
   if (status == nullptr) return nullptr;
   const std::shared_ptr<PyOperation> operation = operation_of(self);
-  if (operation == nullptr) return of_mpi(self, "Wait", status);
+  if (operation == nullptr) return of_mpi(self, in_python.mpi_wait, status);
   const GeneralizedRequest::Held held(operation->generalized_request());
   const auto passed = py::reinterpret_borrow<py::object>(held_of(self)->memory);
   std::exception_ptr failure;
@@ -209,7 +207,7 @@ PyObject* test_request(PyObject* self, PyObject* const* args, Py_ssize_t nargs, 
   PyObject* const status = status_argument(args, nargs, names);
   if (status == nullptr) return nullptr;
   const std::shared_ptr<PyOperation> operation = operation_of(self);
-  if (operation == nullptr) return of_mpi(self, "Test", status);
+  if (operation == nullptr) return of_mpi(self, in_python.mpi_test, status);
   const GeneralizedRequest::Held held(operation->generalized_request());
   const auto passed = py::reinterpret_borrow<py::object>(held_of(self)->memory);
   try {
@@ -330,7 +328,8 @@ std::array<PyGetSetDef, 3> request_attributes = {{
 
 py::object request_type(const py::object& request) {
   auto* base = reinterpret_cast<PyTypeObject*>(request.ptr());
-  in_python.mpi_request = py::object(request).release().ptr();
+  in_python.mpi_wait = py::object(request.attr("Wait")).release().ptr();
+  in_python.mpi_test = py::object(request.attr("Test")).release().ptr();
   in_python.state_offset = static_cast<std::size_t>(base->tp_basicsize);
   std::array<PyType_Slot, 4> slots = {{
       {Py_tp_dealloc, reinterpret_cast<void*>(dealloc_request)},
@@ -382,6 +381,17 @@ PyObject* make_request(std::shared_ptr<StartedOperation> operation, PyObject* se
   const bool of_mpi = operation->uses_mpi_request();
   hold(request.ptr(), of_mpi ? nullptr : std::make_shared<PyOperation>(std::move(operation)),
        memory.ptr());
+  return request.release().ptr();
+}
+
+PyObject* wrap_request(PyObject* of_mpi, PyObject* send, PyObject* recv) {
+  PyTypeObject* const type = in_python.request_class;
+  auto request =
+      py::reinterpret_steal<py::object>(type->tp_new(type, in_python.no_arguments, nullptr));
+  const auto memory = py::reinterpret_steal<py::object>(PyTuple_Pack(2, send, recv));
+  if (!request || !memory) return nullptr;
+  put_handle(request.ptr(), handle_of(of_mpi));
+  hold(request.ptr(), nullptr, memory.ptr());
   return request.release().ptr();
 }
 

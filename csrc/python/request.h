@@ -30,6 +30,9 @@ bool ended_at_once(const StartedOperation* operation);
 // operation reads and writes while that is in flight.
 PyObject* make_request(std::shared_ptr<StartedOperation> operation, PyObject* send, PyObject* recv);
 
+// Makes a request of gradred's class for one of the MPI's. Returns as make_request() does.
+PyObject* wrap_request(PyObject* of_mpi, PyObject* send, PyObject* recv);
+
 // Called after a call has been started. Warns once if MPI carries out the communicator's
 // nonblocking calls, as no blocking call has come first. It is a Python warning for the caller that
 // many `frames` above. The call has begun and cannot fail any more: if warnings are errors, the

@@ -445,6 +445,8 @@ def _blocking(method: str) -> Callable[..., None]:
         if isinstance(found, MpiCall):
             found.agree(comm)
             getattr(MPI.Intracomm, method)(comm, found.send, found.recv, found.op)
+            nbytes = found.messages[1].nbytes
+            _core.know_compared(messages.KINDS[method], recvbuf, nbytes, found.op, found.detail)
         else:
             run_in_stream(comm, found.call, found.owners, handle)
 

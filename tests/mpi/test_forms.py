@@ -280,6 +280,69 @@ def test_core_moves_nothing_of_any_type(comm: gradred.Comm) -> None:
         comm.Bcast(np.empty(0, letter))
 
 
+# ---- types that only the MPI has ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("letter", "gG")
+@pytest.mark.parametrize("method", [*REDUCTIONS, *MOVES])
+def test_python_code_looks_once_at_calls_of_long_doubles(
+    method: str, letter: str, comm: gradred.Comm
+) -> None:
+    call = (REDUCTIONS | MOVES)[method]
+    if method.endswith("init"):
+        pytest.skip("a request is made once")
+    for op, in_place, count in itertools.product((MPI.SUM, MPI.PROD), (False, True), (3, 5)):
+        if in_place and method == "Bcast":
+            continue
+        blocks = max(call.given, call.got) if in_place else call.got
+        for turn in range(3):
+            found = []
+            for of in (comm, MPI.COMM_WORLD):
+                x = numbers(letter, count * call.given, RANK + turn + 1) / 3
+                y = numbers(letter, count * blocks, RANK + 7) / 3
+                with mock.patch.object(messages, "read", wraps=messages.read) as read:
+                    call.run(of, MPI.IN_PLACE if in_place else x, y, op)
+                assert turn == 0 or not read.called, (op, in_place, count)
+                found.append((x.tolist(), y.tolist()))
+            assert found[0] == found[1], (op, in_place, count)
+
+
+@pytest.mark.skipif(SIZE == 1, reason="nobody to differ from")
+def test_known_calls_of_long_doubles_are_compared(comm: gradred.Comm) -> None:
+    def both(count: int) -> None:
+        comm.Bcast(np.ones(count, "g"))
+        comm.Allreduce(MPI.IN_PLACE, np.ones(count, "g"))
+
+    for count in (2, 3):
+        both(count)
+    x = np.ones(2 + RANK % 2, "g")
+    with pytest.raises(gradred.UsageError, match="the ranks disagree"):
+        comm.Bcast(x)
+    with pytest.raises(gradred.UsageError, match=f"asked for allreduce of {x.nbytes} bytes"):
+        comm.Allreduce(MPI.IN_PLACE, x)
+    assert x.tolist() == [1] * len(x)
+    both(2)
+
+
+def test_errors_of_long_doubles_stay_those_of_python_code(comm: gradred.Comm) -> None:
+    x, y = np.ones(4, "g"), np.ones(4, "g")
+    for _ in range(2):
+        comm.Allreduce(x, y)
+        comm.Bcast(y)
+        for send, recv in [(x, x), (x[:2], y), (x.astype("d"), y), (x, x.astype("G"))]:
+            with pytest.raises(gradred.UsageError):
+                comm.Allreduce(send, recv)
+        y.flags.writeable = False
+        with pytest.raises(BufferError):
+            comm.Allreduce(x, y)
+        y.flags.writeable = True
+        with pytest.raises(MPI.Exception):
+            comm.Allreduce(x, y, MPI.BAND)
+        for call in (comm.Allreduce, comm.Iallreduce):
+            with pytest.raises(gradred.UsageError):
+                call(x, y, "avg")
+
+
 # ---- what a call holds -----------------------------------------------------------------------
 
 
