@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -46,6 +47,68 @@ def test_reductions_to_one_rank_follow_sums_in_flight(count: int) -> None:
         for work in works:
             work.wait()
         assert x.eq(TOTAL * SIZE).all(), x
+
+
+# Calls that copy their input. Each returns its outputs and its work.
+COPYING: dict[str, Callable[[Any], tuple[list[Any], Any]]] = {
+    "scatter": lambda x: (
+        out := [torch.zeros_like(x[0])],
+        dist.scatter(out[0], list(x) if RANK == 0 else None, 0, async_op=True),
+    ),
+    "all_to_all": lambda x: (
+        out := [torch.zeros_like(row) for row in x],
+        dist.all_to_all(out, list(x), async_op=True),
+    ),
+    "reduce_scatter": lambda x: (
+        out := [torch.zeros_like(x[0])],
+        dist.reduce_scatter(out[0], list(x), dist.ReduceOp.MAX, async_op=True),
+    ),
+    "gather of a column": lambda x: (
+        out := [torch.zeros(SIZE) for _ in range(SIZE if RANK == 0 else 0)],
+        dist.gather(x[:, 1], out or None, 0, async_op=True),
+    ),
+    "all_gather of a column": lambda x: (
+        out := [torch.zeros(SIZE) for _ in range(SIZE)],
+        dist.all_gather(out, x[:, 1], async_op=True),
+    ),
+    "all_to_all_single of columns": lambda x: (
+        out := [torch.zeros(SIZE, 2)],
+        dist.all_to_all_single(out[0], x[:, 1:3], async_op=True),
+    ),
+    "broadcast of a column": lambda x: (
+        out := [x[:, 1]],
+        dist.broadcast(out[0], 0, async_op=True),
+    ),
+    "reduce of a column": lambda x: (
+        out := [x[:, 1]],
+        dist.reduce(out[0], 0, dist.ReduceOp.MAX, async_op=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COPYING)
+@pytest.mark.parametrize("count", [4, 100_000])
+def test_inputs_that_are_copied_are_read_after_sums_in_flight(name: str, count: int) -> None:
+    for _ in range(ROUNDS):
+        x = torch.full((SIZE, count), RANK + 1.0)
+        work = dist.all_reduce(x, async_op=True)
+        outputs, other = COPYING[name](x)
+        other.wait()
+        work.wait()
+        assert all(one.eq(TOTAL).all() for one in outputs), outputs
+
+
+def test_an_input_may_be_copied_while_others_are_sent_and_received() -> None:
+    """Waiting for messages would make ranks wait for each other."""
+    x = torch.full((300_000,), RANK + 1.0)
+    sent = dist.isend(x, (RANK + 1) % SIZE)
+    out = torch.zeros(300_000 // SIZE)
+    dist.reduce_scatter(out, list(x[: out.numel() * SIZE].view(SIZE, -1)))
+    received = torch.zeros_like(x)
+    dist.recv(received, (RANK - 1) % SIZE)
+    sent.wait()
+    assert out.eq(TOTAL).all()
+    assert received.eq((RANK - 1) % SIZE + 1.0).all()
 
 
 def test_a_reduction_to_one_rank_leaves_the_others_tensors_unchanged() -> None:

@@ -62,7 +62,7 @@ HOROVOD: dict[str, Callable[[Any], Any]] = {
 }
 TORCH: dict[str, Callable[[Any], Any]] = {
     "all_reduce": copied(dist.all_reduce),
-    "reduce": lambda x: copied(lambda y: dist.reduce(y, 0))(x).clone(),
+    "reduce": copied(lambda x: dist.reduce(x, 0)),
     "broadcast": copied(lambda x: dist.broadcast(x, 0)),
     "all_gather": into(lambda x: [torch.empty_like(x) for _ in range(SIZE)], dist.all_gather),
     "all_gather_into_tensor": into(lambda x: x.repeat(SIZE), dist.all_gather_into_tensor),

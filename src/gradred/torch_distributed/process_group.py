@@ -26,6 +26,7 @@ from gradred.named import NamedOperations
 from gradred.torch_distributed.callbacks import Numbers, numbers_here
 from gradred.torch_distributed.compiling import left_alone
 from gradred.torch_distributed.forms import FORMS
+from gradred.torch_distributed.in_flight import after_writes, note
 from gradred.torch_distributed.messages import Messages
 from gradred.torch_distributed.monitored import MonitoredBarrier
 from gradred.torch_distributed.other_devices import OtherDevices, serve_other_devices
@@ -49,7 +50,13 @@ from gradred.torch_distributed.tensors import (
     require_rows,
 )
 from gradred.torch_distributed.work import GradredWork, Tensor, all_of, together
-from gradred.torch_tensors import DTYPES, SERVED, described, increment_versions
+from gradred.torch_tensors import (
+    DTYPES,
+    SERVED,
+    described,
+    increment_versions,
+    require_tensor,
+)
 
 ReduceOp = dist.ReduceOp
 _NO_TIME = datetime.timedelta(0)  # options without a time limit have less
@@ -114,6 +121,7 @@ def _called(method: _Collective) -> _Collective:
                 work = _core.call_with_waits(limit, method, self, *given)
             else:
                 work = method(self, *given)
+                note(work)
         except Exception as error:
             if numbers.taken == before:  # nothing has been submitted
                 self._refuse(error)
@@ -327,6 +335,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         """Broadcast the root's tensors, in place."""
         given, root = as_list(tensors), opts.rootRank
         is_root = root == self._own_rank
+        after_writes([tensor for tensor in given if not tensor.is_contiguous()])
         parts = [DenseCopy(tensor, "broadcast", is_written=not is_root) for tensor in given]
         arrays = [part.described() for part in parts]
         request = self._submit("broadcast", arrays, parts, root=root)
@@ -357,7 +366,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         target: Tensor | None = None,
     ) -> GradredWork:
         """Gather all ranks' tensors of one shape, in `target` if the engine can write there."""
-        flat = readable(tensor, "all_gather").contiguous().reshape(-1)
+        flat = _contiguous(tensor, "all_gather").reshape(-1)
         data, dtype = as_moved(flat)
         result = ResultPlace(target, flat.dtype)
         array = result.of(data, dtype, (1, data.numel()), "all_gather")
@@ -388,6 +397,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         self, targets: Sequence[Tensor], tensor: Tensor, out: list[Any], opts: Any
     ) -> GradredWork:
         """Gather tensors of different shapes by one broadcast per rank."""
+        after_writes([tensor, *targets])
         targets[self._own_rank].copy_(readable(tensor, "all_gather"))
         parts = [DenseCopy(target, "all_gather") for target in targets]
 
@@ -437,7 +447,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         asked = "reduce_scatter_single"
         how = self._reduction(opts.reduceOp, tensor)
         target = reducible(output, how["op"], asked)
-        view = reducible(readable(tensor, asked), how["op"], asked).contiguous()
+        view = reducible(_contiguous(tensor, asked), how["op"], asked)
         require_fit(view, target, self._ranks, asked)
         each = target.numel()
         result = ResultPlace(target, view.dtype)
@@ -468,6 +478,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         """Reduce lists of tensors over all ranks. Each rank receives the result at its index."""
         output = as_list(outputs)[0]
         found = inputs[0] if isinstance(inputs[0], (list, tuple)) else inputs
+        after_writes(found)
         parts = [readable(part, "reduce_scatter") for part in found]
         require_one_for_each(parts, self._ranks, "reduce_scatter")
         require_fit(parts[self._own_rank], output, 1, "reduce_scatter")
@@ -488,15 +499,14 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         """Reduce to the root. The tensors of the other ranks stay unchanged."""
         tensor = as_list(tensors)[0]
         is_root = self._own_rank == opts.rootRank
-        target = (dense if is_root else readable)(tensor, "reduce")
+        target = dense(tensor, "reduce") if is_root else tensor
         how = self._reduction(opts.reduceOp, target)
-        # The engine reads the tensor, after operations in flight that write there.
-        whole = target.contiguous()
+        whole = _contiguous(target, "reduce")
         view = reducible(whole, how["op"], "reduce")
         sums = view if is_root else torch.empty_like(view)
         arrays = [described(view, sums, "reduce")]
         request = self._submit("allreduce", arrays, (view, sums), **how, call="reduce")
-        is_copied_back = is_root and whole is not target
+        is_copied_back = is_root and not target.is_contiguous()
         finish = functools.partial(target.copy_, whole) if is_copied_back else None
         return self._work([request], finish, [tensor], opts, written=[tensor] if is_root else [])
 
@@ -504,7 +514,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     @shown("gather", inputs=1)
     def gather(self, outputs: Any, inputs: Any, opts: Any) -> GradredWork:
         """Gather all ranks' tensors on the root."""
-        flat = readable(as_list(inputs)[0], "gather").contiguous().reshape(-1)
+        flat = _contiguous(as_list(inputs)[0], "gather").reshape(-1)
         root = opts.rootRank
         is_root = self._own_rank == root
         found = outputs[0] if outputs and isinstance(outputs[0], (list, tuple)) else outputs
@@ -534,6 +544,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         splits = [0] * self._ranks
         if self._own_rank == root:
             found = inputs[0] if isinstance(inputs[0], (list, tuple)) else inputs
+            after_writes(found)
             parts = [readable(part, "scatter").reshape(-1) for part in found]
             require_one_for_each(parts, self._ranks, "scatter")
             for part in parts:
@@ -589,7 +600,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     ) -> GradredWork:
         """Exchange rows. Each rank receives its rows of every rank's tensor."""
         asked = "all_to_all_single"
-        tensor = readable(tensor, asked)
+        tensor = _contiguous(tensor, asked)
         if output.dtype is not tensor.dtype:
             found = f"the output is of {output.dtype}, the input of {tensor.dtype}"
             raise UsageError(explain(asked, found, "Pass tensors of one type"))
@@ -600,7 +611,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
             remedy = "Pass the number of rows from each rank, which add up to these"
             raise UsageError(explain(f"{asked}(output_split_sizes={expected})", found, remedy))
         each = math.prod(tensor.shape[1:])  # elements per row, also if there are no rows
-        data = tensor.contiguous().reshape(tensor.shape[0], each)
+        data = tensor.reshape(tensor.shape[0], each)
         check = functools.partial(require_rows, expected, asked=asked)
         return self._result_of_swap(data, rows, output, asked, check, opts)
 
@@ -610,6 +621,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     @shown("all_to_all", inputs=1)
     def alltoall(self, outputs: Any, inputs: Any, opts: Any) -> GradredWork:
         """Exchange tensors. Each rank receives one tensor of every rank's list."""
+        after_writes(inputs)
         flat = [readable(tensor, "all_to_all").reshape(-1) for tensor in inputs]
         targets = [dense(target, "all_to_all") for target in outputs]
         require_one_for_each(flat, self._ranks, "all_to_all")
@@ -668,6 +680,15 @@ class ProcessGroupGradred(ProcessGroupOfRanks):
         if (other := self.other_devices.group_for(device)) is not None:
             return other._end_coalescing(device)
         return super()._end_coalescing(device)
+
+
+def _contiguous(tensor: Tensor, asked: str) -> Tensor:
+    """An input as it is in memory, or a copy that is made after the works that write to it."""
+    require_tensor(tensor, asked)
+    if tensor.layout is torch.strided:
+        is_as_it_is = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+        after_writes([] if is_as_it_is else [tensor])
+    return readable(tensor, asked).contiguous()
 
 
 def _factor_of(op: Any) -> float:

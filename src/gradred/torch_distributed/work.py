@@ -165,6 +165,16 @@ class GradredWork(dist.Work):
         if self._shown is not None:
             self._shown.end()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether its results are in their tensors, or it has failed."""
+        return self._concluded
+
+    @property
+    def written(self) -> list[Any]:
+        """The tensors with its results, and lists of such."""
+        return self._result
+
     def _has_to_finish(self) -> bool:
         return not self._placed or any(request.outputs for request in self._requests)
 
