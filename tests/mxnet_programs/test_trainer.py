@@ -189,6 +189,15 @@ def test_parameters_of_one_rank_reach_all() -> None:
         hvd.broadcast_parameters(later.collect_params())
 
 
+@pytest.mark.skipif(hvd.size() == 1, reason="takes several ranks")
+def test_other_numbers_of_parameters_are_an_error() -> None:
+    """The ranks would wait for those that others do not have."""
+    arrays = {f"p{number}": mx.nd.zeros((2,)) for number in range(2 + (hvd.rank() == 0))}
+    with pytest.raises(hvd.HorovodInternalError, match="Mismatched tree structures") as caught:
+        hvd.broadcast_parameters(arrays)
+    assert all(f"has {count} parameters" in str(caught.value) for count in (2, 3))
+
+
 def test_broadcast_and_objects() -> None:
     x = mx.nd.full((2,), hvd.rank())
     assert hvd.broadcast_(x, hvd.size() - 1) is x

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -238,6 +239,13 @@ def test_parameters_and_state_of_one_rank_reach_all() -> None:
     loss_of(model, np.ones((ROWS, 5)), np.ones((ROWS, 3))).backward()
     optimizer.step()
     assert_close(values(model), hvd.broadcast_object(values(model), 0))
+
+
+def test_threads_that_broadcast_the_same_names_follow_each_other() -> None:
+    given = [{"w": paddle.full((2,), float(hvd.rank()))} for _ in range(16)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(hvd.broadcast_parameters, given))
+    assert all(one["w"].tolist() == [0.0, 0.0] for one in given)
 
 
 def state_of(optimizer: Any) -> list[float]:
