@@ -88,7 +88,7 @@ class Request(_Base):
     def start(cls: type[RequestT], comm: MPI.Comm, call: _core.Call, buffers: Any) -> RequestT:
         """Start `call` and return immediately; keeps `buffers` alive until the operation ends."""
         operation = _core.start(comm, call)
-        streams.tell_if_host_waits(operation)
+        streams.warn_if_host_waits(operation)
         return cls.of(operation, (call, buffers))
 
     @classmethod
@@ -258,7 +258,7 @@ def start(comm: MPI.Comm, call: _core.Call, buffers: Any) -> _core.Operation:
     """Start a call, whose placement may contain a stream; keeps `buffers` alive until it ends."""
     operation = _core.start(comm, call, mpi_request=False)
     keep_alive(operation, (call, buffers))
-    streams.tell_if_host_waits(operation)
+    streams.warn_if_host_waits(operation)
     return operation
 
 

@@ -16,7 +16,7 @@ LEGACY_DEFAULT: Final = 1
 """The stream that synchronises with all other streams, unless they were made non-blocking."""
 
 _REMEDY = "Pass a stream of CuPy, PyTorch, Numba or cuda.core, its handle, or None"
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
 def handle_of(stream: StreamLike, asked: str) -> int:
@@ -55,11 +55,11 @@ def _handle_inside(stream: Any) -> Any:
     return None
 
 
-def tell_if_host_waits(operation: _core.Operation) -> None:
+def warn_if_host_waits(operation: _core.Operation) -> None:
     """Warn, once for each reason, that the host waits although the program has given a stream."""
     why = operation.why_host_waits
-    if why and why not in _told:
-        _told.add(why)
+    if why and why not in _warned:
+        _warned.add(why)
         warnings.warn(
             f"stream=: the host waits for results in the order of a stream: {why}",
             RuntimeWarning,

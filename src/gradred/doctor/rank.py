@@ -39,7 +39,7 @@ def main() -> int:
         "mpi4py": mpi4py.__version__,
         "MPI": f"{name} {'.'.join(map(str, numbers))}",
     }
-    _tell("here", {"host": socket.gethostname(), "versions": versions})
+    _report("here", {"host": socket.gethostname(), "versions": versions})
     MPI.Init_thread(MPI.THREAD_MULTIPLE)
     world = MPI.COMM_WORLD
     report = {
@@ -51,7 +51,7 @@ def main() -> int:
     }
     if world.size > 1:  # else the launcher is of another MPI
         report |= _messages(world) | _allreduces(world)
-    _tell("met", report)
+    _report("met", report)
     MPI.Finalize()
     return 0
 
@@ -104,7 +104,7 @@ def _allreduces(world: Any) -> dict[str, Any]:
     }
 
 
-def _tell(part: str, values: dict[str, Any]) -> None:
+def _report(part: str, values: dict[str, Any]) -> None:
     print(f"{MARK} {part} {json.dumps(values)}", flush=True)
 
 

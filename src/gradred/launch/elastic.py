@@ -161,7 +161,7 @@ class _Elastic:
         listed = {host.name for host in self._listed}
         if room > len(living) or (room >= self._limits.least and not listed.issuperset(living)):
             self._told = True
-            job.tell_hosts()
+            job.announce_hosts()
 
     def _note(self, job: Job, failure: Failure) -> None:
         """Count a failure, unless it may follow from another that the ranks have not survived."""

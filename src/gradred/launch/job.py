@@ -275,13 +275,13 @@ class Job:
         if self._released_at is None and all(rank.gone for rank in self._ranks):
             self._release()
 
-    def tell_hosts(self) -> None:
+    def announce_hosts(self) -> None:
         """Notify every rank that the available hosts are not those of the job."""
-        self._tell(protocol.HOSTS)
+        self._send_to_all(protocol.HOSTS)
 
     def pass_on(self, number: int) -> None:
         """Send a signal to every rank's process group."""
-        self._tell(protocol.SIGNAL, bytes([number]))
+        self._send_to_all(protocol.SIGNAL, bytes([number]))
 
     def end(self, number: int, kill_after: float) -> None:
         """Ask all ranks to end by a signal; SIGKILL follows after so many seconds."""
@@ -289,7 +289,7 @@ class Job:
         for rank in self._ranks:
             rank.asked_to_end = rank.asked_to_end or not rank.ended
             rank.gone = rank.gone or rank.channel is None  # if it starts later, it is rejected
-        self._tell(protocol.END, bytes([number]))
+        self._send_to_all(protocol.END, bytes([number]))
         if number == signal.SIGKILL:
             self._schedule(_UNREACHABLE, 0)
         else:
@@ -432,7 +432,7 @@ class Job:
             cause = Cause(how + end["why"], passive=killed)
             self._fail(rank, end["status"], cause, end["at"], end["follows"], end["report"])
         elif end["report"] and not self.ending:  # its peers must not send to it any more
-            self._tell_failed(rank.number, "has ended", end["report"])
+            self._announce_failed(rank.number, "has ended", end["report"])
 
     def _lose(self, rank: _Rank, channel: protocol.ControlChannel) -> None:
         """Note that the channel to a supervisor is lost; a running supervisor ends its rank."""
@@ -461,9 +461,9 @@ class Job:
         failure = Failure(rank.number, rank.host, status, cause, at, follows, report, program)
         self._unsorted.append(failure)
 
-    def _tell_failed(self, number: int, text: str, report: str) -> None:
+    def _announce_failed(self, number: int, text: str, report: str) -> None:
         values = {"rank": number, "text": text, "report": report}
-        self._tell(protocol.FAILED, protocol.encode(values))
+        self._send_to_all(protocol.FAILED, protocol.encode(values))
 
     def _sort_failures(self) -> None:
         """Order failures that arrived within a moment by their hosts' clocks.
@@ -474,7 +474,7 @@ class Job:
         new = sorted(self._unsorted, key=lambda failure: failure.at)
         for failure in new[: max(0, failure_board.ENTRIES - len(self.failures))]:
             text = f"on {failure.host} {failure.cause}"
-            self._tell_failed(failure.rank, text, failure.report)
+            self._announce_failed(failure.rank, text, failure.report)
         self._order_in(new)
         self._unsorted.clear()
         if not self.ending:
@@ -615,9 +615,9 @@ class Job:
 
     def _release(self) -> None:
         self._released_at = clock.now()
-        self._tell(protocol.RELEASE)
+        self._send_to_all(protocol.RELEASE)
 
-    def _tell(self, kind: bytes, payload: bytes = b"") -> None:
+    def _send_to_all(self, kind: bytes, payload: bytes = b"") -> None:
         for rank in self._ranks:
             self._send(rank, kind, payload)
 

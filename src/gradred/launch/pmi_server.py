@@ -180,9 +180,9 @@ class Server:
         if one.rank not in self._begun:
             self._fail(f"lost {one.rank}")
         elif one.kind == "control":
-            self._tell_failed(one, "")
+            self._announce_failed(one, "")
 
-    def _tell_failed(self, one: _Connection, report: str) -> None:
+    def _announce_failed(self, one: _Connection, report: str) -> None:
         """Tell the others that a rank has failed, once."""
         if one.rank in self._told:
             return
@@ -256,7 +256,7 @@ class Server:
                 for control in self._of_kind("control"):
                     control.send("all")
         elif word == "report":
-            self._tell_failed(one, text)
+            self._announce_failed(one, text)
         elif word == "leaving":
             self._told.add(one.rank)
 

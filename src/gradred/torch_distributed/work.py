@@ -236,12 +236,12 @@ class GradredWork(dist.Work):
         """
         ended: Any = torch.futures.Future()
 
-        def tell() -> None:
+        def complete() -> None:
             failure = self._first_failure(None)
             self._conclude(failure)
             ended.set_result(_result_of(self._failure))
 
-        self._call_at_end(tell)
+        self._call_at_end(complete)
         return ended
 
     def _call_at_end(self, function: Callable[[], None], index: int = 0) -> None:
