@@ -160,6 +160,41 @@ FORMS: dict[str, Form] = {
 }
 """The forms by name."""
 
+NAMES = dict.fromkeys(
+    [
+        "Allreduce",
+        "Iallreduce",
+        "Allreduce_init",
+        "Reduce_scatter_block",
+        "Ireduce_scatter_block",
+        "Scan",
+        "Iscan",
+        "Exscan",
+        "Iexscan",
+    ],
+    ("sendbuf", "recvbuf", "op"),
+) | {
+    "Allgather": ("sendbuf", "recvbuf"),
+    "Iallgather": ("sendbuf", "recvbuf"),
+    "Bcast": ("buf", "root"),
+    "Ibcast": ("buf", "root"),
+}
+"""mpi4py's names of each method's arguments, in order; each may be passed by name."""
+
+
+class Whole:
+    """A whole number that is not Python's."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __index__(self) -> int:
+        return self.number
+
+
+WHOLE_NUMBERS: list[Callable[[int], Any]] = [int, np.int64, np.int8, np.uint32, bool, Whole]
+"""What makes a root of a number."""
+
 
 def four(letter: str = "d") -> Numbers:
     """Four zeros."""

@@ -137,8 +137,12 @@ bool initialized() {
 }
 
 int thread_level() {
-  int level = 0;
+  constexpr int kUnknown = -1;
+  static std::atomic<int> known{kUnknown};  // MPI_Init sets it for good
+  int level = known.load(std::memory_order_relaxed);
+  if (level != kUnknown) return level;
   get().check(get().call.Query_thread(&level), "MPI_Query_thread");
+  known.store(level, std::memory_order_relaxed);
   return level;
 }
 

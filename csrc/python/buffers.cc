@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <span>
 
 #include "device/readable.h"
 #include "python/device_arrays.h"
@@ -20,15 +21,20 @@ namespace py = pybind11;
 // Types whose objects the Python path has found to be plain memory. The references are kept for the
 // life of the process. For ctypes' arrays, each length of which is a type of its own, it is the
 // type of their types.
+struct Lender {
+  PyTypeObject* type;
+  bool in_host_memory;  // always; else an object may show memory that the host cannot read
+};
 constexpr std::size_t kMostLenders = 32;
-std::array<PyTypeObject*, kMostLenders> lenders{};
+std::array<Lender, kMostLenders> lenders{};
 std::size_t known_lenders = 0;
 
-bool is_lender(PyTypeObject* type) {
-  const auto end = lenders.begin() + static_cast<std::ptrdiff_t>(known_lenders);
-  return std::any_of(lenders.begin(), end, [type](const PyTypeObject* known) {
-    return known == type || known == Py_TYPE(type);
+const Lender* find_lender(PyTypeObject* type) {
+  const std::span known(lenders.data(), known_lenders);
+  const auto found = std::ranges::find_if(known, [type](const Lender& lender) {
+    return lender.type == type || lender.type == Py_TYPE(type);
   });
+  return found == known.end() ? nullptr : &*found;
 }
 
 PyTypeObject* lender_of(PyTypeObject* type) {
@@ -37,11 +43,11 @@ PyTypeObject* lender_of(PyTypeObject* type) {
   return is_ctypes_array ? types_type : type;
 }
 
-void know_buffers(const py::type& type) {
+void know_buffers(const py::type& type, bool in_host_memory) {
   PyTypeObject* const known = lender_of(reinterpret_cast<PyTypeObject*>(type.ptr()));
-  if (is_lender(known) || known_lenders == kMostLenders) return;
+  if (find_lender(known) != nullptr || known_lenders == kMostLenders) return;
   Py_INCREF(known);
-  lenders[known_lenders++] = known;
+  lenders[known_lenders++] = {known, in_host_memory};
 }
 
 std::optional<DTypeKind> kind_of_letter(char letter) {
@@ -102,7 +108,8 @@ static_assert(std::ranges::all_of(kDTypeInfo, [](const DTypeInfo& info) {
 // Reads an object of a known type by the buffer protocol. `typed`: the program names the type of
 // the elements, and without it there is no need for their format. Memory that this process cannot
 // read may be a device's, which the Python path finds out.
-bool lent_by(PyObject* object, Access access, bool typed, HeldBuffer& held, PlainArray& array) {
+bool lent_by(const Lender& lender, PyObject* object, Access access, bool typed, HeldBuffer& held,
+             PlainArray& array) {
   int flags = PyBUF_ANY_CONTIGUOUS;
   if (access == Access::kWrite) flags |= PyBUF_WRITABLE;
   if (!typed) flags |= PyBUF_FORMAT;
@@ -110,7 +117,8 @@ bool lent_by(PyObject* object, Access access, bool typed, HeldBuffer& held, Plai
   if (view == nullptr) return false;
   const auto bytes = static_cast<std::size_t>(view->len);
   const auto dtype = typed ? DType::kUInt8 : dtype_of_format(view->format, view->itemsize);
-  if (!dtype || !device::is_found_readable(view->buf, bytes)) return false;
+  if (!dtype) return false;
+  if (!lender.in_host_memory && !device::is_found_readable(view->buf, bytes)) return false;
   array = {{view->buf, whole_elements(bytes, *dtype), *dtype, view->readonly == 0}};
   return true;
 }
@@ -253,8 +261,9 @@ bool read_buffer(PyObject* given, std::size_t blocks, Access access, HeldBuffer&
     if (!take_apart(given, parts)) return false;
     object = parts.buffer.ptr();
   }
-  if (is_lender(Py_TYPE(object))) {
-    if (!lent_by(object, access, static_cast<bool>(parts.type), held, array)) return false;
+  if (const Lender* const lender = find_lender(Py_TYPE(object))) {
+    const bool typed = static_cast<bool>(parts.type);
+    if (!lent_by(*lender, object, access, typed, held, array)) return false;
   } else {
     if (!plain_array_of(object, array)) return false;
     if (object != given) held.hold(object);
@@ -263,8 +272,9 @@ bool read_buffer(PyObject* given, std::size_t blocks, Access access, HeldBuffer&
 }
 
 void bind_buffers(py::module_& m) {
-  m.def("know_buffers", &know_buffers, py::arg("type"),
-        "From now on objects of this type may be read by the buffer protocol alone.");
+  m.def("know_buffers", &know_buffers, py::arg("type"), py::arg("in_host_memory"),
+        "From now on objects of this type may be read by the buffer protocol alone. Unless "
+        "`in_host_memory`, each may show memory that the host cannot read.");
 }
 
 }  // namespace gradred

@@ -13,7 +13,16 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 import pytest
-from forms import FORMS, NOT_WRITABLE, WRONG, Buffer, Numbers, mpi_type
+from forms import (
+    FORMS,
+    NAMES,
+    NOT_WRITABLE,
+    WHOLE_NUMBERS,
+    WRONG,
+    Buffer,
+    Numbers,
+    mpi_type,
+)
 from mpi4py import MPI
 
 import gradred
@@ -161,14 +170,6 @@ def test_both_readers_find_the_same_call(form: str) -> None:
 
 # ---- arguments by name ------------------------------------------------------------------------
 
-NAMES = dict.fromkeys(REDUCTIONS, ("sendbuf", "recvbuf", "op")) | {
-    "Allgather": ("sendbuf", "recvbuf"),
-    "Iallgather": ("sendbuf", "recvbuf"),
-    "Bcast": ("buf", "root"),
-    "Ibcast": ("buf", "root"),
-}
-"""mpi4py's names of each method's arguments, in order."""
-
 
 def arguments(method: str, x: Numbers, y: Numbers) -> dict[str, Any]:
     """One value for each name: an input and a result, or an input alone."""
@@ -234,17 +235,7 @@ def test_wrong_names_are_the_errors_of_mpi4py(method: str) -> None:
                 getattr(of, method)(*places, **names)
 
 
-class Whole:
-    """A whole number that is not Python's."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __index__(self) -> int:
-        return self.number
-
-
-@pytest.mark.parametrize("kind", [np.int64, np.int8, np.uint32, bool, Whole])
+@pytest.mark.parametrize("kind", WHOLE_NUMBERS)
 def test_core_takes_roots_of_any_class_of_whole_numbers(kind: Any, comm: gradred.Comm) -> None:
     root = min(1, SIZE - 1)
     with mock.patch.object(messages, "read", wraps=messages.read) as read:

@@ -16,6 +16,7 @@ import array
 import dataclasses
 import functools
 import math
+import mmap
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -127,7 +128,7 @@ def read(x: Any, asked: str, *, is_result: bool = False) -> Exported:
         return Exported(*plain)
     if cuda_interface.is_hosts(x):
         if type(x) is not np.ndarray:
-            _core.know_buffers(type(x))
+            _know_buffers(x)
         return _of_numpy(x)
     if is_torch(x):
         return _of_torch(x, asked)
@@ -323,9 +324,17 @@ def _of_buffer(x: Any, asked: str) -> Exported:
     elif found.dtype not in ITEMSIZES:
         found = found._replace(dtype=f"elements of format {view.format!r}")
     memory = cuda_interface.place_of_buffer(found.address, view.nbytes, asked)
-    _core.know_buffers(type(x))
+    _know_buffers(x)
     stream = dlpack.LEGACY_STREAM if memory else None
     return found._replace(owner=view, memory=memory, stream=stream)
+
+
+# They have memory of their own. All others may show memory of a GPU.
+_IN_HOST_MEMORY = {bytes, bytearray, array.array, mmap.mmap}
+
+
+def _know_buffers(x: object) -> None:
+    _core.know_buffers(type(x), type(x) in _IN_HOST_MEMORY or isinstance(x, np.generic))
 
 
 def _view_of(x: Any, asked: str) -> memoryview:
