@@ -57,13 +57,19 @@ bool may_have_driver() {
 
 constexpr Address kPage = 4096;
 
+// Input and result of a call are often a power of two apart. The multiplication spreads such pages,
+// and there is room for two pages of each number.
 bool is_page_readable(Address address) {
-  static std::array<std::atomic<Address>, 256> readable{};
+  constexpr int kNumberBits = 7;
+  constexpr Address kSpread = 0x9e3779b97f4a7c15ULL;
+  static std::array<std::array<std::atomic<Address>, 2>, 1U << kNumberBits> readable{};
   const Address page = address / kPage;
-  std::atomic<Address>& kept = readable[page % readable.size()];
-  if (kept.load(std::memory_order_relaxed) == page) return true;
+  auto& [last, before] = readable[page * kSpread >> (64 - kNumberBits)];
+  const Address kept = last.load(std::memory_order_relaxed);
+  if (kept == page || before.load(std::memory_order_relaxed) == page) return true;
   if (!is_word_readable(address)) return false;
-  kept.store(page, std::memory_order_relaxed);
+  before.store(kept, std::memory_order_relaxed);
+  last.store(page, std::memory_order_relaxed);
   return true;
 }
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
+import time
+import timeit
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -388,6 +390,20 @@ def test_array_lives_while_in_flight_if_its_list_is_emptied(comm: gradred.Comm) 
     in_flight(comm, start, lambda: None if alive() is not None else pytest.fail("it is gone"))
     gc.collect()
     assert alive() is None
+
+
+def test_views_of_memory_a_power_of_two_apart_cost_no_more_than_others() -> None:
+    """Whether the host may read a page is asked once, not in each call for two pages in turn."""
+    alone, memory = gradred.Comm(MPI.COMM_SELF), np.zeros(4 << 20, np.uint8)
+
+    def view(page: int) -> memoryview:
+        return memoryview(memory[page * 4096 :][:8].view("d"))
+
+    def cost(page: int) -> float:
+        call = functools.partial(alone.Allreduce, view(0), view(page))
+        return min(timeit.repeat(call, timer=time.process_time, repeat=9, number=2000))
+
+    assert cost(256) < 2.5 * cost(257)
 
 
 def test_list_that_changes_while_it_is_read_does_no_harm(comm: gradred.Comm) -> None:
