@@ -7,17 +7,23 @@ in alternating order, by Dup or Split. Each carries out one Allreduce of 8 bytes
 and is freed. The ranks begin each step together, and the slowest rank's time counts. The table
 shows medians over the turns, with the 10th and 90th percentile.
 
-Then, also in turn, 300 communicators are made, each with one Allreduce, and kept. The table shows
-how long that took, and the memory: the MPI's own, and gradred's beyond that. Then 2,000 are made
-and freed one by one.
+Then, also in turn, 300 communicators are made, each with one Allreduce of 8 or 8,000 bytes, and
+kept. The table shows how long that took, and the memory: the MPI's own, and gradred's beyond that.
+Then 2,000 are made and freed one by one.
+
+Last, persistent requests of one communicator are made by Allreduce_init, started once and kept. The
+table shows how long each took, in the first and in the last quarter, and the memory.
 
 The JSON record (`schema` = "gradred-communicators/1"):
 
     date, arguments, ranks, hosts, machine{...}, versions{...}, load
     flag      {what, us}: the time of one signal between ranks 0 and 1; null on one rank
     rows      [{made_by, step, turns, gradred{median, p10, p90}, mpi{...}}], in microseconds
-    many      [{made_by, count, kept, turns, gradred{us, cpu_us, kib}, mpi{...}}]: medians; of one
-              communicator, on the slowest rank; processor time and memory of all ranks together
+    many      [{made_by, bytes, count, kept, turns, gradred{us, cpu_us, kib}, mpi{...}}]: medians
+              of one communicator, on the slowest rank; processor time and memory of all ranks
+              together
+    requests  [{bytes, count, gradred{first_us, last_us, cpu_us, kib}, mpi{...}}]: likewise, of one
+              request
 
 Exit status: 0 done; 1 a first Allreduce or a Free took longer than --check-first or --check-free; 2
 usage.
@@ -50,6 +56,7 @@ MADE_BY: dict[str, Callable[[MPI.Intracomm], MPI.Intracomm]] = {
 }
 WARM_UP = 5
 ALIVE, IN_TURN = 300, 2000
+REQUESTS = ((8, 1600), (8000, 400), (64_000, 100))  # bytes and how many
 TURNS_OF_MANY = 3
 
 
@@ -112,10 +119,15 @@ def proportional_kib() -> int:
 
 
 def one_of_many(
-    world: MPI.Intracomm, make: Callable[[], MPI.Intracomm], count: int, *, kept: bool
+    world: MPI.Intracomm,
+    make: Callable[[], MPI.Intracomm],
+    count: int,
+    elements: int,
+    *,
+    kept: bool,
 ) -> tuple[float, float, float]:
     """Return microseconds, processor time of all ranks in them, and KiB of all ranks, by one."""
-    x, y = np.ones(1), np.empty(1)
+    x, y = np.ones(elements), np.empty(elements)
     world.Barrier()
     before, begin, begin_cpu = proportional_kib(), time.perf_counter(), time.process_time()
     alive = []
@@ -134,11 +146,11 @@ def one_of_many(
     return tuple(one / count for one in found)
 
 
-def measure_many(made_by: str, *, kept: bool) -> dict[str, Any]:
+def measure_many(made_by: str, elements: int, *, kept: bool) -> dict[str, Any]:
     """Return the row of many communicators that are made by one method."""
     world = MPI.COMM_WORLD
     count = ALIVE if kept else IN_TURN
-    row: dict[str, Any] = {"made_by": made_by, "count": count, "kept": kept}
+    row: dict[str, Any] = {"made_by": made_by, "bytes": 8 * elements, "count": count, "kept": kept}
     row["turns"] = TURNS_OF_MANY
     sources = {"mpi": world, "gradred": gradred.Comm(world)}
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in sources}
@@ -148,7 +160,7 @@ def measure_many(made_by: str, *, kept: bool) -> dict[str, Any]:
             make = lambda source=source: MADE_BY[made_by](source)  # noqa: E731
             # Both keep memory of communicators that were freed, so the first time counts. The MPI's
             # own comes first, so gradred's memory is what it takes beyond the MPI's.
-            found[name].append(one_of_many(world, make, count, kept=kept))
+            found[name].append(one_of_many(world, make, count, elements, kept=kept))
     for name, mine in found.items():
         us, cpu_us, kib = zip(*mine, strict=True)
         row[name] = {"us": np.median(us), "cpu_us": np.median(cpu_us), "kib": max(kib)}
@@ -156,9 +168,54 @@ def measure_many(made_by: str, *, kept: bool) -> dict[str, Any]:
 
 
 def line_of_many(row: dict[str, Any]) -> str:
-    what = f"{row['count']} {'alive' if row['kept'] else 'in turn'}"
+    what = f"{row['count']} {'alive' if row['kept'] else 'in turn'}, {row['bytes']} B"
     of = [f"{row[name][part]:9.1f}" for name in ("gradred", "mpi") for part in row[name]]
-    return f"{row['made_by']:14} {what:13} " + " ".join(of)
+    return f"{row['made_by']:14} {what:21} " + " ".join(of)
+
+
+def of_requests(source: MPI.Intracomm, elements: int, count: int) -> dict[str, float]:
+    """Return what one persistent request of so many takes."""
+    world = MPI.COMM_WORLD
+    x, y = np.ones(elements), np.empty(elements)
+    kept, ends = [], []
+    world.Barrier()
+    before, begin_cpu = proportional_kib(), time.process_time()
+    ends.append(time.perf_counter())
+    for made in range(count):
+        kept.append(source.Allreduce_init(x, y))
+        kept[-1].Start()
+        kept[-1].Wait()
+        if (made + 1) % (count // 4) == 0:
+            ends.append(time.perf_counter())
+    cpu_us = 1e6 * (time.process_time() - begin_cpu)
+    world.Barrier()
+    kib = proportional_kib() - before
+    world.Barrier()
+    for request in kept:
+        request.Free()
+    first, *_, last = (4e6 * seconds / count for seconds in np.diff(ends))
+    return {
+        "first_us": world.allreduce(first, MPI.MAX),
+        "last_us": world.allreduce(last, MPI.MAX),
+        "cpu_us": world.allreduce(cpu_us) / count,
+        "kib": world.allreduce(kib) / count,
+    }
+
+
+def measure_requests(size: int, count: int) -> dict[str, Any]:
+    """Return the row of persistent requests of `size` bytes, on communicators of their own."""
+    row: dict[str, Any] = {"bytes": size, "count": count}
+    for name, source in (("mpi", MPI.COMM_WORLD), ("gradred", gradred.Comm(MPI.COMM_WORLD))):
+        made = source.Dup()
+        made.Allreduce(np.ones(1), np.empty(1))
+        row[name] = of_requests(made, size // 8, count)
+        made.Free()
+    return row
+
+
+def line_of_requests(row: dict[str, Any]) -> str:
+    of = [f"{row[name][part]:9.1f}" for name in ("gradred", "mpi") for part in row[name]]
+    return f"{row['count']:5} of {row['bytes']:6} B " + " ".join(of)
 
 
 def line(row: dict[str, Any]) -> str:
@@ -189,12 +246,18 @@ def main() -> int:
             rows.append(row)
             say(world, line(row))
     columns = "".join(f" {name:>9}" for name in 2 * ("us", "cpu us", "KiB"))
-    say(world, f"{'# made by':14} {'':13}{columns}  of gradred's, of the MPI's")
+    say(world, f"{'# made by':14} {'':21}{columns}  of gradred's, of the MPI's")
     record["many"] = []
     for made_by in ("Dup", "Split, all"):
-        for kept in (True, False):
-            record["many"].append(measure_many(made_by, kept=kept))
+        for kept, elements in ((True, 1), (True, 1000), (False, 1)):
+            record["many"].append(measure_many(made_by, elements, kept=kept))
             say(world, line_of_many(record["many"][-1]))
+    columns = "".join(f" {name:>9}" for name in 2 * ("first us", "last us", "cpu us", "KiB"))
+    say(world, f"{'# requests':17}{columns}  of gradred's, of the MPI's")
+    record["requests"] = []
+    for size, count in REQUESTS:
+        record["requests"].append(measure_requests(size, count))
+        say(world, line_of_requests(record["requests"][-1]))
     if world.rank == 0 and given.json:
         write_json(given.json, record)
     slow = [f"{row['made_by']}: {row['step']}" for row in rows if too_slow(row, given)]

@@ -14,11 +14,17 @@ const char* name_of(Failure kind) {
   return kind == Failure::kTimeout ? "TimeoutError" : "TransportError";
 }
 
+std::string what_failed(RankNames::Carries carries) {
+  return carries == RankNames::Carries::kAny ? "communicator" : "persistent operation";
+}
+
 template <class Kind>
 struct Again final : Kind, FailedBefore {
   template <class... More>
-  explicit Again(const FailureReport& first, More... more)
-      : Kind("the communicator failed and can no longer be used: " + first.text, more...),
+  explicit Again(const FailedBefore& first, More... more)
+      : Kind("the " + what_failed(first.carries) +
+                 " failed and can no longer be used: " + first.report.text,
+             more...),
         FailedBefore{first} {}
 };
 
@@ -110,11 +116,12 @@ FailureReport first_report_of(const std::exception_ptr& thrown) {
   return report_of(thrown);
 }
 
-void throw_report(const FailureReport& report, bool may_shrink) {
+void throw_report(const FailureReport& report, bool may_shrink, RankNames::Carries carries) {
   process_poisoned.store(true, std::memory_order_relaxed);
-  if (report.kind == Failure::kPeerLost) throw Again<PeerLost>(report, may_shrink);
-  if (report.kind == Failure::kTimeout) throw Again<TimeoutError>(report, report.id);
-  throw Again<TransportError>(report);
+  const FailedBefore first{report, carries};
+  if (report.kind == Failure::kPeerLost) throw Again<PeerLost>(first, may_shrink);
+  if (report.kind == Failure::kTimeout) throw Again<TimeoutError>(first, report.id);
+  throw Again<TransportError>(first);
 }
 
 }  // namespace gradred

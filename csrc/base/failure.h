@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/random.h"
+#include "base/rank_names.h"
 
 namespace gradred {
 
@@ -23,6 +24,7 @@ struct FailureReport {
 // Base of the exceptions of throw_report(): the error repeats an earlier failure.
 struct FailedBefore {
   FailureReport report;
+  RankNames::Carries carries;
 };
 
 bool is_usage_error(const std::exception_ptr& thrown);
@@ -37,8 +39,10 @@ std::optional<FailureReport> read_report(std::string_view written);
 FailureReport report_of(const std::exception_ptr& thrown);
 // The same, but if `thrown` repeats an earlier failure, the report of that failure.
 FailureReport first_report_of(const std::exception_ptr& thrown);
-// Throws the exception for a report. Its text says that the communicator failed before.
-[[noreturn]] void throw_report(const FailureReport& report, bool may_shrink);
+// Throws the exception for a report. Its text says that the communicator, or the persistent
+// operation that it carries, failed before.
+[[noreturn]] void throw_report(const FailureReport& report, bool may_shrink,
+                               RankNames::Carries carries = RankNames::Carries::kAny);
 
 // Set when a communicator of this process has failed. Peers may have ended or hang, and
 // MPI_Finalize would wait for them.

@@ -1,5 +1,6 @@
 // How messages name the ranks of a communicator: by its own numbers, or by those that the program
-// uses. Where they differ, messages add the rank in MPI_COMM_WORLD, which the launcher uses.
+// uses. Where they differ, messages add the rank in MPI_COMM_WORLD, which the launcher uses. A
+// communicator that carries one persistent operation bears the name of that.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +13,8 @@ namespace gradred {
 
 class RankNames {
  public:
+  enum class Carries : bool { kAny, kPersistent };  // operations of the communicator
+
   RankNames() = default;
   // `world_ranks`: for each rank, its rank in MPI_COMM_WORLD; empty if unknown.
   explicit RankNames(std::vector<int> world_ranks) : world_ranks_(std::move(world_ranks)) {}
@@ -22,10 +25,13 @@ class RankNames {
   // `called`: for each rank of the communicator, the number that the program uses; empty for its
   // own.
   void call(std::vector<int> called) { called_ = std::move(called); }
+  void call_it(Carries carried) { carries_ = carried; }
+  Carries carries() const { return carries_; }
   // The names of some ranks of the communicator. They keep their numbers.
   RankNames among(const std::vector<int>& members) const {
     RankNames some(of_all(world_ranks_, members), members);
     some.called_ = called_;
+    some.carries_ = carries_;
     return some;
   }
   // The names of some ranks that form a new communicator and are numbered anew.
@@ -70,6 +76,7 @@ class RankNames {
   std::vector<int> world_ranks_;
   std::vector<int> numbers_;
   std::vector<int> called_;
+  Carries carries_ = Carries::kAny;
 };
 
 }  // namespace gradred

@@ -94,6 +94,13 @@ void PlanChoice::settle(Figures figures) {
   if (plan->seconds == 0) usual_ = std::move(plan);  // nothing is cheaper, whatever the call
 }
 
+void PlanChoice::settle_as(const PlanChoice& other) {
+  place = other.place;
+  wish = other.wish;
+  plans_ = other.plans_;
+  usual_ = other.usual_;
+}
+
 Question PlanChoice::question(const Call& call, bool waits) const {
   const TagSpace tags = TagSpace::make(0, largest_tag());
   Question question{.collective = call.kind,

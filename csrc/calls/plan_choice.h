@@ -40,6 +40,8 @@ class PlanChoice {
   Wish wish;
   // Called once the places of the ranks are known: from now on they determine the choice.
   void settle(Figures figures);
+  // For a communicator of the same ranks: from now on it chooses as `other` does.
+  void settle_as(const PlanChoice& other);
 
   // The plan of every call that asks for none; nullptr: it depends on the call.
   const Plan* usual() const { return usual_.get(); }
@@ -60,7 +62,7 @@ class PlanChoice {
   Question question(const Call& call, bool waits) const;
 
   const PlanSources sources_;
-  const std::unique_ptr<PlanCache> plans_ = std::make_unique<PlanCache>();
+  std::shared_ptr<PlanCache> plans_ = std::make_shared<PlanCache>();
   std::shared_ptr<const Plan> usual_;
 };
 

@@ -87,11 +87,8 @@ void stop_engine_at_finalize() {
             "MPI_Comm_set_attr");
 }
 
-// The last reference may belong to an operation that the progress thread has ended. That thread may
-// not be allowed to free MPI objects; then a later call destroys the communicator.
-void destroy(Communicator* last) {
-  std::unique_ptr<Communicator> owned(last);
-  if (Engine::in_its_thread() && !thread_may_drive()) destroy_later(std::move(owned));
+std::size_t bytes_in_memory(const Call& call) {
+  return call.on_host() ? call.count * size_of(call.dtype) : 0;
 }
 
 constexpr const char* kNotAlive =
@@ -139,6 +136,11 @@ std::shared_ptr<Communicator> Communicator::of(mpi::Handle comm) {
   return made;
 }
 
+void Communicator::know() {
+  const std::lock_guard lock(known_communicators().mutex);
+  known_communicators().add(shared());
+}
+
 void Communicator::call_ranks(const std::vector<int>& called) {
   liveness_.call_ranks(called);
   for (NodeGroup* const group : {node_path_.node(), node_path_.host()}) {
@@ -166,20 +168,29 @@ void Communicator::detach(void* attribute) noexcept {
   (*owned)->liveness_.forget_handle();
 }
 
+void Communicator::destroy(Owner* last) {
+  std::unique_ptr<Owner> owned(last);
+  if (Engine::in_its_thread() && !thread_may_drive()) destroy_later(std::move(owned));
+}
+
 Communicator::Communicator(mpi::Handle comm, int rank, int size)
-    : member_{comm, rank, size, false},
-      settings_(settings()),
-      choice_(size, {settings_.plan, settings_.device_plan, settings_.slices, settings_.one_order},
+    : Communicator(Member{comm, rank, size, false}, gradred::settings()) {}
+
+Communicator::Communicator(Member member, const Settings& settings)
+    : member_(member),
+      settings_(settings),
+      choice_(size(),
+              {settings_.plan, settings_.device_plan, settings_.slices, settings_.one_order},
               plan_sources()),
-      device_workspace_(rank, size, settings_.ipc_bytes, settings_.ipc_programs),
-      liveness_(comm, rank, size, operation_log_) {
+      device_workspace_(rank(), size(), settings_.ipc_bytes, settings_.ipc_programs),
+      liveness_(member.comm, rank(), size(), operation_log_) {
   agreed_.deterministic = settings_.deterministic;
-  agreed_.starts = size == 1;
+  agreed_.starts = size() == 1;
   observer_.profile(settings_.profile);
-  observer_.log_results(ResultLog::get(settings_, rank, size));
-  direct_ = size == 1 && observer_.idle();
+  observer_.log_results(ResultLog::get(settings_, rank(), size()));
+  direct_ = size() == 1 && observer_.idle();
   choice_.place.why_no_memory = "no blocking call yet";
-  if (size == 1) choice_.settle(assumed_figures());
+  if (size() == 1) choice_.settle(assumed_figures());
 }
 
 Communicator::~Communicator() {
@@ -190,8 +201,8 @@ Communicator::~Communicator() {
 
 // ---- calls ----------------------------------------------------------------------------------
 
-void Communicator::prepare(WaitHook& hook) {
-  if (size() > 1 && !agreed_.set_up) set_up(hook);
+void Communicator::prepare(WaitHook& hook, std::size_t first_bytes) {
+  if (size() > 1 && !agreed_.set_up) set_up(hook, first_bytes);
 }
 
 void Communicator::log_no_results() {
@@ -203,7 +214,7 @@ void Communicator::run(const Call& call, WaitHook& hook) {
   if (direct_) [[likely]] {
     return dispatch_.run(call, hook);
   }
-  prepare(hook);
+  prepare(hook, bytes_in_memory(call));
   observer_.idle() ? dispatch_.run(call, hook) : observer_.run<Mode::kBlocking>(call, hook);
 }
 
@@ -211,7 +222,7 @@ void Communicator::run_startable(const Call& call, WaitHook& hook) {
   if (direct_) [[likely]] {
     return dispatch_.run_startable(call, hook);
   }
-  prepare(hook);
+  prepare(hook, bytes_in_memory(call));
   observer_.idle() ? dispatch_.run_startable(call, hook)
                    : observer_.run<Mode::kPersistentCall>(call, hook);
 }

@@ -17,6 +17,7 @@
 #include "calls/parts.h"
 #include "calls/plan_choice.h"
 #include "calls/settings.h"
+#include "comm/lanes.h"
 #include "dispatch/dispatch.h"
 #include "dispatch/observer.h"
 #include "messages/agreement.h"
@@ -60,6 +61,9 @@ class Communicator final : public Owner {
   Communicator(int rank, int size, const Settings& settings, RankNames names,
                std::unique_ptr<NodeGroup> node);
   ~Communicator() override;
+  // For the last reference, which may belong to an operation that the progress thread has ended.
+  // That thread may not be allowed to free MPI objects; then a later call destroys it.
+  static void destroy(Owner* last);
 
   std::shared_ptr<Communicator> shared() {
     return std::static_pointer_cast<Communicator>(shared_from_this());
@@ -78,8 +82,9 @@ class Communicator final : public Owner {
 
   // ---- calls ------------------------------------------------------------------------------------
 
-  // Blocking and collective: sets up what gradred needs, unless that has been done.
-  void prepare(WaitHook& hook);
+  // Blocking and collective: sets up what gradred needs, unless that has been done. `first_bytes`:
+  // of the call for which it is needed; 0: not known.
+  void prepare(WaitHook& hook, std::size_t first_bytes = 0);
   // After prepare(): logs no results, because the calls of this communicator are parts of other
   // calls, whose results are logged (result_log.h).
   void log_no_results();
@@ -113,11 +118,9 @@ class Communicator final : public Owner {
   // As in Agreement. Those that block first set up what gradred needs.
   void agree(const Signature& signature, WaitHook& hook);
   void agree_on_init(const Call& call, WaitHook& hook);
-  // Blocking and collective, after agree_on_init(). Returns a lane: a communicator of the same
-  // ranks on shared memory alone, for one persistent call, so that each rank starts its persistent
-  // calls in an order of its own. Lanes that no rank refers to any more are used again. Returns
-  // nullptr on all ranks if the call does not go through shared memory, or if all ranks promise
-  // `one_order`.
+  // Blocking and collective, after agree_on_init(). Returns a lane for one persistent call
+  // (lanes.h). Returns nullptr on all ranks if all of them promise `one_order`, or if there is no
+  // memory, tag or MPI communicator left for a lane.
   std::shared_ptr<Communicator> lane(const Call& call, bool one_order, WaitHook& hook);
   // The number of a persistent call without a lane, the same on all ranks.
   std::uint64_t number_persistent() { return ++persistent_calls_; }
@@ -142,10 +145,23 @@ class Communicator final : public Owner {
   const Parts& parts() const { return parts_; }
 
  private:
-  void set_up(WaitHook& hook);
-  void set_up_parts(WaitHook& hook);
-  void observe(std::uint64_t began_ns);  // for communicators on shared memory alone
-  std::shared_ptr<Communicator> new_lane(WaitHook& hook);
+  Communicator(Member member, const Settings& settings);
+
+  void set_up(WaitHook& hook, std::size_t first_bytes);
+  void set_up_parts(WaitHook& hook, std::size_t first_bytes);
+  static bool has_failed(Owner& one);
+  void know();  // alive() finds it from now on
+  // From now on nonblocking calls are gradred's own, where that is possible.
+  void begin_starting();
+  void observe(std::uint64_t began_ns);  // for communicators without a handle of the program
+  LaneShape lane_shape(const Call& call) const;
+  // nullptr on all ranks if a lane cannot be had.
+  std::unique_ptr<Communicator> new_lane(const LaneShape& shape, WaitHook& hook);
+  std::unique_ptr<Communicator> lane_in_memory(const LaneShape& shape, const Settings& settings,
+                                               WaitHook& hook);
+  std::unique_ptr<Communicator> lane_over_messages(const LaneShape& shape, const Settings& settings,
+                                                   WaitHook& hook);
+  bool set_up_as_lane_of(Communicator& first, WaitHook& hook);
   Figures figures(SetUpCalls& calls, WaitHook& hook);
   void adopt(Established& made);
 
@@ -155,7 +171,8 @@ class Communicator final : public Owner {
   bool direct_ = false;       // set up, and no call is observed
   bool inside_call_ = false;  // for the caller: see python/one_thread.h
   std::mutex set_up_mutex_;
-  std::vector<std::shared_ptr<Communicator>> lanes_;  // as many on all ranks
+  CommLanes lanes_{{destroy, has_failed}};
+  std::shared_ptr<Duplicate> own_duplicate_;  // member_.comm of a lane for calls of the MPI
   std::uint64_t persistent_calls_ = 0;
   PlanChoice choice_;
   std::unique_ptr<TagRange> tag_range_;

@@ -12,24 +12,28 @@
 namespace gradred {
 
 // Blocking and collective: called only inside a call that blocks anyway.
-void Communicator::set_up(WaitHook& hook) {
+void Communicator::set_up(WaitHook& hook, std::size_t first_bytes) {
   hook.long_work();
   const std::lock_guard lock(set_up_mutex_);
   if (agreed_.set_up) return;
   liveness_.throw_if_failed_before("the first call on a communicator");
   liveness_.throw_if_failed();
   try {
-    set_up_parts(hook);
+    set_up_parts(hook, first_bytes);
   } catch (...) {  // partly set up, which the peers do not know
     liveness_.fail(std::current_exception());
     throw;
   }
+  begin_starting();
+}
+
+void Communicator::begin_starting() {
   agreed_.set_up = true;
   agreed_.starts = (node_path_.serves_all() && agreed_.starts_in_memory) ||
                    (agreed_.threads_drive && has_messages());
 }
 
-void Communicator::set_up_parts(WaitHook& hook) {
+void Communicator::set_up_parts(WaitHook& hook, std::size_t first_bytes) {
   const std::uint64_t begin = now_ns();
   // An ended operation holds its communicator, and so the memory of its node group, until a thread
   // makes progress. If no call has had to wait, and the progress thread gets no core, no thread has
@@ -37,7 +41,7 @@ void Communicator::set_up_parts(WaitHook& hook) {
   drive();
   Registry::get().reap();
   SetUpCalls calls(handle(), rank(), size(), hook, liveness_.names());
-  SetUp set_up(calls, settings_, choice_);
+  SetUp set_up(calls, settings_, choice_, first_bytes);
   try {
     set_up.run();
   } catch (...) {

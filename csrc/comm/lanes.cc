@@ -1,60 +1,96 @@
-// Lanes of persistent calls: communicators of the same ranks on shared memory alone.
+#include "comm/lanes.h"
+
 #include <algorithm>
+#include <bit>
 #include <utility>
 
-#include "base/clock.h"
-#include "comm/communicator.h"
-#include "comm/own_calls.h"
-#include "set_up/sharing.h"
+#include "node/layout.h"
 
 namespace gradred {
 
-std::shared_ptr<Communicator> Communicator::lane(const Call& call, bool one_order, WaitHook& hook) {
-  // What a rank sends to the others: two answers, then for each lane whether it may be used again.
-  constexpr std::size_t kServes = 0, kOneOrder = 1, kAnswers = 2;
-  std::vector<std::uint8_t> mine(kAnswers + lanes_.size());
-  mine[kServes] = size() == 1 || dispatch_.starts_on_node(call) ? 1 : 0;
-  mine[kOneOrder] = one_order ? 1 : 0;
-  for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    const bool is_free = lanes_[i].use_count() == 1 && !lanes_[i]->liveness().failed();
-    mine[kAnswers + i] = is_free ? 1 : 0;
-  }
-  std::vector<std::uint8_t> all = mine;
-  if (size() > 1) {
-    all.resize(mine.size() * static_cast<std::size_t>(size()));
-    OwnCalls(*this, hook).allgather(mine.data(), mine.size(), all.data());
-  }
-  const auto of_all = [&](std::size_t which) {
-    for (std::size_t i = which; i < all.size(); i += mine.size()) {
-      if (all[i] == 0) return false;
-    }
-    return true;
-  };
-  if (!of_all(kServes) || of_all(kOneOrder)) return nullptr;
-  for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    if (of_all(kAnswers + i)) return lanes_[i];
-  }
-  std::shared_ptr<Communicator> made = new_lane(hook);
-  if (made != nullptr) lanes_.push_back(made);
-  return made;
+std::size_t LaneShape::class_of(std::size_t bytes) {
+  // From here on all calls use as many chunks as a group has.
+  constexpr std::size_t kLargest = std::size_t{1} << 20;
+  if (bytes <= kShortSlot) return kShortSlot;
+  return std::bit_ceil(std::clamp(bytes, kPage, kLargest));
 }
 
-std::shared_ptr<Communicator> Communicator::new_lane(WaitHook& hook) {
-  const std::uint64_t begin = now_ns();
-  Settings settings = settings_;
-  settings.deterministic = agreed_.deterministic;
-  settings.profile = observer_.keeps_profile();
-  std::unique_ptr<NodeGroup> node;
-  if (size() > 1) {
-    OwnCalls calls(*this, hook);
-    std::string why_not;
-    node = make_group(calls, node_options(settings), why_not);
-    if (node == nullptr) return nullptr;  // there is too little memory
+void CommLanes::Kept::put(std::uint32_t number, Owner* lane) {
+  {
+    const std::lock_guard lock(mutex);
+    if (!closed) {
+      lanes.emplace(number, lane);
+      unreported.push_back(number);
+      return;
+    }
   }
-  const auto made =
-      std::make_shared<Communicator>(rank(), size(), settings, liveness_.names(), std::move(node));
-  made->observe(begin);
-  return made;
+  of.destroy(lane);
+}
+
+Owner* CommLanes::Kept::get(std::uint32_t number) {
+  const std::lock_guard lock(mutex);
+  return lanes.extract(number).mapped();
+}
+
+CommLanes::~CommLanes() {
+  std::map<std::uint32_t, Owner*> left;
+  {
+    const std::lock_guard lock(kept_->mutex);
+    kept_->closed = true;
+    left.swap(kept_->lanes);
+  }
+  for (const auto& [number, lane] : left) kept_->of.destroy(lane);
+}
+
+CommLanes::Report CommLanes::report() {
+  Report mine;
+  const std::lock_guard lock(kept_->mutex);
+  std::deque<std::uint32_t>& unreported = kept_->unreported;
+  for (std::uint32_t& place : mine.let_go) {
+    if (unreported.empty()) break;
+    const bool failed = kept_->of.has_failed(*kept_->lanes.at(unreported.front()));
+    place = unreported.front() | (failed ? Report::kFailed : 0);
+    unreported.pop_front();
+  }
+  return mine;
+}
+
+void CommLanes::receive(std::span<const Report> all) {
+  for (const Report& one : all) {
+    for (const std::uint32_t place : one.let_go) {
+      if (place == 0) break;
+      const std::uint32_t number = place & ~Report::kFailed;
+      Entry& entry = entries_.at(number);
+      entry.failed |= (place & Report::kFailed) != 0;
+      if (++entry.let_go_by < all.size()) continue;
+      if (!entry.failed) {
+        free_.emplace(entry.shape, number);
+        continue;
+      }
+      entries_.erase(number);
+      kept_->of.destroy(kept_->get(number));
+    }
+  }
+}
+
+// The smallest that is large enough.
+std::shared_ptr<Owner> CommLanes::take(const LaneShape& wanted) {
+  const auto found = free_.lower_bound({wanted, 0});
+  if (found == free_.end() || found->first.way != wanted.way) return nullptr;
+  const std::uint32_t number = found->second;
+  free_.erase(found);
+  entries_.at(number).let_go_by = 0;
+  return lend(number, kept_->get(number));
+}
+
+std::shared_ptr<Owner> CommLanes::add(const LaneShape& shape, std::unique_ptr<Owner> made) {
+  const std::uint32_t number = ++made_;
+  entries_.emplace(number, Entry{.shape = shape});
+  return lend(number, made.release());
+}
+
+std::shared_ptr<Owner> CommLanes::lend(std::uint32_t number, Owner* lane) {
+  return {lane, [kept = kept_, number](Owner* last) { kept->put(number, last); }};
 }
 
 }  // namespace gradred

@@ -29,7 +29,7 @@ std::unique_ptr<NodeGroup> NodeGroup::create(Bootstrap& bootstrap, const NodeOpt
   Introduction mine{.member = {this_process(), cores_of_this_thread()}};
   if (bootstrap.rank() == 0) {  // a new pool allocates its first group at full size
     try {
-      PoolPart* part = pool->take(layout.line_bytes, layout.room_bytes);
+      PoolPart* part = pool->take(layout.line_bytes, layout.room_bytes, options.slot_bytes);
       check(part != nullptr, "a new pool has room for a group of all");
       SharedPart::prepare(*pool, *part, size, options, PoolPart::Real::kAll);
       mine.begin = part->lines;
@@ -55,10 +55,10 @@ std::unique_ptr<NodeGroup> NodeGroup::create(Bootstrap& bootstrap, const NodeOpt
 PoolPart* NodeGroup::reserve(Pool& pool, std::size_t ranks, const NodeOptions& wanted) {
   const NodeOptions options = SharedPart::rounded(wanted, ranks);
   const Layout layout(ranks, options);
-  PoolPart* part = pool.take(layout.line_bytes, layout.room_bytes);
+  PoolPart* part = pool.take(layout.line_bytes, layout.room_bytes, options.slot_bytes);
   if (part == nullptr) return nullptr;
   try {
-    SharedPart::prepare(pool, *part, ranks, options, PoolPart::Real::kLines);
+    SharedPart::prepare(pool, *part, ranks, options, SharedPart::at_first(options, ranks));
   } catch (const TransportError&) {
     pool.free(*part);
     return nullptr;

@@ -7,9 +7,10 @@
 // used as a ring. Only the owner writes to them. Header, RankStates and ShrinkStates are zeroed at
 // the start; slots and chunks may hold anything.
 //
-// A program may have thousands of communicators, so a group starts with its lines alone, which are
-// a few pages. Its first operation that does not fit into the short slots allocates the first bytes
-// of slots and chunks, or the whole of them. The ShrinkStates are allocated by shrinking.h.
+// A program may have thousands of communicators, so a group starts with its lines, which are a few
+// pages, and with the first bytes of its slots if its first operation is known to need them. The
+// first operation that does not fit into the slots allocates the first bytes of slots and chunks,
+// or the whole of them. The ShrinkStates are allocated by shrinking.h.
 #pragma once
 
 #include <algorithm>
@@ -49,7 +50,9 @@ struct NodeOptions {
   std::size_t block_bytes = 64 << 20;  // such an allreduce works in blocks of this size
   std::size_t ranks_on_host = 0;       // ranks of the whole program; 0: those of this group
   bool sleeps = false;  // waiting ranks usually sleep, as when rank 0 waits for other hosts
-  std::uint64_t first_operation = 1;  // number of the first one; tests start just below 2^32
+  std::uint64_t first_operation = 1;        // number of the first one; tests start just below 2^32
+  std::size_t slot_beginning = kBeginning;  // bytes of a slot that are allocated at first
+  std::size_t first_bytes = 0;              // of the first operation; 0: not known
 
   // The sizes of a group that has only its lines, in which no chunk can be used.
   NodeOptions lines() const {
@@ -62,9 +65,26 @@ struct NodeOptions {
   NodeOptions beginning(std::size_t ranks) const {
     NodeOptions part = *this;
     const std::size_t least = (ranks * kCacheLine + kPage - 1) / kPage * kPage;
-    part.slot_bytes = std::min(slot_bytes, kBeginning);
+    part.slot_bytes = std::min(slot_bytes, slot_beginning);
     part.chunk_bytes = std::min(chunk_bytes, std::max(kBeginning, least));
     part.piece_bytes = std::min(piece_bytes, part.chunk_bytes);
+    return part;
+  }
+  // The sizes of a group that has only its lines and the first bytes of its slots.
+  NodeOptions slots(std::size_t ranks) const {
+    NodeOptions part = beginning(ranks);
+    part.chunk_bytes = part.piece_bytes = 0;
+    return part;
+  }
+  // For a group that carries out allreduces of more than half of `bytes` bytes, and no more than
+  // that, with memory in proportion. What fits into the slots needs no chunks. Other operations
+  // fill at most `depth` of them.
+  NodeOptions for_at_most(std::size_t bytes, std::size_t ranks) const {
+    NodeOptions part = *this;
+    part.first_bytes = bytes;
+    part.slot_bytes = fits_slots(bytes / 2 + 1, ranks) ? std::min(slot_bytes, bytes) : kPage;
+    part.slot_beginning = part.slot_bytes;
+    part.chunk_bytes = fits_slots(bytes, ranks) ? kPage : std::min(chunk_bytes, bytes / depth);
     return part;
   }
   bool fits_slots(std::size_t bytes, std::size_t ranks) const {
@@ -122,7 +142,8 @@ struct alignas(kApart) ShrinkState {
 struct alignas(kApart) Header {
   std::atomic<std::uint32_t> users;  // ranks that have not left (pool.h)
   NodeOptions options;
-  std::size_t rooms;  // offset in the pool
+  std::size_t rooms;             // offset in the pool
+  std::uint32_t slots_at_first;  // 1: the first operation may use the first bytes of slots
   // Once all ranks have announced this operation, they use the first bytes of slots and chunks, or
   // the whole of them.
   std::atomic<std::uint64_t> beginnings_from, whole_from;

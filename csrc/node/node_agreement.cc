@@ -313,9 +313,11 @@ void NodeAgreement::throw_poisoned() const {
     usleep(100);
   }
   if (part_.header().poison.load(std::memory_order_acquire) != 2) {
-    throw_report({Failure::kPeerLost, "a rank ended while it told the others why it failed"}, true);
+    throw_report({Failure::kPeerLost, "a rank ended while it told the others why it failed"}, true,
+                 names_.carries());
   }
-  throw_report({part_.header().failure, part_.header().reason, part_.header().failure_id}, true);
+  throw_report({part_.header().failure, part_.header().reason, part_.header().failure_id}, true,
+               names_.carries());
 }
 
 }  // namespace gradred

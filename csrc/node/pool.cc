@@ -16,12 +16,15 @@ namespace {
 constexpr std::size_t kFewParts = 16, kMostParts = 2048;
 constexpr std::size_t kMostAddresses = std::size_t{8} << 30;
 constexpr std::size_t kMostIdleBytes = std::size_t{8} << 20;
-constexpr std::size_t kMostWholeParts = 64;
+constexpr std::size_t kMostWholeParts = 64;  // of the largest size, or as many bytes
 constexpr std::size_t kLooks = 16;
 
 std::size_t huge_pages(std::size_t bytes) {
   return (bytes + kHugePage - 1) / kHugePage * kHugePage;
 }
+
+// Small rooms lie close to each other.
+bool are_small(std::size_t room_bytes) { return room_bytes <= kHugePage / 2; }
 
 bool is_limited(decltype(RLIMIT_AS) resource) {
   rlimit limit{};
@@ -41,13 +44,15 @@ std::shared_ptr<Pool> Pool::create(Bootstrap& bootstrap, std::size_t line_bytes,
   const std::size_t region = huge_pages(parts_of(part) * part);
   auto segment = Segment::create(bootstrap, kHugePage + 2 * region, reason);
   if (segment == nullptr) return nullptr;
-  return std::shared_ptr<Pool>(
-      new Pool(std::move(segment), static_cast<std::size_t>(bootstrap.rank()),
-               static_cast<std::size_t>(bootstrap.size()), bootstrap.names()));
+  return std::shared_ptr<Pool>(new Pool(std::move(segment), room_bytes, bootstrap));
 }
 
-Pool::Pool(std::shared_ptr<Segment> segment, std::size_t self, std::size_t size, RankNames names)
-    : segment_(std::move(segment)), self_(self), names_(std::move(names)) {
+Pool::Pool(std::shared_ptr<Segment> segment, std::size_t room_bytes, const Bootstrap& bootstrap)
+    : segment_(std::move(segment)),
+      self_(static_cast<std::size_t>(bootstrap.rank())),
+      names_(bootstrap.names()),
+      most_whole_bytes_(kMostWholeParts * room_bytes) {
+  const auto size = static_cast<std::size_t>(bootstrap.size());
   const std::size_t half = (segment_->bytes() - kHugePage) / 2;
   const std::size_t others = size < 2 ? 0 : half / (size - 1) / kHugePage * kHugePage;
   begin_ = kHugePage + (self_ == 0 ? 0 : half + (self_ - 1) * others);
@@ -82,25 +87,34 @@ bool Pool::knows_this_process() const {
   return own.process == this_process() && own.cores.allowed == allowed_cores();
 }
 
-PoolPart* Pool::take(std::size_t line_bytes, std::size_t room_bytes) {
-  const Size size{line_bytes, huge_pages(room_bytes)};
+// Rooms that are not small begin at a huge page.
+std::optional<std::size_t> Pool::next_rooms(Size size) const {
+  if (rooms_begin_ < size.rooms) return std::nullopt;
+  const std::size_t last = rooms_begin_ - size.rooms;
+  const std::size_t begin = are_small(size.rooms) ? last : last / kHugePage * kHugePage;
+  if (begin < lines_end_ + size.lines) return std::nullopt;
+  return begin;
+}
+
+PoolPart* Pool::take(std::size_t line_bytes, std::size_t room_bytes, std::size_t slot_bytes) {
+  const Size size{line_bytes, room_bytes, slot_bytes};
   const std::lock_guard lock(mutex_);
-  const auto has_addresses = [&] { return rooms_begin_ - lines_end_ >= size.lines + size.rooms; };
   PoolPart* best = find_free(size, kLooks);
-  if (best == nullptr && !has_addresses()) best = find_free(size, parts_.size());
-  if (best == nullptr && !has_addresses() &&
+  if (best == nullptr && !next_rooms(size)) best = find_free(size, parts_.size());
+  if (best == nullptr && !next_rooms(size) &&
       std::ranges::all_of(parts_, [this](PoolPart& part) { return is_free(part); })) {
     for (PoolPart& part : parts_) release(part);  // free parts of other sizes
     parts_.clear();
     lines_end_ = begin_;
     rooms_begin_ = end_;
   }
-  if (best == nullptr && has_addresses()) {
-    rooms_begin_ -= size.rooms;
+  if (const auto rooms = next_rooms(size); best == nullptr && rooms) {
+    rooms_begin_ = *rooms;
     best = &parts_.emplace_back(PoolPart{.lines = lines_end_,
                                          .line_bytes = size.lines,
                                          .rooms = rooms_begin_,
-                                         .room_bytes = size.rooms});
+                                         .room_bytes = size.rooms,
+                                         .slot_bytes = size.slots});
     lines_end_ += size.lines;
   }
   if (best == nullptr) return nullptr;
@@ -124,13 +138,13 @@ void Pool::populate(PoolPart& part, PoolPart::Real real, std::size_t begin, std:
   segment_->populate(begin, bytes);
   const std::lock_guard lock(mutex_);
   part.held_bytes += bytes;
-  if (real == PoolPart::Real::kAll) ++whole_parts_;
+  if (real == PoolPart::Real::kAll) whole_bytes_ += part.room_bytes;
   part.real = real;
 }
 
 bool Pool::may_make_whole() const {
   const std::lock_guard lock(mutex_);
-  return whole_parts_ < kMostWholeParts;
+  return whole_bytes_ < most_whole_bytes_;
 }
 
 void Pool::hand_over(PoolPart& part) {
@@ -146,8 +160,9 @@ void Pool::free(PoolPart& part) {
 
 PoolPart* Pool::part_with(std::size_t lines) {
   const std::lock_guard lock(mutex_);
-  const auto found = std::ranges::find(parts_, lines, &PoolPart::lines);
-  return found != parts_.end() ? &*found : nullptr;
+  const auto found = std::find_if(parts_.rbegin(), parts_.rend(),
+                                  [lines](const PoolPart& part) { return part.lines == lines; });
+  return found != parts_.rend() ? &*found : nullptr;
 }
 
 void Pool::trim() {
@@ -175,7 +190,7 @@ void Pool::release(PoolPart& part) {
   if (part.real == PoolPart::Real::kNothing) return;
   segment_->release(part.lines, part.line_bytes);
   segment_->release(part.rooms, part.room_bytes);
-  if (part.real == PoolPart::Real::kAll) --whole_parts_;
+  if (part.real == PoolPart::Real::kAll) whole_bytes_ -= part.room_bytes;
   idle_bytes_ -= part.held_bytes;
   part.held_bytes = 0;
   part.real = PoolPart::Real::kNothing;

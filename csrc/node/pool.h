@@ -40,13 +40,14 @@ struct PoolMember {
 // std::uint32_t that counts the ranks that still use it. When the last rank has left, the count is
 // 0 and another group may take the part.
 struct PoolPart {
-  // How much of the part is allocated: nothing, the lines, also the first bytes of slots and chunks
-  // (layout.h), or all.
-  enum class Real : std::uint8_t { kNothing, kLines, kBeginnings, kAll };
+  // How much of the part is allocated: nothing, the lines, also the first bytes of slots, also
+  // those of chunks (layout.h), or all.
+  enum class Real : std::uint8_t { kNothing, kLines, kSlots, kBeginnings, kAll };
   // kHeld: in use, whatever the count says. kCounted: in use until the count is 0.
   enum class Use : std::uint8_t { kFree, kHeld, kCounted };
 
   std::size_t lines, line_bytes, rooms, room_bytes;
+  std::size_t slot_bytes;  // with the bytes of the rooms, these tell layouts apart
   Real real = Real::kNothing;
   Use use = Use::kFree;
   std::size_t held_bytes = 0;  // that are allocated
@@ -72,13 +73,13 @@ class Pool {
 
   // Takes a part of this process's region, in state kHeld. Returns nullptr if no addresses are
   // left.
-  PoolPart* take(std::size_t line_bytes, std::size_t room_bytes);
+  PoolPart* take(std::size_t line_bytes, std::size_t room_bytes, std::size_t slot_bytes);
   // Throws TransportError if there is too little memory. The first function is for the process of
   // the part's rank 0, and notes that the part is `real` now.
   void populate(PoolPart& part, PoolPart::Real real, std::size_t begin, std::size_t bytes);
   void populate(std::size_t begin, std::size_t bytes) const { segment_->populate(begin, bytes); }
-  // Whether few enough parts of this process are allocated as a whole. That limits the memory that
-  // communicators take together.
+  // Whether few enough bytes of this process's parts belong to those that are allocated as a whole.
+  // That limits the memory that communicators take together.
   bool may_make_whole() const;
   void hand_over(PoolPart& part);  // to the ranks that its count stands for
   void free(PoolPart& part);       // a part that no peer knows
@@ -89,13 +90,17 @@ class Pool {
 
  private:
   struct Size {
-    std::size_t lines, rooms;
+    std::size_t lines, rooms, slots;
     bool operator==(const Size&) const = default;
   };
-  static Size size_of(const PoolPart& part) { return {part.line_bytes, part.room_bytes}; }
+  static Size size_of(const PoolPart& part) {
+    return {part.line_bytes, part.room_bytes, part.slot_bytes};
+  }
 
-  Pool(std::shared_ptr<Segment> segment, std::size_t self, std::size_t size, RankNames names);
+  Pool(std::shared_ptr<Segment> segment, std::size_t room_bytes, const Bootstrap& bootstrap);
 
+  // Where the rooms of the next part begin; nothing if there are too few addresses.
+  std::optional<std::size_t> next_rooms(Size size) const;
   PoolPart* find_free(Size size, std::size_t looks);
   bool is_free(PoolPart& part);
   void release(PoolPart& part);
@@ -103,6 +108,7 @@ class Pool {
   const std::shared_ptr<Segment> segment_;
   const std::size_t self_;
   const RankNames names_;
+  const std::size_t most_whole_bytes_;
   std::vector<PoolMember> members_;
   std::size_t begin_, end_;              // of this process's region
   std::size_t lines_end_, rooms_begin_;  // between them no part has used the addresses yet
@@ -110,7 +116,7 @@ class Pool {
   std::deque<PoolPart> parts_;
   std::size_t looked_ = 0, trimmed_ = 0;  // where find_free() and trim() look next
   std::size_t idle_bytes_ = 0;            // allocated for unused parts, as far as is known
-  std::size_t whole_parts_ = 0;
+  std::size_t whole_bytes_ = 0;
 };
 
 }  // namespace gradred

@@ -11,10 +11,17 @@ namespace gradred {
 NodeOptions SharedPart::rounded(NodeOptions options, std::size_t ranks) {
   const auto pages = [](std::size_t bytes) { return std::max(kPage, bytes / kPage * kPage); };
   options.slot_bytes = pages(options.slot_bytes);
+  options.slot_beginning = std::min(pages(options.slot_beginning), options.slot_bytes);
   options.chunk_bytes = pages(std::max(options.chunk_bytes, ranks * kCacheLine));
   options.piece_bytes = pages(std::min(options.piece_bytes, options.chunk_bytes));
   options.depth = std::max<std::size_t>(4, options.depth);
   return options;
+}
+
+PoolPart::Real SharedPart::at_first(const NodeOptions& options, std::size_t ranks) {
+  const bool by_slots = options.first_bytes > kShortSlot &&
+                        options.slots(ranks).fits_slots(options.first_bytes, ranks);
+  return by_slots ? PoolPart::Real::kSlots : PoolPart::Real::kLines;
 }
 
 // Allocates `wanted` of a part, unless that is done already.
@@ -29,9 +36,11 @@ void SharedPart::populate(Pool& pool, PoolPart& part, std::size_t ranks, const N
   const auto populate_one = [&](std::size_t at, std::size_t bytes) {
     pool.populate(part, part.real, part.rooms + at, bytes);
   };
-  for (std::size_t slot = 0; slot < 2 * ranks; ++slot) {
+  for (std::size_t slot = 0; part.real < Real::kSlots && slot < 2 * ranks; ++slot) {
     populate_one(layout.slots + slot * options.slot_bytes, beginning.slot_bytes);
   }
+  part.real = std::max(part.real, Real::kSlots);
+  if (part.real >= wanted) return;
   for (std::size_t chunk = 0; chunk < ranks * options.depth; ++chunk) {
     populate_one(layout.chunks + chunk * options.chunk_bytes, beginning.chunk_bytes);
   }
@@ -53,6 +62,7 @@ void SharedPart::prepare(Pool& pool, PoolPart& part, std::size_t ranks, const No
   const auto from = [&](PoolPart::Real real) { return part.real >= real ? last : Header::kNotYet; };
   header.options = options;
   header.rooms = part.rooms;
+  header.slots_at_first = part.real >= PoolPart::Real::kSlots ? 1 : 0;
   header.beginnings_from = from(PoolPart::Real::kBeginnings);
   header.whole_from = from(PoolPart::Real::kAll);
   for (std::size_t rank = 0; rank < ranks; ++rank) {
@@ -71,7 +81,7 @@ SharedPart::SharedPart(std::shared_ptr<Pool> pool, std::size_t begin, std::size_
       ranks_(ranks),
       header_(*reinterpret_cast<Header*>(lines_)),
       options_(header_.options),
-      usable_(options_.lines()),
+      usable_(header_.slots_at_first != 0 ? options_.slots(ranks) : options_.lines()),
       rooms_(pool_->at(header_.rooms)),
       states_(reinterpret_cast<RankState*>(lines_ + Layout(ranks, options_).states)),
       short_slots_(lines_ + Layout(ranks, options_).short_slots),

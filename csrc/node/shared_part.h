@@ -19,6 +19,8 @@ class SharedPart {
  public:
   // Rounds the options to sizes with which a group can work.
   static NodeOptions rounded(NodeOptions options, std::size_t ranks);
+  // How much of a part the first operation needs.
+  static PoolPart::Real at_first(const NodeOptions& options, std::size_t ranks);
   // On rank 0: allocates `wanted` of a part and prepares it, as if the operation before the first
   // one had just ended. Another group may have used the part before. Throws TransportError if there
   // is too little memory.

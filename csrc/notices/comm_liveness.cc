@@ -89,12 +89,12 @@ void CommLiveness::fail(const std::exception_ptr& thrown) noexcept {
 }
 
 void CommLiveness::throw_if_failed() {
-  if (const auto failure = log_.failure()) throw_report(*failure, may_shrink());
+  if (const auto failure = log_.failure()) throw_report(*failure, may_shrink(), names().carries());
   if (!opened() || found_.host == nullptr || !found_.host->poisoned()) return;
   try {  // a peer of this host wrote the failure before it sent it
     found_.host->check_peers();
   } catch (const PeerLost&) {  // over several hosts nothing can be shrunk
-    throw_report(first_report_of(std::current_exception()), false);
+    throw_report(first_report_of(std::current_exception()), false, names().carries());
   }
 }
 

@@ -39,8 +39,17 @@ std::string with_hang_report(const TimeoutError& error) noexcept {
 
 constexpr const char* kShrink =
     ". Save what is worth it and end, or go on with the ranks that live: comm.shrink()";
+constexpr const char* kRemake =
+    ". Calls on its communicator go on if all ranks live: free the request, and make a new one by "
+    "Allreduce_init. Otherwise go on with the ranks that live: comm.shrink()";
 constexpr const char* kRestart =
     ". Save what is worth it and end, and start the job again, from a checkpoint if there is one";
+
+const char* remedy_of(const PeerLost& error) {
+  const auto* const again = dynamic_cast<const FailedBefore*>(&error);
+  if (again != nullptr && again->carries == RankNames::Carries::kPersistent) return kRemake;
+  return error.may_shrink() ? kShrink : kRestart;
+}
 
 // For an error that has made a communicator fail. Texts of other errors name a remedy themselves.
 std::string with_remedy(const char* text) {
@@ -105,8 +114,7 @@ void set_python_error(std::exception_ptr thrown, PyObject* passed) noexcept {
     raise("TimeoutError", with_hang_report(error).c_str());
     clear_wait();
   } catch (const PeerLost& error) {
-    const char* const remedy = error.may_shrink() ? kShrink : kRestart;
-    raise("PeerLost", (error.what() + std::string(remedy)).c_str());
+    raise("PeerLost", (error.what() + std::string(remedy_of(error))).c_str());
   } catch (const TransportError& error) {
     raise("TransportError", with_remedy(error.what()).c_str());
   } catch (const DeviceError& error) {

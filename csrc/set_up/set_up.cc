@@ -59,7 +59,7 @@ void SetUp::run() {
   found.names = calls_.names();
   TagRangeAgreement ranges(calls_, found.names.world_ranks());
   MemoryAgreement memory(calls_.rank(), found.names, memory_wish(settings_),
-                         node_options(settings_));
+                         node_options(settings_, first_bytes_));
   const Offer mine{
       .settings = offered_settings(), .tag_range = ranges.offer(), .memory = memory.offer()};
   std::vector<Offer> all(static_cast<std::size_t>(calls_.size()));

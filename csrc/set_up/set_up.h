@@ -37,12 +37,14 @@ struct Established {
 
 class SetUp final : public Established {
  public:
-  // Begins with what this rank wants and knows.
-  SetUp(SetUpCalls& calls, const Settings& settings, const PlanChoice& choice)
+  // Begins with what this rank wants and knows. `first_bytes`: of the call that sets up.
+  SetUp(SetUpCalls& calls, const Settings& settings, const PlanChoice& choice,
+        std::size_t first_bytes)
       : Established{
             .wish = choice.wish, .deterministic = settings.deterministic, .place = choice.place},
         calls_(calls),
-        settings_(settings) {}
+        settings_(settings),
+        first_bytes_(first_bytes) {}
 
   // Collective: one message, and more only if the ranks have too little in common. If it throws,
   // the results reached so far remain, because other ranks may know of them.
@@ -61,6 +63,7 @@ class SetUp final : public Established {
 
   SetUpCalls& calls_;
   const Settings& settings_;
+  const std::size_t first_bytes_;
 };
 
 }  // namespace gradred

@@ -10,10 +10,11 @@ MemoryOffer::Wish memory_wish(const Settings& settings) {
   return settings.shared_memory ? MemoryOffer::Wish::kShares : MemoryOffer::Wish::kOff;
 }
 
-NodeOptions node_options(const Settings& settings) {
+NodeOptions node_options(const Settings& settings, std::size_t first_bytes) {
   constexpr std::size_t kNever = ~std::size_t{0};
   return {.single_copy_bytes = settings.single_copy ? NodeOptions().single_copy_bytes : kNever,
-          .ranks_on_host = settings.ranks_on_host};
+          .ranks_on_host = settings.ranks_on_host,
+          .first_bytes = first_bytes};
 }
 
 std::string why_no_memory(std::span<const MemoryOffer::Wish> all) {
@@ -22,8 +23,10 @@ std::string why_no_memory(std::span<const MemoryOffer::Wish> all) {
 }
 
 std::unique_ptr<NodeGroup> make_group(Bootstrap& calls, const NodeOptions& options,
-                                      std::string& why_not) {
-  MemoryAgreement memory(calls.rank(), calls.names(), MemoryOffer::Wish::kShares, options);
+                                      std::string& why_not, std::size_t at_most) {
+  const auto ranks = static_cast<std::size_t>(calls.size());
+  MemoryAgreement memory(calls.rank(), calls.names(), MemoryOffer::Wish::kShares,
+                         at_most == 0 ? options : options.for_at_most(at_most, ranks));
   const MemoryOffer mine = memory.offer();
   std::vector<MemoryOffer> all(static_cast<std::size_t>(calls.size()));
   calls.allgather(&mine, sizeof mine, all.data());

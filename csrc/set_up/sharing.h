@@ -31,14 +31,15 @@ struct MemoryOffer {
 
 // This rank's wish for the next communicator.
 MemoryOffer::Wish memory_wish(const Settings& settings);
-NodeOptions node_options(const Settings& settings);
+// `first_bytes`: of the call for which the ranks share memory; 0: not known.
+NodeOptions node_options(const Settings& settings, std::size_t first_bytes = 0);
 // In words, why these wishes keep the ranks from sharing memory; empty: they do not.
 std::string why_no_memory(std::span<const MemoryOffer::Wish> all);
 
 // Collective. A group in memory that these ranks share already, or else in memory of its own. As
-// NodeGroup::create().
+// NodeGroup::create(). `at_most`: the bytes of its calls, a power of two; 0: any number.
 std::unique_ptr<NodeGroup> make_group(Bootstrap& calls, const NodeOptions& options,
-                                      std::string& why_not);
+                                      std::string& why_not, std::size_t at_most = 0);
 
 class MemoryAgreement {
  public:

@@ -127,6 +127,39 @@ void short_calls_need_only_lines(BoardBootstrap& bootstrap) {
   }
 }
 
+// Whoever makes a group may know what its first operation, or each of them, needs.
+void groups_for_known_calls_begin_with_slots_for_them(BoardBootstrap& bootstrap) {
+  NodeOptions options;
+  const auto first = make_group(bootstrap, options);
+  std::vector<std::size_t> all(static_cast<std::size_t>(bootstrap.size()));
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  const std::size_t ranks = all.size();
+  std::vector<std::unique_ptr<NodeGroup>> kept;
+  unsigned seed = 0;
+  for (const std::size_t bytes : {2000U, 8192U}) {
+    options.first_bytes = bytes;
+    auto& group = *kept.emplace_back(make_part(bootstrap, *first, all, options));
+    run_call(group, {.count = bytes / 4}, ++seed);
+    expect(group.part().usable().chunk_bytes == 0, "slots are enough");
+    run_call(group, {.count = 30'000}, ++seed);
+    expect(group.part().is_whole(), "a longer call gets all");
+  }
+  options.first_bytes = 0;
+  for (std::size_t bytes = 4096; bytes <= 1 << 20; bytes *= 2) {
+    const NodeOptions sized = options.for_at_most(bytes, ranks);
+    auto& group = *kept.emplace_back(make_part(bootstrap, *first, all, sized));
+    for (const std::size_t some : {bytes, bytes / 2 + 4, bytes, std::size_t{40}}) {
+      const bool in_steps = seed % 2 == 0;
+      run_call(group, {.count = some / 4, .steps = in_steps ? InSteps::kBusy : InSteps::kNone},
+               ++seed);
+      const bool by_slots = options.fits_slots(bytes, ranks);
+      expect(!by_slots || group.part().usable().chunk_bytes == 0, "no chunks beside slots");
+    }
+    const Layout layout(ranks, group.options());
+    expect(layout.room_bytes < 6 * ranks * bytes + ranks * (64 << 10), "memory in proportion");
+  }
+}
+
 // Tests the first larger call of each kind and the calls after it. In some runs the ranks' calls
 // differ first. Without `grows`, rank 0 refuses to extend the memory.
 void a_group_begins_small_and_grows(BoardBootstrap& bootstrap, bool grows) {
@@ -184,6 +217,8 @@ int run_all(const std::string& part) {
     for (const int size : {2, 3, 5}) {
       on(size, "groups_come_and_go", groups_come_and_go);
       on(size, "short_calls_need_only_lines", short_calls_need_only_lines);
+      on(size, "groups_for_known_calls_begin_with_slots_for_them",
+         groups_for_known_calls_begin_with_slots_for_them);
       on(size, "a_part_is_used_again_when_all_ranks_have_left",
          a_part_is_used_again_when_all_ranks_have_left);
       for (const bool grows : {true, false}) {

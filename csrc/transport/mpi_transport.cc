@@ -377,6 +377,10 @@ void MpiTransport::cut_messages(const std::vector<int>& host_of, std::size_t byt
   piece_bytes_ = bytes;
 }
 
+void MpiTransport::cut_messages_as(const MpiTransport& other) {
+  cut_messages(other.host_of_, other.piece_bytes_);
+}
+
 std::size_t MpiTransport::piece_bytes(int peer) const {
   const bool whole = piece_bytes_ == 0 || host_of_[static_cast<std::size_t>(peer)] ==
                                               host_of_[static_cast<std::size_t>(rank_)];

@@ -49,6 +49,7 @@ class MpiTransport final : public Transport {
   // From now on messages to ranks on other hosts are cut into pieces of `bytes` bytes; 0: not cut.
   // All ranks must pass the same values while no message is in flight.
   void cut_messages(const std::vector<int>& host_of, std::size_t bytes);
+  void cut_messages_as(const MpiTransport& other);
   std::size_t piece_bytes(int peer) const;
 
  private:

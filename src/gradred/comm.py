@@ -167,8 +167,7 @@ class Comm(MPI.Intracomm):
             op: an MPI.Op, a name from gradred.OPS, gradred.premul(factor) or gradred.user_op(f).
             info: hints for the MPI; unused if gradred carries out the operation.
 
-        Ranks may start their persistent operations in different orders: `PersistentAllreduce` says
-        where not.
+        Ranks may start their persistent operations in different orders.
 
         Raises:
             gradred.UsageError: the arguments are inconsistent.

@@ -32,9 +32,7 @@ class PersistentAllreduce(_Base):
     `p()` starts the operation and waits for it; `p.Start()` and `p.Wait()` do so in two steps.
     Ranks may start their persistent operations in different orders, before and after other calls:
     the operations that were made together belong together. One rank may call `p()` where another
-    calls `Start` and `Wait`. Between them the buffers belong to the operation. All ranks must use
-    one order if the operations do not go through shared memory (ranks on several hosts, arrays on
-    GPUs, other plans); another order is an error there.
+    calls `Start` and `Wait`. Between them the buffers belong to the operation.
 
     `MPI.Prequest.Startall` starts several. While it is started, `MPI.Request.Waitall` and similar
     calls accept it. Both take the MPI's own requests too.

@@ -1,7 +1,8 @@
-"""One rank of a job whose rank 0 gets Ctrl-C in a call: `interrupted.py soon|never`.
+"""One rank of a job whose rank 0 gets Ctrl-C in a call: `interrupted.py soon|never|persistent`.
 
 With "soon" the peers come 20 ms after it, in several rounds on communicators of their own. A round
-that has taken rank 1 too long does not count. With "never" they come when rank 0 has left the call.
+that has taken rank 1 too long does not count. With "never" they come when rank 0 has left the call,
+with "persistent" also, to a persistent operation.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 from mpi4py import MPI
@@ -61,12 +63,12 @@ def kept(comm: gradred.Comm) -> bool | None:
     return WORLD.allreduce(right, MPI.LAND) if WORLD.bcast(in_time, root=1) else None
 
 
-def left_alone(comm: gradred.Comm) -> tuple[float, str]:
+def left_alone(call: Callable[[], object]) -> tuple[float, str]:
     """The seconds until rank 0 gets KeyboardInterrupt, and what the peers get then."""
     if RANK:
         WORLD.Barrier()
         try:
-            comm.Allreduce(x, y)
+            call()
         except gradred.PeerLost as error:
             return 0.0, str(error)
     sent: list[float] = []
@@ -77,7 +79,7 @@ def left_alone(comm: gradred.Comm) -> tuple[float, str]:
 
     threading.Timer(0.2, press).start()
     try:
-        comm.Allreduce(x, y)
+        call()
     except KeyboardInterrupt:
         seconds = time.monotonic() - sent[0]
         WORLD.Barrier()
@@ -89,6 +91,25 @@ if sys.argv[1] == "soon":
     rounds = [kept(comm) for comm in [usable() for _ in range(ROUNDS)]]
     counted = [one for one in rounds if one is not None]
     print(json.dumps({"rank": RANK, "counted": len(counted), "kept": sum(counted)}), flush=True)
+elif sys.argv[1] == "persistent":
+    comm = usable()
+    lost = comm.Allreduce_init(x, y)
+    lost()
+    seconds, error = left_alone(lost)
+    if RANK == 0:
+        try:
+            lost()
+        except gradred.PeerLost as again:
+            error = str(again)
+    lost.Free()
+    remade = []  # of several, one takes the place of the lost one
+    for _ in range(3):
+        y.fill(0)
+        remade.append(comm.Allreduce_init(x, y))
+        remade[-1]()
+        remade[-1].Free()
+    print(json.dumps({"rank": RANK, "error": error, "sum": y.tolist()}), flush=True)
 else:
-    seconds, error = left_alone(usable())
+    comm = usable()
+    seconds, error = left_alone(lambda: comm.Allreduce(x, y))
     print(json.dumps({"rank": RANK, "seconds": seconds, "error": error}), flush=True)

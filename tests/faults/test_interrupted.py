@@ -31,3 +31,13 @@ def test_call_whose_peers_do_not_come_ends_within_a_tenth_of_a_second(
     assert seen.reports[0]["error"] == "KeyboardInterrupt", seen
     assert 0 < seen.reports[0]["seconds"] < bounds.within(0.1), seen
     assert "a rank left the call by Ctrl-C" in seen.reports[1]["error"], seen
+
+
+def test_ctrl_c_in_a_persistent_operation_leaves_its_communicator_usable() -> None:
+    seen = job(PROGRAM, "persistent", "3", ranks=2, GRADRED_TIMEOUT="20")
+    assert seen.reports.keys() == {0, 1}, seen
+    for report in seen.reports.values():
+        assert report["error"].startswith("the persistent operation failed"), seen
+        assert "a rank left the call by Ctrl-C" in report["error"], seen
+        assert "make a new one by Allreduce_init" in report["error"], seen
+        assert report["sum"] == [2.0] * 3, seen

@@ -110,6 +110,25 @@ def test_every_kind_of_call_on_buffers(
     np.testing.assert_array_equal(host(sent), values(count, rank=7))
 
 
+def test_persistent_calls_start_in_any_order(device: Driver, comm: gradred.Comm) -> None:
+    counts = (5, 5, 40_000, 5)
+    arrays = [
+        (on_device(k * values(n)), on_device(np.zeros(n, "float32"))) for k, n in enumerate(counts)
+    ]
+    requests = [comm.Allreduce_init(x, y) for x, y in arrays]
+    for turn in range(3):
+        order = requests if (RANK + turn) % 2 else requests[::-1]
+        for request in order:
+            request.Start()
+        gradred.Request.Waitall(requests)
+        for k, (n, (_, y)) in enumerate(zip(counts, arrays, strict=True)):
+            np.testing.assert_array_equal(y.get(), k * total(n))
+        for request in requests:
+            request()
+    for request in requests:
+        request.Free()
+
+
 @pytest.mark.parametrize("dtype", [name for name in ITEMSIZES if name != "bool"])
 def test_every_type(device: Driver, comm: gradred.Comm, dtype: str) -> None:
     if not ELEMENT_TYPES[dtype].is_numpys:

@@ -177,6 +177,24 @@ def test_calls_that_are_made_again_and_many_at_once(one_gpu_each: Driver) -> Non
                 np.testing.assert_array_equal(one.get(), total(of.shape[0]))
 
 
+@pytest.mark.parametrize("shm", [True, False], ids=["shared memory", "messages"])
+def test_persistent_calls_start_in_any_order(one_gpu_each: Driver, shm: bool) -> None:
+    with new_comm(device_plan="nccl", shm=shm) as comm:
+        arrays = [
+            (on_device(k * values(COUNT)), on_device(np.zeros(COUNT, "float32"))) for k in (1, 2)
+        ]
+        requests = [comm.Allreduce_init(x, y) for x, y in arrays]
+        for turn in range(3):
+            for request in requests if (RANK + turn) % 2 else requests[::-1]:
+                request.Start()
+            for request in requests:
+                request.Wait()
+            for k, (_, y) in zip((1, 2), arrays, strict=True):
+                np.testing.assert_array_equal(y.get(), k * total(COUNT))
+        for request in requests:
+            request.Free()
+
+
 def test_captured_in_a_graph(one_gpu_each: Driver) -> None:
     device = one_gpu_each
     with new_comm() as comm:

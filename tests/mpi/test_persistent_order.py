@@ -9,18 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 from mpi.knobs import use
+from mpi.place import ON_ONE_HOST, WHY_NOT
 from mpi4py import MPI
 
 import gradred
-from gradred import UsageError
+from gradred import _core
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
+OPEN_MPI = MPI.Get_library_version().startswith("Open MPI")
 HINT = "mpi_assert_strict_persistent_collective_ordering"
-
-needs_thread_multiple = pytest.mark.skipif(
-    MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="the MPI carries out what goes by messages"
-)
 
 
 @pytest.fixture
@@ -200,21 +198,139 @@ def test_a_promise_of_one_order_is_enough_for_the_old_way() -> None:
     comm.Free()
 
 
-@needs_thread_multiple
-@pytest.mark.skipif(SIZE == 1, reason="one rank has one order")
-def test_another_order_over_messages_is_an_error_also_for_equal_shapes() -> None:
-    comm = gradred.Comm(WORLD.Dup())
-    use(shm=False, plan="recursive_doubling")
+@pytest.fixture(params=["messages", "the MPI", "no thread"])
+def other_way(request: pytest.FixtureRequest) -> Iterator[gradred.Comm]:
+    """A communicator whose started calls do not go through shared memory alone."""
+    settings: dict[str, dict[str, Any]] = {
+        "messages": {"shm": False, "plan": "recursive_doubling"},
+        "the MPI": {"plan": "mpi"},
+        "no thread": {"shm": False, "progress_thread": False},
+    }
+    made = gradred.Comm(WORLD.Dup())
+    use(**settings[request.param])
     try:
-        p, q = Sum(comm, 1, 4), Sum(comm, 2, 4)
+        _core.prepare(made)
+        yield made
     finally:
         use()
-    requests = [p.request, q.request] if RANK == 0 else [q.request, p.request]
-    for request in requests:
-        request.Start()
-    for request in requests:
-        with pytest.raises(UsageError):
-            request.Wait()
-    for one in (p, q):
+    made.Free()
+
+
+def test_each_rank_starts_in_its_own_order_on_other_ways(other_way: gradred.Comm) -> None:
+    """Shapes are equal or differ; some are started, some called; other calls come between."""
+    sums = [Sum(other_way, number, count) for number, count in enumerate((4, 4, 900, 4, 30_000))]
+    draw = random.Random(RANK)
+    for turn in range(10):
+        for one in sums:
+            one.fill(turn)
+        order = draw.sample(sums, len(sums))
+        for one in order:
+            one.request.Start()
+        x = np.full(3, turn)
+        other_way.Allreduce(MPI.IN_PLACE, x)
+        assert x.tolist() == [SIZE * turn] * 3
+        for one in draw.sample(sums, len(sums)):
+            one.request.Wait()
+        for one in sums:
+            one.check(turn)
+            one.fill(turn + 100)
+        for one in sums:
+            one.request()
+            one.check(turn + 100)
+    for one in sums:
         one.request.Free()
-    comm.Free()
+
+
+def test_types_that_the_mpi_lacks_start_in_any_order_too(other_way: gradred.Comm) -> None:
+    x = np.full((3, 5), RANK + 1, np.float16) * np.array([[1], [2], [3]], np.float16)
+    requests = [other_way.Allreduce_init(MPI.IN_PLACE, row) for row in x]
+    order = [*requests] if RANK % 2 else requests[::-1]
+    for request in order:
+        request.Start()
+    gradred.Request.Waitall(order)
+    assert (x == SIZE * (SIZE + 1) // 2 * np.array([[1], [2], [3]])).all()
+    for request in requests:
+        request.Free()
+
+
+def test_requests_outlive_their_communicator_on_other_ways(other_way: gradred.Comm) -> None:
+    made = other_way.Dup()
+    sums = [Sum(made, number, 3) for number in range(2)]
+    if OPEN_MPI and sums[0].request._comm is None:
+        pytest.skip("Open MPI's own requests crash once their communicator is freed")
+    made.Free()
+    for turn in range(3):
+        for one in sums if RANK % 2 else sums[::-1]:
+            one.fill(turn)
+            one.request.Start()
+        for one in sums:
+            one.request.Wait()
+            one.check(turn)
+    for one in sums:
+        one.request.Free()
+
+
+def test_freed_requests_make_room_on_other_ways(other_way: gradred.Comm) -> None:
+    """More requests one after another than there are tags, or communicators of the MPI."""
+    for turn in range(100):
+        sums = [Sum(other_way, number, 3) for number in range(3)]
+        for one in sums if RANK % 2 else sums[::-1]:
+            one.fill(turn)
+            one.request.Start()
+        for one in sums:
+            one.request.Wait()
+            one.check(turn)
+            one.request.Free()
+
+
+def proportional_kib() -> int:
+    """Memory of this rank; what ranks share counts by halves, thirds, and so on."""
+    with open("/proc/self/smaps_rollup", encoding="ascii") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
+@pytest.mark.skipif(not ON_ONE_HOST, reason=WHY_NOT)
+@pytest.mark.parametrize("kib", [1, 8, 64])
+def test_a_request_takes_memory_in_proportion_to_its_call(comm: gradred.Comm, kib: int) -> None:
+    many, x = 40, np.ones(kib * 128)
+    y = np.empty_like(x)
+    for one in [comm.Allreduce_init(x, y) for _ in range(2)]:
+        one()
+    WORLD.Barrier()
+    before = proportional_kib()
+    requests = [comm.Allreduce_init(x, y) for _ in range(many)]
+    for one in requests:
+        one()
+        one()
+    WORLD.Barrier()
+    taken = (proportional_kib() - before) / many
+    WORLD.Barrier()
+    for one in requests:
+        one.Free()
+    assert taken < 40 + 3 * kib, "KiB of this rank for each"
+
+
+@pytest.mark.skipif(not ON_ONE_HOST, reason=WHY_NOT)
+def test_freed_requests_leave_room_for_others_of_their_size_or_less(comm: gradred.Comm) -> None:
+    draw, own = random.Random(3), random.Random(RANK)
+    counts = (2, 300, 8_000, 16_000)
+
+    def turn(number: int) -> None:
+        sums = [Sum(comm, number, count) for count in draw.choices(counts, k=12)]
+        for one in own.sample(sums, len(sums)):
+            one.fill(number)
+            one.request.Start()
+        for one in sums:
+            one.request.Wait()
+            one.check(number)
+        for one in own.sample(sums, len(sums)):
+            one.request.Free()
+
+    for number in range(20):
+        turn(number)
+    WORLD.Barrier()
+    before = proportional_kib()
+    for number in range(100):
+        turn(number)
+    WORLD.Barrier()
+    assert proportional_kib() - before < 4096

@@ -13,7 +13,6 @@ import pytest
 from mpi import legal
 from mpi.exact import differences, make_input, reduced
 from mpi.knobs import use
-from mpi.place import IN_MEMORY
 from mpi4py import MPI
 
 import gradred
@@ -98,8 +97,9 @@ def test_blocking_calls_of_one_thread_beside_started_ones_of_another() -> None:
         comm.Free()
 
 
-def until_inside(comm: gradred.Comm) -> None:
+def until_inside(comm: MPI.Comm | None) -> None:
     """Return when another thread has begun a call on `comm` for which its peers are late."""
+    assert comm is not None
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         try:
@@ -114,7 +114,6 @@ def calls_on(comm: gradred.Comm) -> dict[str, Callable[[], Any]]:
     """Every kind of call; each would match the next call on `comm`."""
     x, y, all_of_it = np.ones(4), np.zeros(4), np.zeros(4 * SIZE)
     own = MPI.Op.Create(lambda *_: None, commute=True)
-    persistent = comm.Allreduce_init(x, y)
     return {
         "Allreduce": lambda: comm.Allreduce(x, y),
         "Allreduce by name": lambda: comm.Allreduce(x, y, op="avg"),
@@ -123,8 +122,6 @@ def calls_on(comm: gradred.Comm) -> dict[str, Callable[[], Any]]:
         "Iallreduce": lambda: comm.Iallreduce(x, y),
         "Iallreduce by name": lambda: comm.Iallreduce(x, y, op="avg"),
         "Allreduce_init": lambda: comm.Allreduce_init(x, y),
-        "p()": persistent,
-        "Start": persistent.Start,
         "Reduce_scatter_block": lambda: comm.Reduce_scatter_block(all_of_it, y),
         "Allgather": lambda: comm.Allgather(x, all_of_it),
         "Bcast": lambda: comm.Bcast(x),
@@ -138,24 +135,19 @@ def calls_on(comm: gradred.Comm) -> dict[str, Callable[[], Any]]:
 
 @needs_threads
 @pytest.mark.skipif(SIZE == 1, reason="one rank waits for nobody")
-@pytest.mark.parametrize(
-    ("shares_memory", "persistent"), [(True, False), (False, False), (False, True)]
-)
+@pytest.mark.parametrize("shares_memory", [True, False])
 def test_second_thread_on_a_communicator_is_refused_and_disturbs_nothing(
-    shares_memory: bool, persistent: bool
+    shares_memory: bool,
 ) -> None:
     use(shm=shares_memory)
     comm = COMM.Dup()
     comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
     use()
     calls = calls_on(comm)
-    if shares_memory and IN_MEMORY:  # persistent calls are no calls on the communicator there
-        del calls["p()"], calls["Start"]
     x, y = np.full(500, RANK + 1.0), np.zeros(500)
     early = np.full(3, RANK)
     request = comm.Iallreduce(MPI.IN_PLACE, early)
-    p = comm.Allreduce_init(x, y) if persistent else None
-    first = Worker(p if p is not None else lambda: comm.Allreduce(x, y))
+    first = Worker(lambda: comm.Allreduce(x, y))
     if RANK == 0:
         first.start()
         until_inside(comm)
@@ -164,9 +156,6 @@ def test_second_thread_on_a_communicator_is_refused_and_disturbs_nothing(
                 call()
             says = "recvbuf 3" if "wrong" in name else "another thread"
             assert says in str(caught.value), (name, str(caught.value))
-        if p is not None:
-            with pytest.raises(gradred.UsageError, match="another thread has called it"):
-                p.Free()
         request.Wait()  # this is not a call on the communicator
         COMM.Barrier()
         first.join()
@@ -180,15 +169,18 @@ def test_second_thread_on_a_communicator_is_refused_and_disturbs_nothing(
     assert (early == total - SIZE).all()
     comm.Allreduce(MPI.IN_PLACE, y)
     assert (y == total * SIZE).all()
-    if p is not None:
-        p.Free()
     comm.Free()
 
 
 @needs_threads
-@pytest.mark.skipif(not IN_MEMORY, reason="over messages a persistent call is one of the others")
-def test_persistent_call_in_another_thread_leaves_the_communicator_to_this_one() -> None:
+@pytest.mark.parametrize("shares_memory", [True, False])
+def test_persistent_call_in_another_thread_leaves_the_communicator_to_this_one(
+    shares_memory: bool,
+) -> None:
+    use(shm=shares_memory)
     comm = COMM.Dup()
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    use()
     x, y, total = np.full(500, RANK + 1.0), np.zeros(500), np.ones(3)
     p = comm.Allreduce_init(x, y)
     for _ in range(20):
@@ -198,6 +190,11 @@ def test_persistent_call_in_another_thread_leaves_the_communicator_to_this_one()
         if RANK == 0:
             waiting.start()
             comm.Allreduce(MPI.IN_PLACE, total)
+            if SIZE > 1:
+                until_inside(p._comm)
+                for refused in (p, p.Start, p.Free):
+                    with pytest.raises(gradred.UsageError, match="another thread"):
+                        refused()
             COMM.Barrier()
             waiting.join()
         else:
