@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "base/errors.h"
-#include "base/random.h"
+#include "base/fresh_number.h"
 #include "base/text.h"
 
 namespace gradred {
@@ -46,7 +46,7 @@ struct OperationLog::Refused {
   std::list<Dropped> dropped;
 };
 
-OperationLog::OperationLog() : nonce_(random_number()) {
+OperationLog::OperationLog() : nonce_(fresh_number()) {
   static_assert(sizeof(Notice) <= kLargestNotice);
 }
 // Memory that the MPI may still read or write is never reused.

@@ -18,6 +18,14 @@ constexpr std::size_t kMostKeptDuplicates = 4;
 constexpr int kMostIds = 4096;
 constexpr int kMostReserved = 8;
 
+int most_numbers() { return std::min(TagSpace::most_ids(largest_tag()), kMostIds); }
+
+// One bit for each number of the window that exists.
+std::uint64_t numbers_in(std::uint64_t window) {
+  const int left = most_numbers() - static_cast<int>(window) * 64;
+  return left >= 64 ? ~std::uint64_t{0} : left <= 0 ? 0 : (1ULL << left) - 1;
+}
+
 }  // namespace
 
 // Never destroyed: callbacks of the MPI may run after static destructors.
@@ -131,62 +139,67 @@ void Registry::trim_pools() {
 }
 
 std::uint64_t Registry::number_windows() {
-  const int most = std::min(TagSpace::most_ids(largest_tag()), kMostIds);
-  return (static_cast<std::uint64_t>(most) + 63) / 64;
+  return (static_cast<std::uint64_t>(most_numbers()) + 63) / 64;
 }
 
-std::uint64_t Registry::free_in(const std::vector<int>& group, std::uint64_t window) const {
-  std::uint64_t free = ~std::uint64_t{0};
-  if (const auto own = ids_.find(group); own != ids_.end()) {
-    const int first = static_cast<int>(window) * 64;
-    const auto end = own->second.lower_bound(first + 64);
-    for (auto id = own->second.lower_bound(first); id != end; ++id)
-      free &= ~(1ULL << (*id - first));
-  }
-  return free;
+void Registry::Numbers::take(int id) {
+  const auto window = static_cast<std::size_t>(id) / 64;
+  const std::uint64_t bit = std::uint64_t{1} << id % 64;
+  if (window >= words.size()) words.resize(window + 1);
+  if ((words[window] & bit) != 0) return;
+  words[window] |= bit;
+  ++used;
+}
+
+void Registry::Numbers::give_back(int id) {
+  const auto window = static_cast<std::size_t>(id) / 64;
+  const std::uint64_t bit = std::uint64_t{1} << id % 64;
+  if ((in(window) & bit) == 0) return;
+  words[window] &= ~bit;
+  --used;
 }
 
 std::uint64_t Registry::free_numbers(const std::vector<int>& group, std::uint64_t window) {
-  const int most = std::min(TagSpace::most_ids(largest_tag()), kMostIds);
-  const int left = most - static_cast<int>(window) * 64;
-  const std::uint64_t exist = left >= 64 ? ~std::uint64_t{0} : left <= 0 ? 0 : (1ULL << left) - 1;
   const std::lock_guard lock(mutex_);
-  return free_in(group, window) & exist;
+  const auto own = ids_.find(group);
+  return numbers_in(window) & (own != ids_.end() ? ~own->second.in(window) : ~std::uint64_t{0});
 }
 
 std::uint64_t Registry::first_window(const std::vector<int>& group) {
   const std::uint64_t windows = number_windows();
-  for (std::uint64_t window = 0; window < windows; ++window) {
-    if (free_numbers(group, window) != 0) return window;
+  const std::lock_guard lock(mutex_);
+  const auto own = ids_.find(group);
+  std::uint64_t window = 0;
+  while (own != ids_.end() && window < windows &&
+         (numbers_in(window) & ~own->second.in(window)) == 0) {
+    ++window;
   }
-  return windows;
+  return window;
 }
 
 std::uint64_t Registry::reserve_numbers(const std::vector<int>& group, std::uint64_t window) {
-  std::uint64_t free = free_numbers(group, window), reserved = 0;
+  std::uint64_t reserved = 0;
   const std::lock_guard lock(mutex_);
-  std::set<int>& own = ids_[group];
-  for (int count = 0; free != 0 && count < kMostReserved; free &= free - 1) {
-    const int bit = std::countr_zero(free);
-    // If the number is there already, another thread has just taken it.
-    if (!own.insert(static_cast<int>(window) * 64 + bit).second) continue;
-    reserved |= 1ULL << bit;
-    ++count;
+  Numbers& own = ids_[group];
+  std::uint64_t free = numbers_in(window) & ~own.in(window);
+  for (int count = 0; free != 0 && count < kMostReserved; free &= free - 1, ++count) {
+    own.take(static_cast<int>(window) * 64 + std::countr_zero(free));
+    reserved |= free & (~free + 1);
   }
   return reserved;
 }
 
 void Registry::keep_id(const std::vector<int>& group, int id) {
   const std::lock_guard lock(mutex_);
-  ids_[group].insert(id);
+  ids_[group].take(id);
 }
 
 void Registry::give_back_id(const std::vector<int>& group, int id) {
   const std::lock_guard lock(mutex_);
   const auto own = ids_.find(group);
   if (own == ids_.end()) return;
-  own->second.erase(id);
-  if (own->second.empty()) ids_.erase(own);
+  own->second.give_back(id);
+  if (own->second.used == 0) ids_.erase(own);
 }
 
 }  // namespace gradred

@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -79,9 +78,19 @@ class Registry {
   friend struct Duplicate;
   friend struct TagRange;
 
+  // Numbers that this process uses for one group: a bit for each, a word for each window.
+  struct Numbers {
+    std::vector<std::uint64_t> words;
+    std::size_t used = 0;
+
+    std::uint64_t in(std::uint64_t window) const {
+      return window < words.size() ? words[window] : 0;
+    }
+    void take(int id);
+    void give_back(int id);
+  };
+
   void trim_pools();
-  // The caller holds mutex_.
-  std::uint64_t free_in(const std::vector<int>& group, std::uint64_t window) const;
 
   std::mutex mutex_;
   std::list<std::weak_ptr<Duplicate>> duplicates_;
@@ -89,7 +98,7 @@ class Registry {
   // group in turn.
   std::list<std::shared_ptr<Duplicate>> kept_;
   std::list<Closing> to_close_;
-  std::map<std::vector<int>, std::set<int>> ids_;  // numbers that this process uses, by group
+  std::map<std::vector<int>, Numbers> ids_;  // by group
   std::uint64_t next_serial_ = 1;
   std::map<std::uint64_t, std::uint64_t> on_mpi_;  // operations, by group
   std::list<std::shared_ptr<Pool>> pools_;         // most recently used first

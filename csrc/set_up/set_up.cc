@@ -6,7 +6,7 @@
 #include <map>
 
 #include "base/errors.h"
-#include "base/random.h"
+#include "base/fresh_number.h"
 #include "base/text.h"
 #include "calls/process_trace.h"
 #include "calls/why_not.h"
@@ -99,7 +99,7 @@ SettingsOffer SetUp::offered_settings() const {
   set_text(mine.plan, wish.plan);
   set_text(mine.device_plan, wish.device_plan);
   mine.slices = wish.slices;
-  mine.key = random_number();
+  mine.key = fresh_number();
   mine.profile = settings_.profile ? 1 : 0;
   mine.deterministic = settings_.deterministic ? 1 : 0;
   mine.one_order = wish.one_order ? 1 : 0;
