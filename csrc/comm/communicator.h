@@ -153,7 +153,8 @@ class Communicator final : public Owner {
   void know();  // alive() finds it from now on
   // From now on nonblocking calls are gradred's own, where that is possible.
   void begin_starting();
-  void observe(std::uint64_t began_ns);  // for communicators without a handle of the program
+  // For communicators without a handle of the program. `first`: of the one that a lane belongs to.
+  void observe(std::uint64_t began_ns, const Observer* first = nullptr);
   LaneShape lane_shape(const Call& call) const;
   // nullptr on all ranks if a lane cannot be had.
   std::unique_ptr<Communicator> new_lane(const LaneShape& shape, WaitHook& hook);

@@ -56,9 +56,13 @@ std::shared_ptr<Communicator> Communicator::connect(Bootstrap& calls, std::strin
   return made;
 }
 
-void Communicator::observe(std::uint64_t began_ns) {
+void Communicator::observe(std::uint64_t began_ns, const Observer* first) {
   observer_.profile(settings_.profile);
-  observer_.log_results(ResultLog::get(settings_, rank(), size()));
+  if (first != nullptr) {
+    observer_.log_results_as(*first);
+  } else {
+    observer_.log_results(ResultLog::get(settings_, rank(), size()));
+  }
   observer_.open(process_trace(settings_, rank(), size()), began_ns);
   direct_ = observer_.idle();
 }

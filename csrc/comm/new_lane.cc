@@ -83,7 +83,7 @@ std::unique_ptr<Communicator> Communicator::new_lane(const LaneShape& shape, Wai
   std::unique_ptr<Communicator> made = shape.way == LaneShape::Way::kMemory
                                            ? lane_in_memory(shape, settings, hook)
                                            : lane_over_messages(shape, settings, hook);
-  if (made != nullptr) made->observe(begin);
+  if (made != nullptr) made->observe(begin, &observer_);
   return made;
 }
 

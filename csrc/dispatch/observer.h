@@ -28,6 +28,8 @@ class Observer {
   void profile(bool wanted);
   // Where the results of the calls from now on are logged; nullptr: nowhere.
   void log_results(ResultLog* log);
+  // From now on as those of `other`, under the name of its communicator.
+  void log_results_as(const Observer& other) { results_ = other.results_; }
   // Once the communicator is set up, which began at `began_ns`. `trace` may be nullptr.
   void open(Trace* trace, std::uint64_t began_ns);
   bool keeps_profile() const { return profile_ != nullptr; }
