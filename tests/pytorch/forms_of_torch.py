@@ -143,6 +143,8 @@ NO_FORMS = {
     **dict.fromkeys(
         ("gather_single", "gather_into_tensor"), "gloo does not serve it; of torch 2.14"
     ),
+    "get_backend_impl": "asks torch's own records; of torch 2.14",
+    "set_timeout": "changes a limit and moves nothing; of torch 2.14",
     "new_subgroups": "creates groups by new_group",
     "shrink_group": "gloo and gradred do not shrink; torch says so",
 }
@@ -197,6 +199,7 @@ def values_of(form: Form, group: Any) -> Values:
     is_message = form.function in ("send", "isend", "recv", "irecv")
     root = neighbour if is_message else form.root
     given: Values = {"nonsense": 1, "group": group, "async_op": True, "tag": 3}
+    given["weights_only"] = False  # of objects that travel, since torch 2.14
     given |= {"op": getattr(dist.ReduceOp, form.op), "timeout": _SOME_TIME}
     # Of a pair, torch takes one.
     both = {"src", "group_src"} <= names or {"dst", "group_dst"} <= names
