@@ -70,8 +70,8 @@ std::string json_of(const ProfileRecord& record);
 std::string seconds_text_of(double seconds);
 std::string size_text_of(std::uint64_t bytes);
 
-// At exit: prints the table to stderr on rank 0, and writes each rank's file if one is named.
+// At exit: prints the table to stderr on rank 0, and writes each rank's file if `wanted` names one.
 // Throws UsageError if the file cannot be written.
-void report_profile();
+void report_profile(const std::optional<std::string>& wanted);
 
 }  // namespace gradred

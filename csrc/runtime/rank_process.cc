@@ -66,10 +66,10 @@ void write_records() {
   try {
     write_trace();
   } catch (...) {
-    report_profile();
+    report_profile(profile_wanted());
     throw;
   }
-  report_profile();
+  report_profile(profile_wanted());
 }
 
 void end_program_at_exit() noexcept {
