@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "comm/communicator.h"
 #include "comm/own_calls.h"
-#include "families/families.h"
+#include "families/family_mpi.h"
 #include "node/layout.h"
 #include "set_up/set_up.h"
 #include "set_up/sharing.h"

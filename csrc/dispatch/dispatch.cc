@@ -1,7 +1,7 @@
 #include "dispatch/dispatch.h"
 
 #include "base/errors.h"
-#include "families/families.h"
+#include "families/family_mpi.h"
 #include "messages/agreement.h"
 #include "on_devices/staged_calls.h"
 #include "progress/driving.h"

@@ -2,6 +2,13 @@
 
 #include <vector>
 
+#include "families/family_copy.h"
+#include "families/family_hierarchical.h"
+#include "families/family_library.h"
+#include "families/family_mpi.h"
+#include "families/family_node.h"
+#include "families/family_schedule.h"
+
 namespace gradred {
 
 // If two plans cost the same, the selector takes the first in this order.

@@ -1,8 +1,8 @@
-// Plan "copy": for one rank, which has nobody to exchange data with.
+#include "families/family_copy.h"
+
 #include <cstring>
 
 #include "calls/scaling.h"
-#include "families/families.h"
 #include "notices/comm_liveness.h"
 #include "progress/started.h"
 

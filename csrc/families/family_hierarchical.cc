@@ -1,9 +1,9 @@
-// Plan "hierarchical": through shared memory inside each host, and by a schedule over messages
-// between hosts. If hosts share no memory, the whole plan is one schedule.
+#include "families/family_hierarchical.h"
+
 #include <algorithm>
 
 #include "calls/plan_choice.h"
-#include "families/families.h"
+#include "families/family_schedule.h"
 #include "messages/comm_operation.h"
 #include "messages/message_operations.h"
 

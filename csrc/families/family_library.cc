@@ -1,15 +1,11 @@
-// Plans by which a library carries out whole calls on arrays in GPU memory (memory/collectives.h):
-// NCCL, and gradred's kernels that wait for each other.
-//
-// They are used only if a call or GRADRED_DEVICE_PLAN names them. They need a GPU for each rank,
-// which no rank knows of its peers before the call, and arrays in GPU memory on all ranks.
+#include "families/family_library.h"
+
 #include <algorithm>
 #include <array>
 #include <limits>
 #include <span>
 
 #include "base/errors.h"
-#include "families/families.h"
 #include "on_devices/library_operation.h"
 #include "progress/waiting.h"
 

@@ -1,10 +1,9 @@
-// Plan "mpi": the MPI's own collective calls, for comparison and for calls that no other plan can
-// serve.
+#include "families/family_mpi.h"
+
 #include <limits>
 
 #include "by_mpi/mpi_operation.h"
 #include "calls/mpi_handles.h"
-#include "families/families.h"
 #include "progress/started.h"
 
 namespace gradred {

@@ -1,5 +1,5 @@
-// Plan "node": all ranks share memory, and the operations of their node group do the work.
-#include "families/families.h"
+#include "families/family_node.h"
+
 #include "node/layout.h"
 #include "shared_memory/node_operation.h"
 #include "shared_memory/node_path.h"

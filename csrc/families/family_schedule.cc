@@ -1,8 +1,8 @@
-// Plans over messages: every algorithm of schedule/algorithms.h, and schedules of the caller's own.
+#include "families/family_schedule.h"
+
 #include <algorithm>
 
 #include "calls/plan_choice.h"
-#include "families/families.h"
 #include "messages/comm_operation.h"
 #include "messages/message_operations.h"
 

@@ -15,6 +15,7 @@
 #include "comm/known_handles.h"
 #include "comm/shutdown_handshake.h"
 #include "families/families.h"
+#include "families/family_mpi.h"
 #include "liveness/process.h"
 #include "notices/registry.h"
 #include "on_devices/staged_calls.h"

@@ -13,6 +13,7 @@
 #include "base/errors.h"
 #include "expect.h"
 #include "families/families.h"
+#include "families/family_schedule.h"
 #include "late_memory.h"
 #include "schedule/algorithms.h"
 #include "testing/threads.h"
