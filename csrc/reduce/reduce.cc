@@ -12,8 +12,8 @@
 #include <limits>
 
 #include "base/errors.h"
-#include "reduce/float_mode.h"
 #include "reduce/integers.h"
+#include "reduce/kernels/float_mode.h"
 #include "reduce/kernels/kernel_table.h"
 
 namespace gradred {

@@ -3,9 +3,9 @@
 // All are symmetric bit for bit: f(a, b) and f(b, a) give the same bits. This includes NaN (a NaN
 // result is the canonical quiet NaN, in each part of a complex number), signed zeros (min and max
 // order -0 < +0) and infinities. min and max propagate NaN. All instruction sets give the same
-// bits, whatever floating-point mode the calling thread has (float_mode.h). Integers wrap. Logical
-// operations give 0 or 1; each byte of bool but 0 is true. Floats of 16 and 8 bits are computed in
-// float32: pair() rounds once per call, and so does many().
+// bits, whatever floating-point mode the calling thread has (kernels/float_mode.h). Integers wrap.
+// Logical operations give 0 or 1; each byte of bool but 0 is true. Floats of 16 and 8 bits are
+// computed in float32: pair() rounds once per call, and so does many().
 #pragma once
 
 #include <cstddef>
@@ -14,17 +14,9 @@
 #include <vector>
 
 #include "base/types.h"
+#include "reduce/kernels/reduce_functions.h"
 
 namespace gradred {
-
-struct ReduceFunctions {
-  // target[i] = a[i] op b[i]. `target` may be `a` or `b`; otherwise the arrays must not overlap. No
-  // alignment is needed.
-  void (*pair)(void* target, const void* a, const void* b, std::size_t count);
-  // target[i] = inputs[0][i] op ... op inputs[k - 1][i], folded from the left, k >= 1. `target` may
-  // be one of the inputs. k == 1 copies the bits.
-  void (*many)(void* target, const void* const* inputs, std::size_t k, std::size_t count);
-};
 
 // Returns the fastest functions for this processor, or nullptr if the type lacks the operation.
 // Logical and bitwise operations need integers or bool; min and max need an order (false < true);

@@ -11,8 +11,8 @@
 #include "device/compile/compiler.h"
 #include "device/compile/linker.h"
 #include "device/compile/user_functions.h"
-#include "device/kernel_sources.h"
 #include "device/kernels/arguments.h"
+#include "device/kernels/kernel_sources.h"
 
 namespace gradred::device {
 namespace {

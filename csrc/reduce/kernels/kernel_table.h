@@ -5,7 +5,7 @@
 #include <cstddef>
 
 #include "base/types.h"
-#include "reduce/reduce.h"
+#include "reduce/kernels/reduce_functions.h"
 
 namespace gradred {
 

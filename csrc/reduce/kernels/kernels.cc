@@ -4,7 +4,7 @@
 #include <concepts>
 #include <type_traits>
 
-#include "reduce/float_mode.h"
+#include "reduce/kernels/float_mode.h"
 #include "reduce/kernels/kernel_table.h"
 #include "reduce/kernels/operations.h"
 
