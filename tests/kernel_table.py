@@ -1,4 +1,4 @@
-"""The structures of `csrc/coordinator/kernel_calls.h`, for ctypes."""
+"""The structures of `csrc/named/kernel_calls.h`, for ctypes."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@
 
 namespace gradred {
 
-class StartedOperation;  // progress/started.h
+class StartedOperation;  // engine/started.h
 
 // How an operation takes the arrays of a call.
 enum class ArrayAccess : std::uint8_t {

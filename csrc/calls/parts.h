@@ -9,18 +9,18 @@
 namespace gradred {
 
 struct Agreed;            // calls/member.h
-class Agreement;          // messages/agreement.h
-class CommLiveness;       // notices/comm_liveness.h
-class DeviceWorkspace;    // on_devices/device_workspace.h
-class Libraries;          // on_devices/library_operation.h
+class Agreement;          // families/messages/agreement.h
+class CommLiveness;       // engine/notices/comm_liveness.h
+class DeviceWorkspace;    // families/devices/device_workspace.h
+class Libraries;          // families/devices/library_operation.h
 struct Member;            // calls/member.h
-class MessageOperations;  // messages/message_operations.h
-class NodePath;           // shared_memory/node_path.h
-class OperationLog;       // notices/operation_log.h
-class OperationsOnMpi;    // by_mpi/mpi_operation.h
+class MessageOperations;  // families/messages/message_operations.h
+class NodePath;           // families/memory/node_path.h
+class OperationLog;       // engine/notices/operation_log.h
+class OperationsOnMpi;    // families/mpi/mpi_operation.h
 struct Place;             // plan/plan.h
 class PlanChoice;         // calls/plan_choice.h
-class SchedulePath;       // messages/path.h
+class SchedulePath;       // families/messages/path.h
 struct Settings;          // calls/settings.h
 
 // For operations over messages.

@@ -4,9 +4,9 @@
 #include <list>
 
 #include "base/errors.h"
+#include "engine/driving.h"
+#include "engine/fork_guard.h"
 #include "families/families.h"
-#include "progress/driving.h"
-#include "progress/fork_guard.h"
 
 namespace gradred {
 namespace {

@@ -2,12 +2,12 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "calls/process_trace.h"
 #include "comm/communicator.h"
+#include "comm/set_up/measuring.h"
+#include "comm/set_up/set_up.h"
+#include "engine/driving.h"
 #include "families/families.h"
-#include "progress/driving.h"
-#include "set_up/measuring.h"
-#include "set_up/set_up.h"
+#include "observe/process_trace.h"
 
 namespace gradred {
 

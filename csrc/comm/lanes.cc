@@ -4,7 +4,7 @@
 #include <bit>
 #include <utility>
 
-#include "node/layout.h"
+#include "node/memory/layout.h"
 
 namespace gradred {
 

@@ -11,10 +11,10 @@
 #include "base/errors.h"
 #include "base/random.h"
 #include "comm/own_calls.h"
-#include "node/group.h"
-#include "node/process_memory.h"
-#include "progress/fork_guard.h"
-#include "set_up/set_up_calls.h"
+#include "comm/set_up/set_up_calls.h"
+#include "engine/fork_guard.h"
+#include "node/group/group.h"
+#include "node/memory/process_memory.h"
 
 namespace gradred {
 namespace {

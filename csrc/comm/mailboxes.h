@@ -22,8 +22,8 @@
 #include "calls/member.h"
 #include "calls/parts.h"
 #include "comm/communicator.h"
-#include "node/segment.h"
-#include "progress/started.h"
+#include "engine/started.h"
+#include "node/memory/segment.h"
 
 namespace gradred {
 

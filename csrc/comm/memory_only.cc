@@ -10,13 +10,13 @@
 #include "base/clock.h"
 #include "base/errors.h"
 #include "calls/place_among_all.h"
-#include "calls/process_trace.h"
 #include "calls/why_not.h"
 #include "comm/communicator.h"
+#include "comm/set_up/sharing.h"
 #include "families/families.h"
 #include "liveness/shown_ranks.h"
 #include "liveness/status_page.h"
-#include "set_up/sharing.h"
+#include "observe/process_trace.h"
 
 namespace gradred {
 

@@ -8,10 +8,10 @@
 #include "base/clock.h"
 #include "comm/communicator.h"
 #include "comm/own_calls.h"
-#include "families/family_mpi.h"
-#include "node/layout.h"
-#include "set_up/set_up.h"
-#include "set_up/sharing.h"
+#include "comm/set_up/set_up.h"
+#include "comm/set_up/sharing.h"
+#include "families/mpi/family_mpi.h"
+#include "node/memory/layout.h"
 
 namespace gradred {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "comm/communicator.h"
-#include "node/bootstrap.h"
+#include "node/memory/bootstrap.h"
 
 namespace gradred {
 

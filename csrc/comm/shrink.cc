@@ -2,9 +2,9 @@
 #include "base/clock.h"
 #include "base/errors.h"
 #include "comm/communicator.h"
+#include "engine/driving.h"
 #include "liveness/supervisor.h"
-#include "node/shrinking.h"
-#include "progress/driving.h"
+#include "node/group/shrinking.h"
 
 namespace gradred {
 namespace {

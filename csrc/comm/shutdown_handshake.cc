@@ -11,13 +11,13 @@
 #include "base/failure.h"
 #include "base/text.h"
 #include "comm/communicator.h"
+#include "engine/driving.h"
 #include "liveness/failure_board.h"
 #include "liveness/local_peers.h"
 #include "liveness/process.h"
 #include "liveness/status_page.h"
 #include "liveness/supervisor.h"
 #include "liveness/watchdog.h"
-#include "progress/driving.h"
 
 namespace gradred {
 namespace {

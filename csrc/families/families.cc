@@ -2,12 +2,12 @@
 
 #include <vector>
 
-#include "families/family_copy.h"
-#include "families/family_hierarchical.h"
-#include "families/family_library.h"
-#include "families/family_mpi.h"
-#include "families/family_node.h"
-#include "families/family_schedule.h"
+#include "families/devices/family_library.h"
+#include "families/memory/family_copy.h"
+#include "families/memory/family_node.h"
+#include "families/messages/family_hierarchical.h"
+#include "families/messages/family_schedule.h"
+#include "families/mpi/family_mpi.h"
 
 namespace gradred {
 

@@ -7,8 +7,8 @@
 #include <optional>
 #include <span>
 
-#include "base/array_layout.h"
 #include "base/types.h"
+#include "python/array_layout.h"
 
 namespace gradred {
 

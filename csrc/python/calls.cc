@@ -13,12 +13,13 @@
 #include "calls/mpi_handles.h"
 #include "calls/why_not.h"
 #include "comm/known_handles.h"
+#include "comm/set_up/set_up_calls.h"
 #include "comm/shutdown_handshake.h"
+#include "engine/notices/registry.h"
+#include "families/devices/staged_calls.h"
 #include "families/families.h"
-#include "families/family_mpi.h"
+#include "families/mpi/family_mpi.h"
 #include "liveness/process.h"
-#include "notices/registry.h"
-#include "on_devices/staged_calls.h"
 #include "plan/selector.h"
 #include "python/comm_calls.h"
 #include "python/gil.h"
@@ -35,7 +36,6 @@
 #include "python/wait_hook.h"
 #include "runtime/launched.h"
 #include "runtime/rank_process.h"
-#include "set_up/set_up_calls.h"
 
 namespace py = pybind11;
 

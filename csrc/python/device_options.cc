@@ -13,7 +13,7 @@
 #include "device/exported_array.h"
 #include "device/location.h"
 #include "device/readable.h"
-#include "node/array_memory.h"
+#include "node/memory/array_memory.h"
 #include "python/gil.h"
 #include "python/py_call.h"
 #include "runtime/environment.h"

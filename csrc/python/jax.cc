@@ -19,7 +19,7 @@
 #include "base/failure.h"
 #include "base/types.h"
 #include "engine/callbacks.h"
-#include "progress/waiting.h"
+#include "engine/waiting.h"
 #include "python/names.h"
 #include "python/py_named.h"
 #include "python/xla.h"

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "progress/started.h"
+#include "engine/started.h"
 
 namespace gradred {
 

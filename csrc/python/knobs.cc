@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "observe/reports/profile_report.h"
 #include "runtime/environment.h"
 #include "runtime/knob_values.h"
-#include "runtime/profile_report.h"
 #include "runtime/rank_process.h"
 
 namespace py = pybind11;

@@ -10,9 +10,9 @@
 
 #include "base/clock.h"
 #include "comm/mailboxes.h"
+#include "engine/driving.h"
+#include "engine/waiting.h"
 #include "mpi/mpi.h"
-#include "progress/driving.h"
-#include "progress/waiting.h"
 #include "python/gil.h"
 #include "python/kept.h"
 #include "python/mpi4py.h"

@@ -4,7 +4,7 @@
 
 #include "base/errors.h"
 #include "comm/known_handles.h"
-#include "progress/fork_guard.h"
+#include "engine/fork_guard.h"
 #include "python/gil.h"
 #include "python/memory_comm.h"
 #include "python/py_errors.h"

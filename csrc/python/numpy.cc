@@ -5,7 +5,7 @@
 
 #include <array>
 
-#include "base/array_layout.h"
+#include "python/array_layout.h"
 
 namespace gradred {
 namespace {

@@ -3,7 +3,7 @@
 #include <array>
 
 #include "base/errors.h"
-#include "progress/fork_guard.h"
+#include "engine/fork_guard.h"
 #include "python/comm_calls.h"
 #include "python/method.h"
 #include "python/mpi4py.h"

@@ -13,9 +13,9 @@
 
 #include "base/errors.h"
 #include "comm/communicator.h"
+#include "families/devices/staged.h"
 #include "memory/memory.h"
 #include "memory/stream_order.h"
-#include "on_devices/staged.h"
 
 namespace gradred {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/named.h"
+#include "named/named.h"
 #include "python/py_operation.h"
 
 namespace gradred {

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "progress/driving.h"
-#include "progress/fork_guard.h"
+#include "engine/driving.h"
+#include "engine/fork_guard.h"
 #include "python/gil.h"
 #include "python/mpi4py.h"
 #include "python/py_errors.h"

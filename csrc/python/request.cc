@@ -5,7 +5,7 @@
 
 #include "base/errors.h"
 #include "comm/communicator.h"
-#include "progress/driving.h"
+#include "engine/driving.h"
 #include "python/gil.h"
 #include "python/method.h"
 #include "python/mpi4py.h"

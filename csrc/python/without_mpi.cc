@@ -8,7 +8,7 @@
 
 #include "base/errors.h"
 #include "comm/communicator.h"
-#include "node/bootstrap.h"
+#include "node/memory/bootstrap.h"
 #include "python/memory_comm.h"
 #include "python/mpi4py.h"
 #include "python/one_thread.h"

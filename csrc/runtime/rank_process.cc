@@ -9,19 +9,19 @@
 #include <mutex>
 
 #include "base/failure.h"
-#include "calls/process_trace.h"
 #include "comm/shutdown_handshake.h"
 #include "engine/callbacks.h"
+#include "engine/driving.h"
+#include "engine/fork_guard.h"
 #include "liveness/local_peer_search.h"
 #include "liveness/process.h"
 #include "liveness/shown_ranks.h"
 #include "liveness/supervisor.h"
 #include "liveness/watchdog.h"
 #include "mpi/mpi.h"
-#include "progress/driving.h"
-#include "progress/fork_guard.h"
+#include "observe/process_trace.h"
+#include "observe/reports/profile_report.h"
 #include "runtime/launched.h"
-#include "runtime/profile_report.h"
 #include "runtime/read_settings.h"
 
 namespace gradred {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/types.h"
-#include "coordinator/kernel_calls.h"
+#include "named/kernel_calls.h"
 #include "tensorflow/api.h"
 #include "tensorflow/completion.h"
 

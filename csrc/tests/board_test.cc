@@ -1,5 +1,5 @@
 // The table of names and the log that ranks share. The ranks are threads or processes.
-#include "coordinator/board.h"
+#include "named/board.h"
 
 #include <algorithm>
 #include <map>

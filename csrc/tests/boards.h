@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/signature.h"
-#include "coordinator/board.h"
+#include "named/board.h"
 #include "node_ranks.h"
 
 namespace gradred::testing {

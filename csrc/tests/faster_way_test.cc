@@ -1,5 +1,5 @@
 // How rank 0 chooses between the data paths of long operations, tested without ranks.
-#include "node/faster_way.h"
+#include "node/paths/faster_way.h"
 
 #include <array>
 #include <cstddef>

@@ -1,5 +1,5 @@
 // Test of the common limit for memory that all communicators keep for reuse.
-#include "messages/kept_memory.h"
+#include "families/messages/kept_memory.h"
 
 #include <cstddef>
 #include <list>

@@ -13,8 +13,8 @@
 #include <span>
 
 #include "bytes.h"
-#include "node/array_memory.h"
-#include "node/node_execution.h"
+#include "node/group/node_execution.h"
+#include "node/memory/array_memory.h"
 #include "node_ranks.h"
 
 namespace gradred::testing {

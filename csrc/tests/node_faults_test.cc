@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "in_time.h"
-#include "node/cores.h"
-#include "node/shrinking.h"
+#include "node/group/shrinking.h"
+#include "node/memory/cores.h"
 #include "node_calls.h"
 
 namespace gradred::testing {

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "node/group.h"
+#include "node/group/group.h"
 
 namespace gradred::testing {
 

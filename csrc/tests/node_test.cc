@@ -5,8 +5,8 @@
 #include <random>
 
 #include "base/clock.h"
-#include "node/process_memory.h"
-#include "node/ways.h"
+#include "node/memory/process_memory.h"
+#include "node/paths/ways.h"
 #include "node_calls.h"
 
 namespace gradred::testing {

@@ -1,5 +1,5 @@
 // The profile's record and table: how rows are merged, described, rounded and written.
-#include "runtime/profile_report.h"
+#include "observe/reports/profile_report.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // The profile's sums and estimates, and its choice of the calls that it times.
-#include "calls/profile.h"
+#include "observe/profile.h"
 
 #include <cmath>
 #include <stdexcept>

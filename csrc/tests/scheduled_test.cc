@@ -1,6 +1,6 @@
 // Calls over messages without MPI, in host memory and in memory that no host thread may access.
 // They test the copies of input and result, the factor, and the average.
-#include "messages/scheduled.h"
+#include "families/messages/scheduled.h"
 
 #include <algorithm>
 #include <cstring>
@@ -13,7 +13,7 @@
 #include "base/errors.h"
 #include "expect.h"
 #include "families/families.h"
-#include "families/family_schedule.h"
+#include "families/messages/family_schedule.h"
 #include "late_memory.h"
 #include "schedule/algorithms.h"
 #include "testing/threads.h"

@@ -1,6 +1,6 @@
 // Agreement between host groups ("sites"). The relays are threads, and their connections stay
 // inside this process. Also tests the encoding of messages, and how the groups find each other.
-#include "coordinator/sites.h"
+#include "named/sites.h"
 
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -18,8 +18,8 @@
 #include "base/clock.h"
 #include "base/errors.h"
 #include "boards.h"
-#include "coordinator/relay.h"
-#include "coordinator/sockets.h"
+#include "named/relay.h"
+#include "named/sockets.h"
 #include "node_calls.h"
 
 namespace gradred::testing {

@@ -1,7 +1,7 @@
 // Host memory of calls on device arrays. It must not be reused for another call while the device
 // copies.
 
-#include "on_devices/staged.h"
+#include "families/devices/staged.h"
 
 #include <memory>
 #include <set>

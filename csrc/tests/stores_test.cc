@@ -1,6 +1,6 @@
 // How rank 0 chooses between the two kinds of stores for data that peers read, tested without
 // ranks.
-#include "node/stores.h"
+#include "node/paths/stores.h"
 
 #include <string>
 

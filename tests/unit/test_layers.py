@@ -79,6 +79,10 @@ def test_cxx_includes_point_downward_and_the_table_has_no_spare_line() -> None:
     assert {layer: sorted(lower) for layer, lower in CXX_LAYERS.items()} == nearest(cxx_includes())
 
 
+def test_the_product_has_at_most_20_folders() -> None:
+    assert len(CXX_LAYERS.keys() - {"testing", "tests"}) <= 20
+
+
 def modules(folder: Path) -> dict[str, set[str]]:
     """The modules of a folder (a header and a source of one name) that each of them includes."""
     found: dict[str, set[str]] = {}
@@ -219,7 +223,7 @@ def test_plan_of_a_library_stands_in_four_files() -> None:
     assert sorted(str(path.relative_to(ROOT)) for path in naming) == [
         "csrc/device/libraries/libraries.h",
         "csrc/device/libraries/shots.cc",
-        "csrc/families/family_library.cc",
+        "csrc/families/devices/family_library.cc",
         "src/gradred/simulate/plans.py",
     ]
 

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "bytes.h"
+#include "families/memory/as_node_call.h"
 #include "late_memory.h"
 #include "program.h"
 #include "runtime/knobs.h"
-#include "shared_memory/as_node_call.h"
 
 namespace gradred::testing {
 namespace {

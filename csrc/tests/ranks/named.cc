@@ -1,6 +1,6 @@
 // Named operations on arrays in host and device memory. Each rank submits them in a different
 // order. The results are exact in any order of the sums.
-#include "coordinator/named.h"
+#include "named/named.h"
 
 #include <cstdio>
 #include <cstring>

@@ -13,7 +13,7 @@ MOST_ARRAYS = 16
 """The maximum number of arrays in one operation.
 
 Ranks that have joined learn the lengths of at most that many arrays. This is kMostParts of
-csrc/coordinator/submission.h."""
+csrc/named/submission.h."""
 
 
 def members_by_parameter(

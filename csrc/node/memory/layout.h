@@ -1,0 +1,182 @@
+// The layout of a node group's part of shared memory (pool.h). It lies in two places:
+//
+//   the lines: Header | RankState of rank 0, 1, ... | short slots
+//   the rooms: ShrinkState of each rank | slots | exchange chunks
+//
+// Each rank owns two short slots and two slots, used by operations in turn, and `depth` chunks,
+// used as a ring. Only the owner writes to them. Header, RankStates and ShrinkStates are zeroed at
+// the start; slots and chunks may hold anything.
+//
+// A program may have thousands of communicators, so a group starts with its lines, which are a few
+// pages, and with the first bytes of its slots if its first operation is known to need them. The
+// first operation that does not fit into the slots allocates the first bytes of slots and chunks,
+// or the whole of them. The ShrinkStates are allocated by shrinking.h.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/failure.h"
+#include "liveness/process.h"
+#include "node/memory/wait.h"
+
+namespace gradred {
+
+inline constexpr std::size_t kCacheLine = 64;
+// The hardware fetches cache lines in pairs, so data that different ranks write are this far apart.
+inline constexpr std::size_t kApart = 128;
+inline constexpr std::size_t kPage = 4096;
+inline constexpr std::size_t kShortSlot = 1024;
+// Bytes of a slot or chunk that are allocated at first.
+inline constexpr std::size_t kBeginning = 2 * kPage;
+inline constexpr std::size_t kReasonBytes = 384;
+inline constexpr std::size_t kReportBytes = 1536;
+
+// Sizes and limits that all ranks of a group share; those of rank 0 apply. The plan of an operation
+// is a function of these, the number of ranks and the agreed arguments.
+struct NodeOptions {
+  std::size_t slot_bytes = 128 << 10;      // of one slot
+  std::size_t chunk_bytes = 256 << 10;     // of one exchange chunk
+  std::size_t depth = 4;                   // exchange chunks per rank, at least 4
+  std::size_t one_shot_bytes = 128 << 10;  // limit of peers' bytes that each rank reads in slots
+  std::size_t piece_bytes = 64 << 10;      // of a chunk, if two ranks both reduce everything
+  std::size_t exchange_bytes = 4 << 20;    // from here on two ranks reduce one half each
+  std::size_t streaming_bytes = 4 << 20;   // from here on results bypass the caches
+  // From this size on an allreduce may read peers' memory. An allgather or a broadcast may do so
+  // from half of it on, since they read each byte only once.
+  std::size_t single_copy_bytes = 256 << 10;
+  std::size_t block_bytes = 64 << 20;  // such an allreduce works in blocks of this size
+  std::size_t ranks_on_host = 0;       // ranks of the whole program; 0: those of this group
+  bool sleeps = false;  // waiting ranks usually sleep, as when rank 0 waits for other hosts
+  std::uint64_t first_operation = 1;        // number of the first one; tests start just below 2^32
+  std::size_t slot_beginning = kBeginning;  // bytes of a slot that are allocated at first
+  std::size_t first_bytes = 0;              // of the first operation; 0: not known
+
+  // The sizes of a group that has only its lines, in which no chunk can be used.
+  NodeOptions lines() const {
+    NodeOptions part = *this;
+    part.slot_bytes = std::min(slot_bytes, kShortSlot);
+    part.chunk_bytes = part.piece_bytes = 0;
+    return part;
+  }
+  // The sizes of a group that has only the first bytes of its slots and chunks.
+  NodeOptions beginning(std::size_t ranks) const {
+    NodeOptions part = *this;
+    const std::size_t least = (ranks * kCacheLine + kPage - 1) / kPage * kPage;
+    part.slot_bytes = std::min(slot_bytes, slot_beginning);
+    part.chunk_bytes = std::min(chunk_bytes, std::max(kBeginning, least));
+    part.piece_bytes = std::min(piece_bytes, part.chunk_bytes);
+    return part;
+  }
+  // The sizes of a group that has only its lines and the first bytes of its slots.
+  NodeOptions slots(std::size_t ranks) const {
+    NodeOptions part = beginning(ranks);
+    part.chunk_bytes = part.piece_bytes = 0;
+    return part;
+  }
+  // For a group that carries out allreduces of more than half of `bytes` bytes, and no more than
+  // that, with memory in proportion. What fits into the slots needs no chunks. Other operations
+  // fill at most `depth` of them.
+  NodeOptions for_at_most(std::size_t bytes, std::size_t ranks) const {
+    NodeOptions part = *this;
+    part.first_bytes = bytes;
+    part.slot_bytes = fits_slots(bytes / 2 + 1, ranks) ? std::min(slot_bytes, bytes) : kPage;
+    part.slot_beginning = part.slot_bytes;
+    part.chunk_bytes = fits_slots(bytes, ranks) ? kPage : std::min(chunk_bytes, bytes / depth);
+    return part;
+  }
+  bool fits_slots(std::size_t bytes, std::size_t ranks) const {
+    return bytes <= slot_bytes && (ranks - 1) * bytes <= one_shot_bytes;
+  }
+  // Whether each rank reduces the whole vector of an allreduce, instead of a part of it.
+  bool reduces_everything(std::size_t bytes, std::size_t ranks) const {
+    return fits_slots(bytes, ranks) || (ranks == 2 && bytes < exchange_bytes);
+  }
+};
+
+// One cache line: what a rank publishes at the start of an operation, including the data if they
+// fit.
+struct alignas(kApart) Announcement {
+  static constexpr std::size_t kDataBytes = 48;
+
+  std::atomic<std::uint64_t> head;  // operation number << 32 | hash of Signature::detail
+  std::uint64_t what;               // Signature::what
+  std::byte data[kDataBytes];
+};
+static_assert(sizeof(Announcement) == kApart && offsetof(Announcement, data) == 16);
+
+// Details that only an error message or a profile needs.
+struct Particulars {
+  std::uint64_t detail;       // Signature::detail
+  std::uint64_t arrival_ns;   // of clock.h: when the rank came to operation arrival_of
+  std::uint64_t arrival_of;   // an earlier operation if the rank recorded no arrival at this one
+  char reason[kReasonBytes];  // of an aborted operation
+};
+
+struct alignas(kApart) RankState {
+  Announcement announcement[2];                         // of even and of odd operations
+  alignas(kApart) std::atomic<std::uint64_t> progress;  // steps done since the group was made
+  alignas(kApart) Bell bell;
+  std::atomic<std::uint64_t> finished;  // the last operation that this rank has left
+  std::atomic<std::uint64_t> leading;   // the last one that it has arrived at as leader
+  // Calls from device to device (on_devices.h) for which this rank's arrays may be read and
+  // written, and those for which its device has done its share.
+  std::atomic<std::uint64_t> arrays_there, shares_done;
+  alignas(kApart) Particulars particulars[2];
+  std::atomic<std::uint32_t> departed;  // this rank has destroyed its group
+};
+
+// What a rank publishes while the living ranks shrink the group (shrinking.h).
+struct alignas(kApart) ShrinkState {
+  static constexpr std::size_t kCellBytes = 512, kMostRanks = 4096;
+
+  std::atomic<std::uint64_t> steps;        // attempt << 32 | steps done; step 1: it takes part
+  std::byte cells[2][kCellBytes];          // its data for even and odd steps
+  std::uint64_t members[kMostRanks / 64];  // a bit for each rank that it has seen alive
+  Failure failure;                         // why it ended the attempt
+  char reason[kReportBytes];
+};
+
+struct alignas(kApart) Header {
+  std::atomic<std::uint32_t> users;  // ranks that have not left (pool.h)
+  NodeOptions options;
+  std::size_t rooms;             // offset in the pool
+  std::uint32_t slots_at_first;  // 1: the first operation may use the first bytes of slots
+  // Once all ranks have announced this operation, they use the first bytes of slots and chunks, or
+  // the whole of them.
+  std::atomic<std::uint64_t> beginnings_from, whole_from;
+  static constexpr std::uint64_t kNotYet = ~std::uint64_t{0};
+  std::atomic<std::uint32_t> shrinks;  // the ShrinkStates have been used
+  std::atomic<std::uint32_t> poison;   // 0: usable, 1: the reason is being written, 2: failed
+  SleepersExpected sleepers_expected;
+  Failure failure;
+  std::uint64_t failure_id;  // FailureReport::id
+  char reason[kReportBytes];
+  std::atomic<std::uint64_t> shrink_decided;  // attempt << 32 | rank whose member list applies
+  std::atomic<std::uint64_t> shrink_ended;    // shrinking.h: AttemptsEnded
+  alignas(kApart) std::atomic<std::uint64_t> ping;  // NodeGroup::one_way_latency_ns
+  alignas(kApart) std::atomic<std::uint64_t> pong;
+};
+
+// Offsets in bytes from the start of the lines: states, short_slots. From the start of the rooms:
+// slots, chunks; the ShrinkStates come first.
+struct Layout {
+  std::size_t states, short_slots, line_bytes, slots, chunks, room_bytes;
+
+  Layout(std::size_t ranks, const NodeOptions& options)
+      : states(sizeof(Header)),
+        short_slots(states + ranks * sizeof(RankState)),
+        line_bytes(round_up(short_slots + ranks * 2 * kShortSlot)),
+        slots(round_up(ranks * sizeof(ShrinkState))),
+        chunks(slots + ranks * 2 * options.slot_bytes),
+        room_bytes(round_up(chunks + ranks * options.depth * options.chunk_bytes)) {}
+
+ private:
+  static std::size_t round_up(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+};
+static_assert(sizeof(Header) % kApart == 0 && sizeof(RankState) % kApart == 0 &&
+              kShortSlot % kApart == 0 && offsetof(Header, users) == 0);
+
+}  // namespace gradred

@@ -1,0 +1,126 @@
+#include "node/memory/shared_part.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/errors.h"
+
+namespace gradred {
+
+NodeOptions SharedPart::rounded(NodeOptions options, std::size_t ranks) {
+  const auto pages = [](std::size_t bytes) { return std::max(kPage, bytes / kPage * kPage); };
+  options.slot_bytes = pages(options.slot_bytes);
+  options.slot_beginning = std::min(pages(options.slot_beginning), options.slot_bytes);
+  options.chunk_bytes = pages(std::max(options.chunk_bytes, ranks * kCacheLine));
+  options.piece_bytes = pages(std::min(options.piece_bytes, options.chunk_bytes));
+  options.depth = std::max<std::size_t>(4, options.depth);
+  return options;
+}
+
+PoolPart::Real SharedPart::at_first(const NodeOptions& options, std::size_t ranks) {
+  const bool by_slots = options.first_bytes > kShortSlot &&
+                        options.slots(ranks).fits_slots(options.first_bytes, ranks);
+  return by_slots ? PoolPart::Real::kSlots : PoolPart::Real::kLines;
+}
+
+// Allocates `wanted` of a part, unless that is done already.
+void SharedPart::populate(Pool& pool, PoolPart& part, std::size_t ranks, const NodeOptions& options,
+                          PoolPart::Real wanted) {
+  using Real = PoolPart::Real;
+  const Layout layout(ranks, options);
+  if (part.real < Real::kLines) pool.populate(part, Real::kLines, part.lines, layout.line_bytes);
+  if (part.real >= wanted) return;
+  if (wanted == Real::kAll) return pool.populate(part, wanted, part.rooms, layout.room_bytes);
+  const NodeOptions beginning = options.beginning(ranks);
+  const auto populate_one = [&](std::size_t at, std::size_t bytes) {
+    pool.populate(part, part.real, part.rooms + at, bytes);
+  };
+  for (std::size_t slot = 0; part.real < Real::kSlots && slot < 2 * ranks; ++slot) {
+    populate_one(layout.slots + slot * options.slot_bytes, beginning.slot_bytes);
+  }
+  part.real = std::max(part.real, Real::kSlots);
+  if (part.real >= wanted) return;
+  for (std::size_t chunk = 0; chunk < ranks * options.depth; ++chunk) {
+    populate_one(layout.chunks + chunk * options.chunk_bytes, beginning.chunk_bytes);
+  }
+  part.real = wanted;
+}
+
+void SharedPart::prepare(Pool& pool, PoolPart& part, std::size_t ranks, const NodeOptions& options,
+                         PoolPart::Real wanted) {
+  populate(pool, part, ranks, options, wanted);
+  std::byte* const memory = pool.at(part.lines);
+  const Layout layout(ranks, options);
+  auto& header = *reinterpret_cast<Header*>(memory);
+  if (header.shrinks.load(std::memory_order_relaxed) != 0) {
+    std::memset(pool.at(part.rooms), 0, ranks * sizeof(ShrinkState));
+  }
+  std::memset(memory, 0, layout.short_slots);
+  auto* states = reinterpret_cast<RankState*>(memory + layout.states);
+  const std::uint64_t last = options.first_operation - 1;
+  const auto from = [&](PoolPart::Real real) { return part.real >= real ? last : Header::kNotYet; };
+  header.options = options;
+  header.rooms = part.rooms;
+  header.slots_at_first = part.real >= PoolPart::Real::kSlots ? 1 : 0;
+  header.beginnings_from = from(PoolPart::Real::kBeginnings);
+  header.whole_from = from(PoolPart::Real::kAll);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    states[rank].announcement[last & 1].head.store(last << 32, std::memory_order_relaxed);
+    states[rank].announcement[~last & 1].head.store((last - 1) << 32, std::memory_order_relaxed);
+  }
+  header.users.store(static_cast<std::uint32_t>(ranks), std::memory_order_release);
+  pool.hand_over(part);
+}
+
+SharedPart::SharedPart(std::shared_ptr<Pool> pool, std::size_t begin, std::size_t rank,
+                       std::size_t ranks)
+    : pool_(std::move(pool)),
+      lines_(pool_->at(begin)),
+      part_(rank == 0 ? pool_->part_with(begin) : nullptr),
+      ranks_(ranks),
+      header_(*reinterpret_cast<Header*>(lines_)),
+      options_(header_.options),
+      usable_(header_.slots_at_first != 0 ? options_.slots(ranks) : options_.lines()),
+      rooms_(pool_->at(header_.rooms)),
+      states_(reinterpret_cast<RankState*>(lines_ + Layout(ranks, options_).states)),
+      short_slots_(lines_ + Layout(ranks, options_).short_slots),
+      shrinks_(reinterpret_cast<ShrinkState*>(rooms_)),
+      slots_(rooms_ + Layout(ranks, options_).slots),
+      chunks_(rooms_ + Layout(ranks, options_).chunks) {
+  use_more_if_said(options_.first_operation - 1);
+  first_ = usable_;
+}
+
+void SharedPart::allow_shrinking() const {
+  pool_->populate(header_.rooms, ranks_ * sizeof(ShrinkState));
+  header_.shrinks.store(1, std::memory_order_relaxed);
+}
+
+void SharedPart::grow(std::uint64_t operation, std::size_t bytes) {
+  if (bytes > kBeginning) make_whole(operation);
+  if (part_->real >= PoolPart::Real::kBeginnings && usable_.chunk_bytes > 0) return;
+  populate(*pool_, *part_, ranks_, options_, PoolPart::Real::kBeginnings);
+  header_.beginnings_from.store(operation, std::memory_order_release);
+}
+
+// Without memory for it, operations go on with small chunks: slower, but correct.
+void SharedPart::make_whole(std::uint64_t operation) noexcept {
+  if (std::exchange(tried_, true) || !pool_->may_make_whole()) return;
+  try {
+    populate(*pool_, *part_, ranks_, options_, PoolPart::Real::kAll);
+    header_.whole_from.store(operation, std::memory_order_release);
+  } catch (const TransportError&) {
+  }
+}
+
+void SharedPart::look_for_more(std::uint64_t until) {
+  if (header_.whole_from.load(std::memory_order_acquire) <= until) {
+    usable_ = options_;
+    whole_ = true;
+  } else if (header_.beginnings_from.load(std::memory_order_acquire) <= until) {
+    usable_ = options_.beginning(ranks_);
+  }
+}
+
+}  // namespace gradred

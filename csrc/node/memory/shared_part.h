@@ -1,0 +1,92 @@
+// A node group's part of shared memory (layout.h), as one of its ranks sees it, and how much of it
+// is in use.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "node/memory/layout.h"
+#include "node/memory/pool.h"
+
+namespace gradred {
+
+namespace testing {
+struct NoMoreMemory;  // lets a test behave as if memory had run out
+}  // namespace testing
+
+class SharedPart {
+ public:
+  // Rounds the options to sizes with which a group can work.
+  static NodeOptions rounded(NodeOptions options, std::size_t ranks);
+  // How much of a part the first operation needs.
+  static PoolPart::Real at_first(const NodeOptions& options, std::size_t ranks);
+  // On rank 0: allocates `wanted` of a part and prepares it, as if the operation before the first
+  // one had just ended. Another group may have used the part before. Throws TransportError if there
+  // is too little memory.
+  static void prepare(Pool& pool, PoolPart& part, std::size_t ranks, const NodeOptions& options,
+                      PoolPart::Real wanted);
+
+  // Requires that rank 0 has prepared the part. `begin`: of the lines.
+  SharedPart(std::shared_ptr<Pool> pool, std::size_t begin, std::size_t rank, std::size_t ranks);
+
+  const std::shared_ptr<Pool>& pool() const { return pool_; }
+  Header& header() const { return header_; }
+  RankState& state(std::size_t rank) const { return states_[rank]; }
+  // Before shrink_state(): allocates the ShrinkStates. Any rank may do so. Throws TransportError.
+  void allow_shrinking() const;
+  ShrinkState& shrink_state(std::size_t rank) const { return shrinks_[rank]; }
+  std::byte* short_slot(std::size_t rank, std::uint64_t operation) const {
+    return short_slots_ + (2 * rank + (operation & 1)) * kShortSlot;
+  }
+  std::byte* slot(std::size_t rank, std::uint64_t operation) const {
+    return slots_ + (2 * rank + (operation & 1)) * options_.slot_bytes;
+  }
+  std::byte* chunk(std::size_t rank, std::size_t index) const {
+    return chunks_ + (rank * options_.depth + index % options_.depth) * options_.chunk_bytes;
+  }
+
+  const NodeOptions& options() const { return options_; }
+  // options(), or smaller sizes as long as not all of slots and chunks is allocated.
+  const NodeOptions& usable() const { return usable_; }
+  const NodeOptions& usable_at_first() const { return first_; }  // when the group was created
+
+  // Larger slots and chunks are used from one operation on, which rank 0 announces together with
+  // that operation. No rank uses a larger slot for that operation: all ranks choose the data path
+  // by the sizes known before it. They cut chunks by the size known once all have announced.
+  bool is_whole() const { return whole_; }
+  // On rank 0: allocates what an operation of `bytes` bytes by chunks needs. Throws TransportError
+  // if there is too little memory for any chunks.
+  void grow(std::uint64_t operation, std::size_t bytes);
+  void use_more_if_said(std::uint64_t until) {
+    if (!whole_) [[unlikely]] {
+      look_for_more(until);
+    }
+  }
+
+ private:
+  friend struct testing::NoMoreMemory;
+
+  static void populate(Pool& pool, PoolPart& part, std::size_t ranks, const NodeOptions& options,
+                       PoolPart::Real wanted);
+  void make_whole(std::uint64_t operation) noexcept;
+  void look_for_more(std::uint64_t until);
+
+  const std::shared_ptr<Pool> pool_;
+  std::byte* const lines_;
+  PoolPart* const part_;  // on rank 0: the entry in the pool
+  const std::size_t ranks_;
+  Header& header_;
+  const NodeOptions options_;
+  NodeOptions usable_, first_;
+  bool whole_ = false;  // usable_ equals options_
+  bool tried_ = false;  // on rank 0: it has tried to allocate the rest
+  std::byte* const rooms_;
+  RankState* const states_;
+  std::byte* const short_slots_;
+  ShrinkState* const shrinks_;
+  std::byte* const slots_;
+  std::byte* const chunks_;
+};
+
+}  // namespace gradred

@@ -1,0 +1,348 @@
+#include "node/paths/chunks.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "node/memory/copy.h"
+#include "schedule/partition.h"
+
+namespace gradred {
+namespace {
+
+// A vector cut into chunks, of which each rank reduces one part. A part has the same position in
+// every chunk, including the last, shorter one.
+struct PartsOfChunks {
+  std::size_t count, element, ranks;
+  std::size_t part_bytes, per_chunk;  // per_chunk: elements of a chunk
+
+  PartsOfChunks(const NodeCall& call, std::size_t chunk_bytes, std::size_t size)
+      : count(call.count),
+        element(call.element),
+        ranks(size),
+        part_bytes(chunk_bytes / size / kCacheLine * kCacheLine),
+        per_chunk(part_bytes / element * size) {}
+
+  std::size_t chunks() const { return (count + per_chunk - 1) / per_chunk; }
+  std::size_t end(std::size_t c) const { return std::min(count, (c + 1) * per_chunk) * element; }
+
+  // Part `part` of chunk `c`: its position in the chunk and in the vector, and its length.
+  struct Place {
+    std::size_t in_chunk, in_vector, count, bytes;
+  };
+  Place place(std::size_t c, std::size_t part) const {
+    const Partition parts{std::min(per_chunk, count - c * per_chunk), ranks};
+    const std::size_t at = parts.begin(part), length = parts.length(part);
+    return {part * part_bytes, (c * per_chunk + at) * element, length, length * element};
+  }
+};
+
+}  // namespace
+
+Steps Chunks::steps(const NodeCall& call) {
+  switch (call.kind) {
+    case Kind::kReduceScatterBlock:
+      return scatter(call);
+    case Kind::kAllgather:
+      return gather(call);
+    case Kind::kBcast:
+      return fetch(call);
+    case Kind::kAlltoall:
+      return swap(call);
+    case Kind::kAllreduce:
+      return usable().reduces_everything(call.bytes(), size_) ? reduce(call) : exchange(call);
+    default:
+      return own_ways_.of(call.kind).steps(call);
+  }
+}
+
+// Keeps two chunks in flight: calls export_chunk(c) while peers still use chunk c - 1, then
+// use_chunk(c - 1).
+//
+// At time t a rank exports chunk t (step t + 1), then uses the peers' chunk t - 1. The export
+// overwrites chunk t - depth, which a peer has finished with once it has done step t - depth + 3.
+// At time t - 1 this rank saw the peer's step t - 1, so a depth of 4 is enough.
+template <class Export, class Use>
+Steps Chunks::pipeline(Pieces pieces, Flow* flow, Export export_chunk, Use use_chunk) {
+  const std::size_t chunks = pieces.count();
+  for (std::size_t time = 0; time <= chunks; ++time) {
+    if (time < chunks) {
+      while (flow != nullptr && !flow->has_input(pieces.end(time))) {
+        co_await Steps::LookAgain{WaitCause::kStream};
+      }
+      export_chunk(time);
+      step_done(time + 1);
+    }
+    if (time == 0) continue;
+    for (std::size_t distance = 1; distance < size_; ++distance) {
+      co_await step_of(peer_at(distance), time);
+    }
+    use_chunk(time - 1);
+    if (flow != nullptr) flow->has_result(pieces.end(time - 1));
+  }
+  steps_end(chunks);
+}
+
+// Allreduce in which every rank reduces everything. While a peer reads one chunk, the rank writes
+// the next.
+Steps Chunks::reduce(const NodeCall& call) {
+  const std::size_t piece = usable().piece_bytes / call.element * call.element;
+  const Pieces pieces{call.bytes(), piece};
+  const std::byte* const input = call.input(rank_);
+  return pipeline(
+      pieces, call.flow,
+      [=, this](std::size_t c) {
+        stores_.give(chunk(rank_, c), input + pieces.begin(c), pieces.length(c));
+      },
+      [=, this](std::size_t c) {
+        for (std::size_t rank = 0; rank < size_; ++rank) operands_[rank] = chunk(rank, c);
+        operands_[rank_] = input + pieces.begin(c);
+        combine(call, static_cast<std::byte*>(call.recv) + pieces.begin(c),
+                pieces.length(c) / call.element);
+      });
+}
+
+// A chunk holds one piece of every rank's block or part. The owner of the block reduces that piece.
+Steps Chunks::scatter(const NodeCall& call) {
+  std::size_t owners = 0;  // ranks with a non-empty part
+  for (std::size_t rank = 0; rank < size_; ++rank) owners += call.part_bytes(rank) > 0 ? 1 : 0;
+  const std::size_t room = usable().chunk_bytes / std::max<std::size_t>(owners, 1);
+  const std::size_t per_rank = room / call.element * call.element;
+  const std::byte* const input = call.input(rank_);
+  auto* const output = static_cast<std::byte*>(call.recv);
+  const auto place = [=](std::size_t owner) {  // offset of the owner's piece in a chunk
+    std::size_t before = 0;
+    for (std::size_t rank = 0; rank < owner; ++rank) before += call.part_bytes(rank) > 0 ? 1 : 0;
+    return before * per_rank;
+  };
+  const std::size_t own_place = place(rank_);
+  return pipeline(
+      Pieces{call.longest_part(size_), per_rank}, nullptr,
+      [=, this](std::size_t c) {
+        for (std::size_t distance = 1; distance < size_; ++distance) {
+          const std::size_t peer = peer_at(distance);
+          const Pieces theirs{call.part_bytes(peer), per_rank};
+          if (theirs.length(c) == 0) continue;
+          std::byte* const target = chunk(rank_, c) + place(peer);
+          call.for_runs(call.part_begin(peer) + theirs.begin(c), theirs.length(c),
+                        [&](std::size_t at, std::size_t before, std::size_t bytes) {
+                          stores_.give(target + before, input + at, bytes);
+                        });
+        }
+      },
+      [=, this](std::size_t c) {
+        const Pieces own{call.part_bytes(rank_), per_rank};
+        if (own.length(c) == 0) return;
+        call.for_runs(call.part_begin(rank_) + own.begin(c), own.length(c),
+                      [&](std::size_t at, std::size_t before, std::size_t bytes) {
+                        for (std::size_t rank = 0; rank < size_; ++rank) {
+                          operands_[rank] = chunk(rank, c) + own_place + before;
+                        }
+                        operands_[rank_] = input + at;
+                        combine(call, output + (call.parts != nullptr ? at : own.begin(c)),
+                                bytes / call.element);
+                      });
+      });
+}
+
+Steps Chunks::gather(const NodeCall& call) {
+  const std::size_t piece = usable().piece_bytes;
+  const std::byte* const input = call.input(rank_);
+  auto* const output = static_cast<std::byte*>(call.recv);
+  const bool in_place = call.send == kInPlace;
+  const bool streams = call.parts != nullptr && call.bytes() >= options().streaming_bytes;
+  return pipeline(
+      Pieces{call.longest_part(size_), piece}, nullptr,
+      [=, this](std::size_t c) {
+        const Pieces own{call.part_bytes(rank_), piece};
+        if (call.order == nullptr) {
+          if (own.length(c) > 0) stores_.give(chunk(rank_, c), input + own.begin(c), own.length(c));
+          return;
+        }
+        call.for_runs(call.part_begin(rank_) + own.begin(c), own.length(c),
+                      [&](std::size_t at, std::size_t before, std::size_t bytes) {
+                        stores_.give(chunk(rank_, c) + before, output + at, bytes);
+                      });
+      },
+      [=, this](std::size_t c) {
+        const Pieces own{call.part_bytes(rank_), piece};
+        if (!in_place && own.length(c) > 0) {  // while peers read their pieces
+          std::memcpy(output + call.part_begin(rank_) + own.begin(c), input + own.begin(c),
+                      own.length(c));
+        }
+        for (std::size_t distance = 1; distance < size_; ++distance) {
+          const std::size_t peer = peer_at(distance);
+          const Pieces theirs{call.part_bytes(peer), piece};
+          if (theirs.length(c) == 0) continue;
+          call.for_runs(call.part_begin(peer) + theirs.begin(c), theirs.length(c),
+                        [&](std::size_t at, std::size_t before, std::size_t bytes) {
+                          const std::byte* const source = chunk(peer, c) + before;
+                          if (streams) {
+                            copy_streaming(output + at, source, bytes);
+                          } else {
+                            std::memcpy(output + at, source, bytes);
+                          }
+                        });
+        }
+      });
+}
+
+// Alltoall. A chunk holds one piece for each peer, ordered by the peers' distances.
+Steps Chunks::swap(const NodeCall& call) {
+  const std::size_t peers = std::max<std::size_t>(size_ - 1, 1);
+  const std::size_t piece = usable().chunk_bytes / peers / kCacheLine * kCacheLine;
+  const std::byte* const input = call.input(rank_);
+  auto* const output = static_cast<std::byte*>(call.recv);
+  std::size_t longest = 0;
+  for (std::size_t from = 0; from < size_; ++from) {
+    for (std::size_t distance = 1; distance < size_; ++distance) {
+      longest = std::max(longest, call.split_bytes(from, (from + distance) % size_, size_));
+    }
+  }
+  const Pieces pieces{longest, piece};
+  const std::size_t own_bytes = call.split_bytes(rank_, rank_, size_), turns = pieces.count();
+  const Pieces own{own_bytes, turns > 0 ? (own_bytes + turns - 1) / turns : own_bytes};
+  const auto copy_own = [=, this](std::size_t c) {  // while peers read their pieces
+    if (own_bytes == 0 || own.length(c) == 0) return;
+    std::memcpy(output + call.got_before(rank_, rank_, size_) + own.begin(c),
+                input + call.given_before(rank_, rank_, size_) + own.begin(c), own.length(c));
+  };
+  if (turns == 0) copy_own(0);
+  const bool streams = call.got_before(rank_, size_, size_) >= options().streaming_bytes;
+  return pipeline(
+      pieces, nullptr,
+      [=, this](std::size_t c) {
+        for (std::size_t distance = 1; distance < size_; ++distance) {
+          const std::size_t peer = peer_at(distance);
+          const Pieces theirs{call.split_bytes(rank_, peer, size_), piece};
+          if (theirs.length(c) == 0) continue;
+          stores_.give(chunk(rank_, c) + (distance - 1) * piece,
+                       input + call.given_before(rank_, peer, size_) + theirs.begin(c),
+                       theirs.length(c));
+        }
+      },
+      [=, this](std::size_t c) {
+        copy_own(c);
+        for (std::size_t distance = 1; distance < size_; ++distance) {
+          const std::size_t peer = peer_at(distance);
+          const Pieces theirs{call.split_bytes(peer, rank_, size_), piece};
+          if (theirs.length(c) == 0) continue;
+          std::byte* const target = output + call.got_before(rank_, peer, size_) + theirs.begin(c);
+          const std::byte* const source = chunk(peer, c) + (size_ - distance - 1) * piece;
+          if (streams) {
+            copy_streaming(target, source, theirs.length(c));
+          } else {
+            std::memcpy(target, source, theirs.length(c));
+          }
+        }
+      });
+}
+
+// Broadcast. The root publishes step c + 1 when chunk c can be read, a reader when it has read
+// chunk c.
+Steps Chunks::fetch(NodeCall call) {
+  const auto root = static_cast<std::size_t>(call.root);
+  auto* const data = static_cast<std::byte*>(call.recv);
+  const Pieces pieces{call.bytes(), usable().piece_bytes};
+  for (std::size_t c = 0; c < pieces.count(); ++c) {
+    if (rank_ == root) {
+      while (call.flow != nullptr && !call.flow->has_input(pieces.end(c))) {
+        co_await Steps::LookAgain{WaitCause::kStream};
+      }
+      for (std::size_t distance = 1; c >= options().depth && distance < size_; ++distance) {
+        co_await step_of(peer_at(distance), c - options().depth + 1);
+      }
+      stores_.give(chunk(rank_, c), data + pieces.begin(c), pieces.length(c));
+    } else {
+      co_await step_of(root, c + 1);
+      std::memcpy(data + pieces.begin(c), chunk(root, c), pieces.length(c));
+      if (call.flow != nullptr) call.flow->has_result(pieces.end(c));
+    }
+    step_done(c + 1);
+  }
+  steps_end(pieces.count());
+}
+
+// Reduces the operands into memory that peers read and into the result.
+void Chunks::reduce_twice(const NodeCall& call, std::byte* shared, std::byte* result,
+                          std::size_t count) {
+  const bool streams = call.bytes() >= options().streaming_bytes;
+  if (!stores_.past()) {
+    combine(call, streams ? shared : result, count);
+    return streams ? copy_streaming(result, shared, count * call.element)
+                   : copy_out(shared, result, count * call.element);
+  }
+  constexpr std::size_t kShort = 16 << 10;  // stays in the first-level cache
+  scratch_.resize(kShort);
+  for (std::size_t done = 0; done < count; done += kShort / call.element) {
+    const std::size_t length = std::min(kShort / call.element, count - done);
+    const std::size_t bytes = length * call.element;
+    combine(call, scratch_.data(), length);
+    stores_.write_past(shared + done * call.element, scratch_.data(), bytes);
+    if (streams) {
+      copy_streaming(result + done * call.element, scratch_.data(), bytes);
+    } else {
+      std::memcpy(result + done * call.element, scratch_.data(), bytes);
+    }
+    for (const void*& operand : operands_) operand = static_cast<const std::byte*>(operand) + bytes;
+  }
+}
+
+// Allreduce as reduce-scatter and allgather, chunk by chunk. Rank r reduces part r of each chunk.
+//
+// At time t a rank exports the peers' parts of chunk t (step 2t + 1). It reduces its own part of
+// chunk t - 1 into its copy of the chunk, where that part is unused (step 2t + 2). It then fetches
+// the peers' results of chunk t - 2. It reduces after all peers have done step 2t - 1, and fetches
+// after they have done step 2t.
+//
+// Both writes at time t, the export and the result, overwrite copies of the chunk of `depth` times
+// ago. Peers have read the old export when they have done step 2(t - depth) + 4, and this rank saw
+// their step 2t - 2 at time t - 1. Peers have fetched the old result before they do step
+// 2(t + 2 - depth) + 1, and this rank saw their step 2t - 1 just before it reduced. So both writes
+// are safe if the depth is at least 3.
+Steps Chunks::exchange(NodeCall call) {
+  const std::byte* const input = call.input(rank_);
+  auto* const output = static_cast<std::byte*>(call.recv);
+  const bool streams = call.bytes() >= options().streaming_bytes;
+  const PartsOfChunks parts(call, usable().chunk_bytes, size_);
+  const std::size_t chunks = parts.chunks();
+  for (std::size_t time = 0; time <= chunks + 1; ++time) {
+    if (time < chunks) {
+      while (call.flow != nullptr && !call.flow->has_input(parts.end(time))) {
+        co_await Steps::LookAgain{WaitCause::kStream};
+      }
+      for (std::size_t distance = 1; distance < size_; ++distance) {
+        const auto part = parts.place(time, peer_at(distance));
+        stores_.give(chunk(rank_, time) + part.in_chunk, input + part.in_vector, part.bytes);
+      }
+      step_done(2 * time + 1);
+    }
+    if (time >= 1 && time <= chunks) {
+      for (std::size_t distance = 1; distance < size_; ++distance) {
+        co_await step_of(peer_at(distance), 2 * time - 1);
+      }
+      const auto mine = parts.place(time - 1, rank_);
+      for (std::size_t rank = 0; rank < size_; ++rank) {
+        operands_[rank] = chunk(rank, time - 1) + mine.in_chunk;
+      }
+      operands_[rank_] = input + mine.in_vector;
+      reduce_twice(call, chunk(rank_, time - 1) + mine.in_chunk, output + mine.in_vector,
+                   mine.count);
+      step_done(2 * time + 2);
+    }
+    for (std::size_t distance = 1; time >= 2 && distance < size_; ++distance) {
+      const std::size_t peer = peer_at(distance);
+      co_await step_of(peer, 2 * time);
+      const auto part = parts.place(time - 2, peer);
+      const std::byte* const result = chunk(peer, time - 2) + part.in_chunk;
+      if (streams) {
+        copy_streaming(output + part.in_vector, result, part.bytes);
+      } else {
+        std::memcpy(output + part.in_vector, result, part.bytes);
+      }
+    }
+    if (call.flow != nullptr && time >= 2) call.flow->has_result(parts.end(time - 2));
+  }
+  steps_end(2 * chunks + 2);
+}
+
+}  // namespace gradred

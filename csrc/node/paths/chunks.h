@@ -1,0 +1,48 @@
+// The plans whose data pass through shared memory chunk by chunk, with several chunks in flight.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "node/paths/kind_way.h"
+#include "node/paths/steps.h"
+#include "node/paths/way.h"
+
+namespace gradred {
+
+class Chunks final : public NodeWay {
+ public:
+  using NodeWay::NodeWay;
+
+  // Requires that all ranks have announced the operation and that PeerStores has begun.
+  Steps steps(const NodeCall& call);
+
+ private:
+  // A run of bytes, cut into pieces of equal length. The last piece may be shorter.
+  struct Pieces {
+    std::size_t bytes, piece;
+
+    std::size_t count() const { return (bytes + piece - 1) / piece; }
+    std::size_t begin(std::size_t index) const { return index * piece; }
+    std::size_t length(std::size_t index) const {  // 0 past the end
+      return std::min(piece, bytes - std::min(bytes, begin(index)));
+    }
+    std::size_t end(std::size_t index) const { return std::min(bytes, begin(index + 1)); }
+  };
+
+  template <class Export, class Use>
+  Steps pipeline(Pieces pieces, Flow* flow, Export export_chunk, Use use_chunk);
+  Steps reduce(const NodeCall& call);
+  Steps exchange(NodeCall call);
+  Steps scatter(const NodeCall& call);
+  Steps gather(const NodeCall& call);
+  Steps swap(const NodeCall& call);
+  Steps fetch(NodeCall call);
+  void reduce_twice(const NodeCall& call, std::byte* shared, std::byte* result, std::size_t count);
+
+  std::vector<std::byte> scratch_;  // one piece of a result; empty until it is needed
+  KindWays own_ways_{group_, stores_};
+};
+
+}  // namespace gradred

@@ -1,0 +1,103 @@
+#include "node/paths/faster_way.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace gradred {
+namespace {
+// Calls by one plan in a row: the first ones of each plan, and those of a later trial.
+constexpr unsigned kBegin = 2, kTrial = 8;
+// From which call in a row on a time counts. Before, the caches are as another plan has left them:
+// where results had bypassed them, plans that read took up to twice as long at first.
+constexpr unsigned kSettled = 6;
+// A trial ends early if, from this call in a row on, one takes so much longer than with the fastest
+// plan.
+constexpr unsigned kHopeful = 4;
+constexpr double kMuch = 1.15;
+// Longer data do not stay in caches, so the first calls say enough.
+constexpr std::size_t kUncached = std::size_t{32} << 20;
+constexpr unsigned kAgain = 512;  // calls between trials
+
+constexpr std::size_t at(Way way) { return static_cast<std::size_t>(way); }
+}  // namespace
+
+FasterWay::Times& FasterWay::of(const Calls& calls) {
+  const auto power = static_cast<std::size_t>(std::bit_width(calls.bytes));
+  const std::size_t index = std::clamp(power, kLeastPower, kLeastPower + kPowers - 1) - kLeastPower;
+  const std::size_t rest = 2 * std::size_t{calls.in_place} + std::size_t{calls.mapped};
+  return times_[static_cast<std::size_t>(calls.kind) % times_.size()][rest][index];
+}
+
+// If this rank reads lines of a peer and does not flush them, they stay in its cache, and the
+// peer's program pays when it next writes them. Such a plan must be faster by a margin.
+std::size_t FasterWay::Times::fastest(bool mapped) const {
+  constexpr double kHandicap = 1.1;
+  std::size_t found = 0;
+  double least = ns[0];
+  for (std::size_t way = 1; way < ns.size(); ++way) {
+    const bool leaves_lines = way >= at(Way::kReading) && !(mapped && way == at(Way::kReadingPast));
+    const double counts = leaves_lines ? kHandicap * ns[way] : ns[way];
+    if (ns[way] == 0 || counts >= least) continue;
+    found = way;
+    least = counts;
+  }
+  return found;
+}
+
+// Tries a plan unless it is the fastest one, or took more than `far` times as long.
+void FasterWay::Times::begin_trial(std::size_t way, std::size_t fastest, double far) {
+  if (way == fastest || ns[way] > far * ns[fastest]) return;
+  trial = static_cast<Way>(way);
+  left = kTrial;
+}
+
+// Begins with a few calls of each plan, then tries each for longer. Retries the slower ones now and
+// then, since ranks move from core to core; plans that were much slower only rarely.
+Way FasterWay::choose(const Calls& calls) {
+  constexpr unsigned kSeldom = 8;
+  constexpr double kFarAtFirst = 2, kFar = 1.5, kAny = 1e9;
+  // Of the plans that read peers' memory, kChunks aside: only an allreduce writes results for
+  // peers.
+  const unsigned reading = calls.kind == Kind::kAllreduce ? 2 : 1;
+  const unsigned ways = calls.reads ? 2 + reading : 2;
+  Times& times = of(calls);
+  const unsigned turn = times.operations++;
+  if (turn < ways * kBegin) return static_cast<Way>(turn / kBegin);
+  const std::size_t fastest = times.fastest(calls.mapped);
+  const unsigned early = turn - ways * kBegin;
+  if (calls.bytes < kUncached && early < ways * kTrial && early % kTrial == 0) {
+    times.begin_trial(early / kTrial, fastest, kFarAtFirst);
+  } else if (turn % kAgain == 0) {
+    const unsigned trial = turn / kAgain;
+    times.begin_trial((fastest + 1 + trial % (ways - 1)) % ways, fastest,
+                      trial / ways % kSeldom == 0 ? kAny : kFar);
+  }
+  if (times.left == 0) return static_cast<Way>(fastest);
+  --times.left;
+  return times.trial;
+}
+
+// A call that took longer may have waited for a late rank. So longer times count for less, and a
+// time counts as at most kMost times the known one.
+void FasterWay::took(const Calls& calls, Way way, std::uint64_t ns) {
+  constexpr double kLonger = 0.1, kShorter = 0.5;  // weights of the new time
+  constexpr double kMost = 3;
+  const auto bytes = static_cast<double>(calls.bytes);
+  const auto of_power = static_cast<double>(std::bit_floor(calls.bytes)) / bytes;
+  Times& times = of(calls);
+  times.in_a_row = times.last == way ? times.in_a_row + 1 : 1;
+  times.last = way;
+  double& known = times.ns[at(way)];
+  const double now = static_cast<double>(ns) * of_power;
+  if (times.in_a_row >= kHopeful && now > kMuch * times.ns[times.fastest(calls.mapped)]) {
+    times.left = 0;
+  }
+  if (known == 0 || times.operations <= times.ns.size() * kBegin) {
+    known = known == 0 ? now : std::min(known, now);  // memory may be touched for the first time
+  } else if (times.in_a_row >= kSettled) {
+    known +=
+        now > known ? kLonger * (std::min(now, kMost * known) - known) : kShorter * (now - known);
+  }
+}
+
+}  // namespace gradred

@@ -1,0 +1,305 @@
+#include "node/paths/single_copy.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/errors.h"
+#include "node/memory/array_memory.h"
+#include "node/memory/copy.h"
+#include "node/memory/process_memory.h"
+#include "schedule/partition.h"
+
+namespace gradred {
+
+bool SingleCopy::serves(const NodeCall& call) const {
+  if (size_ == 1 || call.parts != nullptr) return false;
+  const std::size_t least = options().single_copy_bytes;
+  switch (call.kind) {
+    case Kind::kAllreduce:
+      return call.input_bytes(size_) >= least;
+    case Kind::kAllgather:
+    case Kind::kBcast:
+    case Kind::kAlltoall:
+      return call.input_bytes(size_) >= least / 2;
+    default:
+      return false;
+  }
+}
+
+void SingleCopy::offer(const NodeCall& call, ReadOffer& offer) {
+  const bool swaps = call.kind == Kind::kAlltoall;
+  const std::size_t bytes = swaps ? call.given_bytes(rank_, size_) : call.input_bytes(size_);
+  if (beacon_ == 0) {
+    beacon_ = now_ns() | 1;
+    allow_reading();
+  }
+  offer.input = call.input(rank_);
+  offer.output = static_cast<std::byte*>(call.recv);
+  offer.beacon = &beacon_;
+  offer.beacon_content = beacon_;
+  if (!can_read_peers_ || call.flow != nullptr) return;  // with a flow, the input is not there yet
+  const bool known = readable_.input == offer.input && readable_.output == offer.output &&
+                     bytes <= readable_bytes_;
+  const auto readable = [bytes](const void* memory) {
+    return bytes == 0 || kernel_can_read(memory, bytes);
+  };
+  if (!known && !(readable(offer.input) && (swaps || readable(offer.output)))) return;
+  offer.says = ReadOffer::kReadable;
+  readable_ = swaps ? ReadOffer{} : offer;
+  readable_bytes_ = bytes;
+  offer_places(bytes, swaps, offer);
+}
+
+void SingleCopy::offer_places(std::size_t bytes, bool swaps, ReadOffer& offer) {
+  const FilePlace input = file_place(offer.input, bytes);
+  FilePlace output;
+  if (!swaps) output = offer.output == offer.input ? input : file_place(offer.output, bytes);
+  offer.input_fd = input.fd;
+  offer.input_serial = input.serial;
+  offer.output_fd = output.fd;
+  offer.output_serial = output.serial;
+  if (!input) huge_pages_.use(offer.input, bytes);
+  if (!swaps && !output && offer.output != offer.input) huge_pages_.use(offer.output, bytes);
+}
+
+bool SingleCopy::all_can_read() {
+  bool all = true;
+  for (std::size_t rank = 0; rank < size_; ++rank) {
+    all &= (offer_of(rank).says & ReadOffer::kReadable) != 0;
+  }
+  if (!tried_peers_) try_peers();
+  return all;
+}
+
+void SingleCopy::try_peers() {
+  tried_peers_ = true;
+  can_read_peers_ = true;
+  for (std::size_t rank = 0; rank < size_; ++rank) {
+    const ReadOffer offer = offer_of(rank);
+    std::uint64_t found = 0;
+    const std::int64_t pid = group_.process(static_cast<int>(rank)).pid;
+    const int error = read_process(pid, &found, offer.beacon, sizeof found);
+    can_read_peers_ &= error == 0 && found == offer.beacon_content;
+  }
+}
+
+// Returns where a peer's `bytes` bytes at `address` can be read in this process, or nullptr if only
+// the kernel can read them.
+const std::byte* SingleCopy::view_of(std::size_t peer, FilePlace place, const std::byte* address,
+                                     std::size_t bytes) {
+  if (!place) return nullptr;
+  const ProcessId& process = group_.process(static_cast<int>(peer));
+  // Ranks that are threads of one process share its addresses.
+  if (process == group_.process(group_.rank())) return address;
+  if (peer_arrays_.empty()) peer_arrays_.resize(size_);
+  return peer_arrays_[peer].find(process, place, address, bytes);
+}
+
+// Reads a peer's input, or a part of it.
+void SingleCopy::read_input(std::size_t peer, std::byte* target, std::size_t begin,
+                            std::size_t bytes) {
+  const ReadOffer offer = offer_of(peer);
+  const std::byte* const source = offer.input + begin;
+  const std::byte* const here = view_of(peer, offer.input_place(), source, bytes);
+  if (here == nullptr) return read_peer(peer, target, source, bytes);
+  ++mapped_reads_;
+  std::memcpy(target, here, bytes);
+}
+
+void SingleCopy::read_peer(std::size_t peer, std::byte* target, const std::byte* source,
+                           std::size_t bytes) {
+  const std::int64_t pid = group_.process(static_cast<int>(peer)).pid;
+  const int error = read_process(pid, target, source, bytes);
+  if (error == 0) [[likely]] {
+    return;
+  }
+  // The memory of an ending process disappears shortly before the process does.
+  for (int look = 0; look < 100; ++look) {
+    group_.glance();
+    group_.check_peer(peer);
+    usleep(1000);
+  }
+  throw TransportError("the memory of " + group_.names().of(peer) +
+                       " cannot be read any more: " + std::strerror(error));
+}
+
+Steps SingleCopy::steps(const NodeCall& call, bool past) {
+  ++operations_;
+  switch (call.kind) {
+    case Kind::kAllgather:
+      return gather(call);
+    case Kind::kBcast:
+      return fetch(call);
+    case Kind::kAlltoall:
+      return swap(call);
+    default:
+      return reduce(call, past);
+  }
+}
+
+// Step 1: this rank has read all peers. No rank leaves before that, since the input belongs to the
+// program.
+Steps SingleCopy::gather(NodeCall call) {
+  auto* const output = static_cast<std::byte*>(call.recv);
+  for (std::size_t distance = 1; distance < size_; ++distance) {
+    const std::size_t peer = peer_at(distance);
+    read_input(peer, output + call.part_begin(peer), 0, call.part_bytes(peer));
+  }
+  std::byte* const own = output + call.part_begin(rank_);
+  if (own != call.input(rank_)) std::memcpy(own, call.input(rank_), call.part_bytes(rank_));
+  step_done(1);
+  for (std::size_t distance = 1; distance < size_; ++distance) {
+    co_await step_of(peer_at(distance), 1);
+  }
+  steps_end(1);
+}
+
+// Steps as in gather().
+Steps SingleCopy::swap(NodeCall call) {
+  auto* const output = static_cast<std::byte*>(call.recv);
+  for (std::size_t distance = 1; distance < size_; ++distance) {
+    const std::size_t peer = peer_at(distance);
+    read_input(peer, output + call.got_before(rank_, peer, size_),
+               call.given_before(peer, rank_, size_), call.split_bytes(peer, rank_, size_));
+  }
+  if (const std::size_t own = call.split_bytes(rank_, rank_, size_); own > 0) {
+    std::memcpy(output + call.got_before(rank_, rank_, size_),
+                call.input(rank_) + call.given_before(rank_, rank_, size_), own);
+  }
+  step_done(1);
+  for (std::size_t distance = 1; distance < size_; ++distance) {
+    co_await step_of(peer_at(distance), 1);
+  }
+  steps_end(1);
+}
+
+// Step 1: this rank has read the root's data. The root leaves last.
+Steps SingleCopy::fetch(NodeCall call) {
+  const auto root = static_cast<std::size_t>(call.root);
+  auto* const output = static_cast<std::byte*>(call.recv);
+  if (rank_ != root) read_input(root, output, 0, call.bytes());
+  step_done(1);
+  for (std::size_t distance = 1; rank_ == root && distance < size_; ++distance) {
+    co_await step_of(peer_at(distance), 1);
+  }
+  steps_end(1);
+}
+
+// Works in blocks; rank r reduces part r of each block. Steps of block b: this rank has reduced its
+// part (2b + 1); it has read the peers' results (2b + 2).
+//
+// In place, a part of the result overwrites inputs of this rank only after the owner of the part
+// has read them, in its step 2b + 1. A rank's results are read until the peers' step 2b + 2, and no
+// rank leaves before that.
+Steps SingleCopy::reduce(NodeCall call, bool past) {
+  const Reading reading = begin_reading(call, past);
+  const std::size_t per_block = std::max(size_, options().block_bytes / call.element);
+  std::size_t step = 0;
+  for (std::size_t begin = 0; begin < call.count; begin += per_block, step += 2) {
+    const Partition parts{std::min(per_block, call.count - begin), size_};
+    reduce_part(call, reading, begin + parts.begin(rank_), parts.length(rank_));
+    step_done(step + 1);
+    for (std::size_t distance = 1; distance < size_; ++distance) {
+      const std::size_t peer = peer_at(distance);
+      co_await step_of(peer, step + 1);
+    }
+    for (std::size_t distance = 1; distance < size_; ++distance) {
+      const std::size_t peer = peer_at(distance);
+      fetch_part(call, reading, peer, begin + parts.begin(peer), parts.length(peer));
+    }
+    step_done(step + 2);
+  }
+  for (std::size_t distance = 1; distance < size_; ++distance) {
+    co_await step_of(peer_at(distance), step);
+  }
+  steps_end(step);
+}
+
+// The setup of an allreduce, once all ranks have announced it.
+SingleCopy::Reading SingleCopy::begin_reading(const NodeCall& call, bool past) {
+  const std::size_t bytes = call.bytes();
+  bool by_kernel = false;
+  inputs_.resize(size_);
+  outputs_.resize(size_);
+  for (std::size_t distance = 1; distance < size_; ++distance) {
+    const std::size_t peer = peer_at(distance);
+    const ReadOffer offer = offer_of(peer);
+    inputs_[peer] = view_of(peer, offer.input_place(), offer.input, bytes);
+    outputs_[peer] = view_of(peer, offer.output_place(), offer.output, bytes);
+    if (inputs_[peer] != nullptr) {
+      ++mapped_reads_;
+    } else {
+      by_kernel = true;
+    }
+  }
+  // If the kernel copies, pieces are as long as possible, since each call has a fixed cost.
+  // Otherwise a piece of the result should stay in the first-level caches until it is written.
+  constexpr std::size_t kShort = 32 << 10;
+  const std::size_t room =
+      options().depth * options().chunk_bytes / size_ / kCacheLine * kCacheLine;
+  return {.past = past, .piece = by_kernel ? room : std::min(room, kShort)};
+}
+
+// Computes this rank's part of the result: `count` elements from `first` on.
+void SingleCopy::reduce_part(const NodeCall& call, const Reading& reading, std::size_t first,
+                             std::size_t count) {
+  auto* const output = static_cast<std::byte*>(call.recv);
+  std::byte* const scratch = chunk(rank_, 0);  // one piece of the result, then pieces of the peers
+  const std::size_t per_piece = reading.piece / call.element;
+  for (std::size_t done = 0; done < count; done += per_piece) {
+    const std::size_t length = std::min(per_piece, count - done);
+    const std::size_t place = (first + done) * call.element;
+    std::byte* into = scratch + reading.piece;
+    for (std::size_t distance = 1; distance < size_; ++distance) {
+      const std::size_t peer = peer_at(distance);
+      if (inputs_[peer] != nullptr) {
+        operands_[peer] = inputs_[peer] + place;
+        continue;
+      }
+      read_peer(peer, into, offer_of(peer).input + place, length * call.element);
+      operands_[peer] = into;
+      into += reading.piece;
+    }
+    operands_[rank_] = call.input(rank_) + place;
+    if (reading.past) {
+      combine(call, scratch, length);
+      copy_streaming(output + place, scratch, length * call.element);
+      for (const std::byte* const input : inputs_) {
+        if (input != nullptr) hand_back(input + place, length * call.element);
+      }
+    } else {
+      combine(call, output + place, length);
+    }
+  }
+}
+
+// Fetches a peer's part of the result. In place, the peer has read the lines to be written. Writing
+// them past the caches is much faster than fetching them from the peer's cache first.
+void SingleCopy::fetch_part(const NodeCall& call, const Reading& reading, std::size_t peer,
+                            std::size_t first, std::size_t count) {
+  const std::size_t place = first * call.element, bytes = count * call.element;
+  std::byte* const target = static_cast<std::byte*>(call.recv) + place;
+  const bool past = reading.past && call.send == kInPlace;
+  if (const std::byte* const theirs = outputs_[peer]; theirs != nullptr) {
+    if (!past) {
+      std::memcpy(target, theirs + place, bytes);
+    } else {
+      copy_streaming(target, theirs + place, bytes);
+    }
+    if (reading.past) hand_back(theirs + place, bytes);
+    return;
+  }
+  const std::byte* const theirs = offer_of(peer).output + place;
+  if (!past) return read_peer(peer, target, theirs, bytes);
+  std::byte* const scratch = chunk(rank_, 0);
+  for (std::size_t done = 0; done < bytes; done += reading.piece) {
+    const std::size_t length = std::min(reading.piece, bytes - done);
+    read_peer(peer, scratch, theirs + done, length);
+    copy_streaming(target + done, scratch, length);
+  }
+}
+
+}  // namespace gradred

@@ -1,0 +1,69 @@
+// Common base of the plans that carry out a node group's operations.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "node/agreement/node_agreement.h"
+#include "node/paths/stores.h"
+
+namespace gradred {
+
+// All plans reduce an element in rank order, so all ranks get the same bits whatever the plan. The
+// owner keeps the group and the stores alive as long as this object.
+class NodeWay {
+ public:
+  NodeWay(NodeAgreement& group, PeerStores& stores);
+  NodeWay(const NodeWay&) = delete;
+  NodeWay& operator=(const NodeWay&) = delete;
+
+  void* frame(std::size_t bytes) { return group_.frame(bytes); }  // for Steps
+
+ protected:
+  ~NodeWay() = default;
+
+  std::byte* slot(std::size_t rank, DataPath path) const {
+    return path == DataPath::kShortSlots ? part_.short_slot(rank, group_.operation())
+                                         : part_.slot(rank, group_.operation());
+  }
+
+  std::size_t peer_at(std::size_t distance) const { return (rank_ + distance) % size_; }
+  Announcement& announcement(std::size_t rank) const { return group_.announcement(rank); }
+  // What a rank has contributed to an operation whose data lie in announcements or slots.
+  std::byte* given(std::size_t rank, DataPath path) const {
+    return path == DataPath::kInLine ? announcement(rank).data : slot(rank, path);
+  }
+  std::byte* own_slot(DataPath path) const { return slot(rank_, path); }
+  std::byte* chunk(std::size_t rank, std::size_t index) const { return part_.chunk(rank, index); }
+  const NodeOptions& options() const { return part_.options(); }
+  const NodeOptions& usable() const { return part_.usable(); }
+
+  void step_done(std::uint64_t step) { group_.step_done(step); }
+  Awaited step_of(std::size_t rank, std::uint64_t step) const { return group_.step_of(rank, step); }
+  void steps_end(std::uint64_t steps) { group_.steps_end(steps); }
+
+  // target = operands_[0] op ... op operands_[size - 1]
+  void combine(const NodeCall& call, void* target, std::size_t count) {
+    if (size_ == 2) {
+      call.reduce->pair(target, operands_[0], operands_[1], count);
+    } else {
+      call.reduce->many(target, operands_.data(), size_, count);
+    }
+  }
+
+  NodeAgreement& group_;
+  const SharedPart& part_;
+  PeerStores& stores_;
+  const std::size_t rank_, size_;
+  std::vector<const void*> operands_;  // one per rank, a member so that no operation allocates
+};
+
+inline NodeWay::NodeWay(NodeAgreement& group, PeerStores& stores)
+    : group_(group),
+      part_(group.part()),
+      stores_(stores),
+      rank_(static_cast<std::size_t>(group.rank())),
+      size_(static_cast<std::size_t>(group.size())),
+      operands_(size_) {}
+
+}  // namespace gradred

@@ -1,0 +1,52 @@
+#include "node/paths/ways.h"
+
+#include <algorithm>
+
+namespace gradred {
+
+NodeWays::NodeWays(NodeAgreement& group)
+    : group_(group),
+      size_(static_cast<std::size_t>(group.size())),
+      slots_(group, stores_),
+      led_(group, stores_),
+      long_ways_(group, stores_) {}
+
+void NodeWays::run(const NodeCall& call, Poll* poll) {
+  group_.operate(poll, [&] {
+    const DataPath path = path_of(call);
+    announce(call, path);
+    group_.await_announcements(call.signature);
+    if (path != DataPath::kChunks) return slots_.take(call, path);
+    const std::uint64_t begin = long_ways_.begin_measuring(call);
+    Steps steps = long_ways_.steps(call);
+    while (!steps.advance()) group_.waiter().wait(steps.awaited());
+    if (begin != 0) long_ways_.end_measuring(begin);
+  });
+}
+
+DataPath NodeWays::path_of(const NodeCall& call) const {
+  const std::size_t bytes =
+      call.led ? std::max(call.bytes(), call.passed_on_bytes()) : call.input_bytes(size_);
+  if (call.order != nullptr && bytes > 0) return DataPath::kChunks;
+  if (bytes <= Announcement::kDataBytes) return DataPath::kInLine;
+  const DataPath slots = bytes <= kShortSlot ? DataPath::kShortSlots : DataPath::kSlots;
+  if (call.led) return slots;
+  // If each rank reads only one part of a peer's data, chunks move fewer bytes.
+  const KindInfo& kind = info_of(call.kind);
+  const bool in_blocks = kind.input != Part::kOwnBlock && has_blocks(call.kind);
+  const bool one_look = kind.input != Part::kPieces && (!in_blocks || call.parts != nullptr);
+  const bool fits = one_look && group_.part().usable().fits_slots(bytes, size_);
+  return fits ? slots : DataPath::kChunks;
+}
+
+void NodeWays::announce(const NodeCall& call, DataPath path) {
+  group_.uses(path == DataPath::kInLine ? UsedTransport::kInLine : UsedTransport::kSlots);
+  if (path != DataPath::kChunks) return slots_.announce(call, path);
+  SharedPart& part = group_.part();
+  if (!part.is_whole() && group_.rank() == 0) {
+    part.grow(group_.operation(), call.input_bytes(size_));
+  }
+  long_ways_.announce(call);
+}
+
+}  // namespace gradred
