@@ -19,6 +19,7 @@
 #include "comm/dispatch.h"
 #include "comm/lanes.h"
 #include "comm/observer.h"
+#include "engine/driving.h"
 #include "engine/notices/comm_liveness.h"
 #include "engine/notices/operation_log.h"
 #include "engine/notices/registry.h"
@@ -75,6 +76,8 @@ class Communicator final : public Owner {
   bool& inside_call() { return inside_call_; }
   // Whether the MPI knows nothing of this communicator, because shrink() or connect() has made it.
   bool node_only() const { return member_.node_only; }
+  // Whether it is freed, or a lane whose MPI has been finalised.
+  bool is_over() const { return liveness_.freed() || (ends_with_mpi_ && driving_stopped()); }
   const Settings& own_settings() const { return settings_; }
   // `called`: by rank, the number that error texts use for it. Only before the communicator is
   // used.
@@ -169,8 +172,9 @@ class Communicator final : public Owner {
   const Member member_;
   const Settings settings_;  // this rank's, when it first saw the communicator
   Agreed agreed_;
-  bool direct_ = false;       // set up, and no call is observed
-  bool inside_call_ = false;  // for the caller: see python/one_thread.h
+  bool direct_ = false;         // set up, and no call is observed
+  bool inside_call_ = false;    // for the caller: see python/one_thread.h
+  bool ends_with_mpi_ = false;  // a lane of a communicator of the MPI
   std::mutex set_up_mutex_;
   CommLanes lanes_{{destroy, has_failed}};
   std::shared_ptr<Duplicate> own_duplicate_;  // member_.comm of a lane for calls of the MPI

@@ -83,7 +83,9 @@ std::unique_ptr<Communicator> Communicator::new_lane(const LaneShape& shape, Wai
   std::unique_ptr<Communicator> made = shape.way == LaneShape::Way::kMemory
                                            ? lane_in_memory(shape, settings, hook)
                                            : lane_over_messages(shape, settings, hook);
-  if (made != nullptr) made->observe(begin, &observer_);
+  if (made == nullptr) return nullptr;
+  made->ends_with_mpi_ = ends_with_mpi_ || !node_only();
+  made->observe(begin, &observer_);
   return made;
 }
 

@@ -321,11 +321,14 @@ void Engine::hand_back() {
 
 // ---- the end ------------------------------------------------------------------------------------
 
-void Engine::settle(std::chrono::nanoseconds limit) noexcept {
-  const std::uint64_t end = now_ns() + static_cast<std::uint64_t>(limit.count());
-  const auto pending = [this] {
-    return std::ranges::any_of(snapshot(), [](const Kept& kept) {
-      return kept.operation->must_end() && !kept.operation->ended();
+void Engine::settle(std::chrono::nanoseconds limit, std::chrono::nanoseconds others) noexcept {
+  const std::uint64_t begin = now_ns();
+  const std::uint64_t end = begin + static_cast<std::uint64_t>(limit.count());
+  const std::uint64_t end_of_others = begin + static_cast<std::uint64_t>(others.count());
+  const auto pending = [&] {
+    const bool all = now_ns() < end_of_others;
+    return std::ranges::any_of(snapshot(), [all](const Kept& kept) {
+      return (all || kept.operation->must_end()) && !kept.operation->ended();
     });
   };
   while (pending() && now_ns() < end) {

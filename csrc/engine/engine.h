@@ -57,8 +57,8 @@ class Engine {
   // progress thread goes on at once.
   void leave();
   // Advances the operations that a program must complete before it ends (Operation::must_end()),
-  // for at most `limit`.
-  void settle(std::chrono::nanoseconds limit) noexcept;
+  // for at most `limit`; the others too while less than `others` have passed.
+  void settle(std::chrono::nanoseconds limit, std::chrono::nanoseconds others = {}) noexcept;
   // Ends the progress thread and abandons the operations in flight. The engine may be used again.
   void stop(std::string_view why = "a rank has left the program") noexcept;
   std::size_t in_flight();

@@ -135,6 +135,7 @@ void refuse(const py::object& comm, const std::string& reason, bool blocking) {
 
 std::shared_ptr<PyOperation> start(const py::object& comm, const PyCall& call, bool mpi_request) {
   Communicator& communicator = communicator_of(comm.ptr());
+  if (communicator.is_over()) require_running_mpi();
   const OneThread one_thread(communicator);
   Call started;
   std::string why_waits;

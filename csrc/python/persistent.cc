@@ -40,7 +40,7 @@ PyObject* call(PyObject* self, PyObject* args, PyObject* keywords) {
   }
   Bound* const bound = bound_of(self);
   if (bound == nullptr || bound->started ||
-      bound->comm->liveness().freed()) {  // MPI's own, freed or started request
+      bound->comm->is_over()) {  // MPI's own, freed or started request
     return PyObject_CallMethod(self, "_start_and_wait", nullptr);
   }
   try {

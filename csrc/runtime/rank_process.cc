@@ -125,7 +125,9 @@ int finalize() {
   if (is_fork_of_rank()) return 0;  // a child must not finalize its parent's MPI
   if (!program_ended) {             // the program itself called this, and continues
     meet_all_local_peers();
-    if (!poisoned()) engine().settle(std::chrono::seconds(20));
+    // MPI asks for a Wait of each operation. Those that nobody has waited for end at once if all
+    // ranks have started them.
+    if (!poisoned()) engine().settle(std::chrono::seconds(20), std::chrono::seconds(1));
     finish_operations();
   }
   if (shutdown_handshake()) {
