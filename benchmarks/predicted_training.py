@@ -53,7 +53,7 @@ from hosts import jobs, machines  # noqa: E402 (a module of the tests)
 import gradred  # noqa: E402
 from gradred import launch  # noqa: E402
 from gradred._util import cpu  # noqa: E402
-from gradred.simulate import bench_times, messages, trace  # noqa: E402
+from gradred_lab.simulate import bench_times, messages, trace  # noqa: E402
 
 SCHEMA = "gradred-predicted-training/1"
 PROGRAM = str(ROOT / "benchmarks" / "trained.py")

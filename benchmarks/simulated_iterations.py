@@ -29,12 +29,13 @@ import numpy as np
 
 import gradred
 from gradred._util import cpu
-from gradred.simulate import links, messages, networks, plans, throughput, work
-from gradred.simulate.exchange import Exchange, Place, Way
+from gradred.simulate import plans
 from gradred.simulate.plans import Layout
 from gradred.simulate.presets import NETWORKS, Network
-from gradred.simulate.throughput import Speed, Training
-from gradred.simulate.training import Trainings
+from gradred_lab.simulate import links, messages, networks, throughput, work
+from gradred_lab.simulate.exchange import Exchange, Place, Way
+from gradred_lab.simulate.throughput import Speed, Training
+from gradred_lab.simulate.training import Trainings
 
 SCHEMA = "gradred-simulated-iterations/1"
 SCHEDULERS = {"BSP": "bsp", "WFBP": "wfbp", "MG-WFBP": "mgwfbp", "ByteScheduler": "priority"}

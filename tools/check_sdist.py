@@ -50,7 +50,7 @@ def copied_into(wheel: Path) -> set[Path]:
     return {
         Path("src", name)
         for name in names
-        if name.startswith("gradred/") and not name.endswith(".so")
+        if name.startswith(("gradred/", "gradred_lab/")) and not name.endswith(".so")
     }
 
 

@@ -145,7 +145,7 @@ def install(extras: list[str], options: argparse.Namespace) -> None:
         built_now = begin("building gradred (up to two minutes)", stamp, values, *options_of_pip)
         end(built_now, installed)
         # pip compiles only files that it copies; without this, each rank of a test would compile.
-        compileall.compile_dir(ROOT / "src" / "gradred", quiet=1)
+        compileall.compile_dir(ROOT / "src", quiet=1)
     else:
         end(installed)
 

@@ -76,12 +76,21 @@ PYTHON_LAYERS: dict[str, list[str]] = {
     "paddle": ["horovod"],
     "torch_distributed": ["memory", "torch_tensors", "without_mpi"],
     "torchft": ["torch_distributed"],
-    "horovod_path": ["cli", "keras"],
+    "horovod_path": ["cli", "keras", "torch"],
     "simulate": ["_util", "schedules"],
-    "schemes": ["bench", "compression", "named"],
-    "train": ["bench", "simulate", "torch"],
-    "cli": ["doctor", "schemes", "train"],
+    "schemes": ["calls", "compression", "named"],
+    "cli": ["bench", "doctor", "horovod", "simulate"],
     "__main__": ["cli"],
+}
+
+# The same of the laboratory, gradred_lab.
+LABORATORY_LAYERS: dict[str, list[str]] = {
+    "__init__": [],
+    "packages": [],
+    "simulate": [],
+    "schemes": ["packages"],
+    "train": ["packages", "simulate"],
+    "cli": ["schemes", "train"],
 }
 
 # A layer in two files that need each other.

@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 import simulated_workers
 from simulated_workers import Workers
 
-from gradred.simulate import messages, plans, what_if, work
-from gradred.simulate.dag import Rules, run
-from gradred.simulate.exchange import Exchange, Place, Way
+from gradred.simulate import plans
 from gradred.simulate.plans import Layout
 from gradred.simulate.presets import NETWORKS
-from gradred.simulate.work import DEVICES
+from gradred_lab.simulate import messages, what_if, work
+from gradred_lab.simulate.dag import Rules, run
+from gradred_lab.simulate.exchange import Exchange, Place, Way
+from gradred_lab.simulate.work import DEVICES
 
 MIB = 1 << 20
 MPI_PLANS = ("ring", "recursive_doubling", "rabenseifner", "hierarchical")

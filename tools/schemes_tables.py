@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from gradred.schemes import report
+from gradred_lab.schemes import report
 
 NOTHING = "No record of a run is kept here yet.\n"
 

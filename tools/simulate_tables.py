@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gradred.simulate import bars, presets, what_if, work
-from gradred.simulate.exchange import Place
+from gradred.simulate import presets
 from gradred.simulate.plans import Layout
-from gradred.train.page import Table, markdown
+from gradred_lab.simulate import bars, what_if, work
+from gradred_lab.simulate.exchange import Place
+from gradred_lab.train.page import Table, markdown
 
 Entry = dict[str, Any]
 

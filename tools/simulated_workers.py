@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradred.compression import Floats
-from gradred.schemes import workload
 from gradred.schemes.store import Sgd, Store
+from gradred_lab.schemes import workload
 
 LAYERS = (128,)  # widths inside
 BATCH = 32  # images of a worker

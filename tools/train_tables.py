@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gradred.simulate import bars
-from gradred.train import report, table
-from gradred.train.page import Table, markdown
+from gradred_lab.simulate import bars
+from gradred_lab.train import report, table
+from gradred_lab.train.page import Table, markdown
 
 SCHEMA = "gradred-train/1"
 SHOWN = ("samples/s", "spread", "ms/step", "speed-up", "efficiency", "exchange ms", "check")

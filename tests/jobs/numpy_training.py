@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 import gradred
 from gradred.errors import UsageError
-from gradred.train.framework import Cell, Layers, Model, Peer, Vector
+from gradred_lab.train.framework import Cell, Layers, Model, Peer, Vector
 
 FAILS_AT = "TRAIN_FAILS_AT"
 

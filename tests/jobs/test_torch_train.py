@@ -14,7 +14,7 @@ import pytest
 from lean import LEAN
 
 from gradred import launch
-from gradred.train.pytorch.table import MODELS, PEERS
+from gradred_lab.train.pytorch.table import MODELS, PEERS
 
 pytest.importorskip("torch")
 pytestmark = [

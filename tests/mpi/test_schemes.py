@@ -20,9 +20,10 @@ import gradred
 from gradred.compression import CODECS, Floats
 from gradred.errors import PeerLost, TimeoutError, UsageError  # noqa: A004
 from gradred.launch import authentication
-from gradred.schemes import Sgd, Training, transport, workload
+from gradred.schemes import Sgd, Training, transport
 from gradred.schemes.exchange import Exchange, Key, Stage
 from gradred.schemes.table import SCHEMES, TRANSPORTS
+from gradred_lab.schemes import workload
 
 WORLD = MPI.COMM_WORLD
 SYNCHRONOUS = [name for name, row in SCHEMES.items() if row.synchronous]

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from layers import CXX_LAYERS, PYTHON_LAYERS, PYTHON_PARTS
+from layers import CXX_LAYERS, LABORATORY_LAYERS, PYTHON_LAYERS, PYTHON_PARTS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -218,7 +218,7 @@ def test_a_kind_of_call_stands_in_the_files_that_the_page_lists(kind: str) -> No
 def test_plan_of_a_library_stands_in_four_files() -> None:
     """In the product, only the files that the page lists for one more plan name such a plan."""
     sources = [path for path in csrc_sources() if not {"tests", "testing"} & {*path.parts}]
-    sources += (ROOT / "src" / "gradred").rglob("*.py")
+    sources += (ROOT / "src").rglob("*.py")
     naming = [path for path in sources if re.search(r"(one|two)_shot\b", without_text(path))]
     assert sorted(str(path.relative_to(ROOT)) for path in naming) == [
         "csrc/device/libraries/libraries.h",
@@ -245,10 +245,11 @@ def without_text(path: Path) -> str:
 
 
 PACKAGE = ROOT / "src" / "gradred"
+LABORATORY = ROOT / "src" / "gradred_lab"
 
 
-def imported_names(path: Path) -> list[list[str]]:
-    """The names that a file imports from gradred, anywhere in it, as parts of dotted names."""
+def imported_names(path: Path, package: Path = PACKAGE) -> list[list[str]]:
+    """The names that a file imports from a package, anywhere in it, as parts of dotted names."""
     names = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -257,7 +258,7 @@ def imported_names(path: Path) -> list[list[str]]:
             assert node.level == 0, f"{path}: a relative import hides its layer"
             names += [f"{node.module}.{alias.name}" for alias in node.names]
     parts = [name.split(".") for name in names]
-    return [part for part in parts if part[0] == "gradred"]
+    return [part for part in parts if part[0] == package.name]
 
 
 def names_imported_by_the_extension() -> list[list[str]]:
@@ -268,30 +269,35 @@ def names_imported_by_the_extension() -> list[list[str]]:
     return [name.split(".") for name in found]
 
 
-def layer_of(path: Path) -> str:
-    name = path.relative_to(PACKAGE).parts[0].partition(".")[0]
+def layer_of(path: Path, package: Path = PACKAGE) -> str:
+    name = path.relative_to(package).parts[0].partition(".")[0]
     return PYTHON_PARTS.get(name, name)
 
 
-def python_imports() -> dict[str, set[str]]:
-    """The modules that each module or package directly in gradred imports."""
+def python_imports(package: Path = PACKAGE) -> dict[str, set[str]]:
+    """The modules that each module or package directly in a package imports."""
     files: dict[str, list[Path]] = {}
-    for path in sorted([*PACKAGE.rglob("*.py"), PACKAGE / "_core.pyi"]):
-        files.setdefault(layer_of(path), []).append(path)
+    for path in sorted([*package.rglob("*.py"), *package.glob("*.pyi")]):
+        files.setdefault(layer_of(path, package), []).append(path)
     known = {*files, *PYTHON_PARTS}
     found: dict[str, set[str]] = {}
     for layer, paths in files.items():
-        parts = [part for path in paths for part in imported_names(path)]
+        parts = [part for path in paths for part in imported_names(path, package)]
         parts += names_imported_by_the_extension() if layer == "_core" else []
-        # `from gradred import x` is the module x, or a public name of gradred itself.
+        # `from gradred import x` is the module x, or a public name of the package itself.
         names = {part[1] if part[1:] and part[1] in known else "__init__" for part in parts}
         found[layer] = {PYTHON_PARTS.get(name, name) for name in names} - {layer}
     return found
 
 
-def test_python_imports_point_downward_and_the_table_has_no_spare_line() -> None:
-    table = {layer: sorted(lower) for layer, lower in PYTHON_LAYERS.items()}
-    assert table == nearest(python_imports())
+@pytest.mark.parametrize(
+    ("package", "layers"), [(PACKAGE, PYTHON_LAYERS), (LABORATORY, LABORATORY_LAYERS)]
+)
+def test_python_imports_point_downward_and_the_table_has_no_spare_line(
+    package: Path, layers: dict[str, list[str]]
+) -> None:
+    table = {layer: sorted(lower) for layer, lower in layers.items()}
+    assert table == nearest(python_imports(package))
 
 
 def takers_of_functions() -> set[str]:
@@ -345,7 +351,7 @@ def test_benchmark_imports_what_is_there(name: str) -> None:
     for node in ast.walk(ast.parse((ROOT / "benchmarks" / name).read_text())):
         if not isinstance(node, ast.ImportFrom) or not node.module:
             continue
-        inside = node.module.startswith("gradred.")
+        inside = node.module.startswith(("gradred.", "gradred_lab."))
         base = (ROOT / "src" if inside else ROOT / "benchmarks") / node.module.replace(".", "/")
         for source in (base.with_suffix(".py"), base / "__init__.py"):
             if source.exists():

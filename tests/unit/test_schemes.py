@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from gradred import cli
 from gradred.errors import UsageError
-from gradred.schemes import report, settings, workload
 from gradred.schemes.layout import AGGREGATES, Layout
-from gradred.schemes.settings import Settings
 from gradred.schemes.store import Sgd, Store
 from gradred.schemes.table import SCHEMES, Options
+from gradred_lab.schemes import report, settings, workload
+from gradred_lab.schemes.settings import Settings
 
 SHAPES = [(6, 4), (4,), (4, 3), (3,), ()]
 
@@ -358,7 +358,7 @@ def test_refused_command_lines_start_nothing(
 
 def test_help_names_every_scheme() -> None:
     parser = argparse.ArgumentParser()
-    from gradred.cli import schemes
+    from gradred_lab.cli import schemes
 
     schemes.configure(parser)
     text = parser.format_help()

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from gradred import cli
-from gradred.simulate import accuracy, patterns, validation
-from gradred.simulate.allreduce import Clusters, banded
-from gradred.simulate.costs import Prior
-from gradred.simulate.measured import Case, Measured
-from gradred.simulate.patterns import INSIDE, KEPT, REDUCED
+from gradred_lab.simulate import accuracy, patterns, validation
+from gradred_lab.simulate.allreduce import Clusters, banded
+from gradred_lab.simulate.costs import Prior
+from gradred_lab.simulate.measured import Case, Measured
+from gradred_lab.simulate.patterns import INSIDE, KEPT, REDUCED
 
 SIZES = [32, 256, 2048, 16384, 131072, 1 << 20, 8 << 20, 64 << 20]
 COLUMNS = (

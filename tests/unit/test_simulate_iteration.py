@@ -14,14 +14,14 @@ import pytest
 from gradred import cli
 from gradred.errors import UsageError
 from gradred.schedules import verify
-from gradred.simulate import bars, messages, networks, what_if, work
-from gradred.simulate.dag import Message, Phases, Rules, run
-from gradred.simulate.exchange import Exchange, Place, Way
-from gradred.simulate.messages import SCHEMES
 from gradred.simulate.plans import Layout, simulate
 from gradred.simulate.presets import NETWORKS
 from gradred.simulate.servers import parameter_servers
-from gradred.simulate.work import DEVICES, Work
+from gradred_lab.simulate import bars, messages, networks, what_if, work
+from gradred_lab.simulate.dag import Message, Phases, Rules, run
+from gradred_lab.simulate.exchange import Exchange, Place, Way
+from gradred_lab.simulate.messages import SCHEMES
+from gradred_lab.simulate.work import DEVICES, Work
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -11,8 +11,9 @@ from xml.etree import ElementTree
 import pytest
 
 from gradred import cli
-from gradred.simulate import presets, what_if
-from gradred.simulate.study import ITEMS
+from gradred.simulate import presets
+from gradred_lab.simulate import what_if
+from gradred_lab.simulate.study import ITEMS
 
 WORDS = "simulate study --net 56Gb-IB --hosts 1,2 --local 2 --scheme bsp,wfbp"
 

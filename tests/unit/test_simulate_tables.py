@@ -8,8 +8,8 @@ import pytest
 
 from gradred import cli
 from gradred.errors import UsageError
-from gradred.simulate import measured, tables, throughput
-from gradred.simulate.tables import Column
+from gradred_lab.simulate import measured, tables, throughput
+from gradred_lab.simulate.tables import Column
 
 HEADING = "system,nodes,ranks,buffer,library,impl,algorithm,segment_bytes,bytes,median_us"
 ROW = "there,8,8,host,MPI 1,mpi,ring,,1024,12.5"

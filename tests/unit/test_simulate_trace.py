@@ -11,13 +11,13 @@ import pytest
 
 from gradred import cli
 from gradred._util import cpu
-from gradred.cli import simulated_record
 from gradred.errors import UsageError
 from gradred.launch.variables import THREAD_VARIABLES
-from gradred.simulate import bench_times, messages, trace, what_if
-from gradred.simulate.exchange import Exchange
 from gradred.simulate.plans import Layout
-from gradred.simulate.trace import Gradient, Trace
+from gradred_lab.cli import simulated_record
+from gradred_lab.simulate import bench_times, messages, trace, what_if
+from gradred_lab.simulate.exchange import Exchange
+from gradred_lab.simulate.trace import Gradient, Trace
 
 FREE = Exchange.measured({0: 0.0, 1 << 30: 0.0})
 
@@ -264,7 +264,7 @@ def test_a_copy_is_a_world_of_one_rank_of_its_own(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_recorder_stands_between_interpreter_and_program() -> None:
-    recorder = ["-m", "gradred.simulate.recorder", "{}", "20"]
+    recorder = ["-m", "gradred_lab.simulate.recorder", "{}", "20"]
     for program, expected in (
         ("python train.py -a b", ["python", *recorder, "train.py", "-a", "b"]),
         ("/usr/bin/python3 -u -m pkg x", ["/usr/bin/python3", "-u", *recorder, "-m", "pkg", "x"]),

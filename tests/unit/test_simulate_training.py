@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gradred import cli
-from gradred.simulate import (
+from gradred_lab.simulate import (
     accuracy,
     grouping,
     iteration,
@@ -22,11 +22,11 @@ from gradred.simulate import (
     training_validation,
     work,
 )
-from gradred.simulate.exchange import Exchange
-from gradred.simulate.iteration import Link, Scheme
-from gradred.simulate.networks import Network
-from gradred.simulate.throughput import Speed, Training
-from gradred.simulate.training import Trainings
+from gradred_lab.simulate.exchange import Exchange
+from gradred_lab.simulate.iteration import Link, Scheme
+from gradred_lab.simulate.networks import Network
+from gradred_lab.simulate.throughput import Speed, Training
+from gradred_lab.simulate.training import Trainings
 
 COLUMNS = (
     *("source", "cluster", "model", "batch", "precision", "network", "scheduler"),
@@ -322,10 +322,10 @@ def test_steps_that_no_measurement_takes_say_that_their_error_is_not_known(
 
 def test_table_of_networks_is_part_of_the_package() -> None:
     root = Path(__file__).resolve().parents[2]
-    folder = root / "src" / "gradred" / "simulate" / "data"
+    folder = root / "src" / "gradred_lab" / "simulate" / "data"
     assert {path.suffix for path in folder.iterdir()} == {".json"}
-    assert '"gradred.simulate" = ["data/*.json"]' in (root / "pyproject.toml").read_text()
-    assert "src/gradred/simulate/data *.json" in (root / "MANIFEST.in").read_text()
+    assert '"gradred_lab.simulate" = ["data/*.json"]' in (root / "pyproject.toml").read_text()
+    assert "src/gradred_lab/simulate/data *.json" in (root / "MANIFEST.in").read_text()
     table = json.loads((folder / "models.json").read_text())
     assert table["source"]
     assert table["licence"]

@@ -22,13 +22,13 @@ from jobs.numpy_training import FRAMEWORK
 from gradred import cli
 from gradred.errors import UsageError
 from gradred.simulate.presets import NETWORKS
-from gradred.train import framework, page, plots, report, simulated, system, use
-from gradred.train.checks import Checker
-from gradred.train.framework import Cell, Peer, Size
-from gradred.train.measure import Mine, summary
-from gradred.train.progress import Bar
-from gradred.train.record import SCHEMA, Record
-from gradred.train.settings import Protocol, Settings
+from gradred_lab.train import framework, page, plots, report, simulated, system, use
+from gradred_lab.train.checks import Checker
+from gradred_lab.train.framework import Cell, Peer, Size
+from gradred_lab.train.measure import Mine, summary
+from gradred_lab.train.progress import Bar
+from gradred_lab.train.record import SCHEMA, Record
+from gradred_lab.train.settings import Protocol, Settings
 
 NUMPY = "jobs.numpy_training"
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from gradred.simulate import networks
-from gradred.train.framework import Size
-from gradred.train.pytorch.table import BUILDERS, MODELS
+from gradred_lab.simulate import networks
+from gradred_lab.train.framework import Size
+from gradred_lab.train.pytorch.table import BUILDERS, MODELS
 
 torch = pytest.importorskip("torch")
 
@@ -38,7 +38,7 @@ LISTED = {
 
 def network(name: str, size: Size) -> Any:
     module, of = BUILDERS[name]
-    return getattr(importlib.import_module(f"gradred.train.pytorch.models.{module}"), of)(size)
+    return getattr(importlib.import_module(f"gradred_lab.train.pytorch.models.{module}"), of)(size)
 
 
 def published(name: str) -> Any:
@@ -111,7 +111,7 @@ def test_a_size_changes_only_what_a_model_reads() -> None:
 
 
 def test_arithmetic_of_gpus_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    precision = importlib.import_module("gradred.train.pytorch.precision")
+    precision = importlib.import_module("gradred_lab.train.pytorch.precision")
     convolutions, products = (types.SimpleNamespace(allow_tf32=one) for one in (True, False))
     monkeypatch.setattr(torch.backends, "cudnn", convolutions)
     monkeypatch.setattr(torch.backends.cuda, "matmul", products)

@@ -15,23 +15,25 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
 from gradred import __version__
+from gradred.cli import laboratory
 from gradred.errors import Error, UsageError, explain
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of write
 
-# The table of commands, by name, with their help; the module of a command is gradred.cli.<name>.
+# The table of commands, by name, with their help; the module of a command is gradred.cli.<name>, or
+# one of the laboratory.
 COMMANDS = {
     "run": "start a program as the ranks of an MPI job",
     "ps": "the jobs of this user on this host: where each rank is and what it waits for",
     "bench": "measure allreduce as the OSU benchmarks do, and compare it with its peers",
     "explain": "which plan serves a call, why, and how long it takes",
     "simulate": "predict allreduce and training on clusters that need not be here",
-    "schemes": "train a small network by parameter servers, allreduce and others, and compare",
-    "train": "measure data-parallel training by a fixed protocol, beside its peers, and report it",
+    **laboratory.COMMANDS,
     "info": "what gradred finds here, and each setting with its source",
     "doctor": "check MPI, host, network and GPU, and say how to mend what is wrong",
 }
@@ -68,17 +70,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(words: list[str]) -> int:
+    laboratory.require(words)
     parser = argparse.ArgumentParser(
         prog="gradred", description="Allreduce for Python programs on MPI.", allow_abbrev=False
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    absent = {} if laboratory.is_here() else laboratory.COMMANDS
     for name, help_text in COMMANDS.items():
+        if name in absent:
+            continue
         command = commands.add_parser(
             name, help=help_text, description=_sentence(help_text), allow_abbrev=False
         )
         if words and words[0] == name:
-            module = importlib.import_module(f"gradred.cli.{name}")
+            module = _module(name)
             module.configure(command)
             command.set_defaults(main=module.main)
     parsed, unknown = parser.parse_known_args(words)
@@ -90,11 +96,18 @@ def _dispatch(words: list[str]) -> int:
         return DONE
     if parsed.command is None:
         parser.print_usage(sys.stderr)
-        print(f"gradred: name one of these commands: {', '.join(COMMANDS)}", file=sys.stderr)
+        known = ", ".join(commands.choices)
+        print(f"gradred: name one of these commands: {known}", file=sys.stderr)
         return USAGE
     status: int = parsed.main(parsed)
     sys.stdout.flush()
     return status
+
+
+def _module(command: str) -> ModuleType:
+    if command in laboratory.COMMANDS:
+        return laboratory.module(command)
+    return importlib.import_module(f"gradred.cli.{command}")
 
 
 def _fill_closed_streams() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from gradred._util import text
 from gradred.bench import options, plot, rank_zero
 from gradred.bench.options import byte_count, positive
-from gradred.cli import predicted_rows, simulated_record, simulated_study, simulated_training
+from gradred.cli import laboratory
 from gradred.errors import UsageError, explain
 from gradred.simulate import calibration, citations, plans, presets, sweep
 
@@ -40,20 +40,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     name, about = "allreduce", "times of allreduce on a cluster, by plan and length"
     one = kinds.add_parser(name, help=about, description=f"Simulate {about}.", allow_abbrev=False)
     _configure_allreduce(one)
-    about = "iterations of training on a cluster, or throughput from measurements at smaller scales"
-    one = kinds.add_parser(
-        "training", help=about, description=f"Predict {about}.", allow_abbrev=False
-    )
-    simulated_training.configure(one)
-    about = "the iterations of a PyTorch program, for simulate training --trace"
-    one = kinds.add_parser("record", help=about, description=f"Record {about}.", allow_abbrev=False)
-    simulated_record.configure(one)
-    about = "training on a cluster: eleven tables, with pictures, as Markdown and JSON"
-    one = kinds.add_parser("study", help=about, description=f"Study {about}.", allow_abbrev=False)
-    simulated_study.configure(one)
+    one.set_defaults(simulate=_allreduce)
+    others = laboratory.SIMULATED if laboratory.is_here() else {}
+    for name, (verb, about) in others.items():
+        one = kinds.add_parser(name, help=about, description=f"{verb} {about}.", allow_abbrev=False)
+        module = laboratory.module(f"simulated_{name}")
+        module.configure(one)
+        one.set_defaults(simulate=module.main)
     about = "the clusters that have names: each figure with its source"
     one = kinds.add_parser("networks", help=about, description=f"Show {about}.", allow_abbrev=False)
     one.add_argument("net", nargs="*", metavar="NAME", help="(default: all)")
+    one.set_defaults(simulate=_networks)
 
 
 def _configure_allreduce(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +83,10 @@ def _configure_allreduce(parser: argparse.ArgumentParser) -> None:
         help="fit the network to a record of `gradred bench --plan all --json FILE`, or, with "
         "--rows, to published measurements (CSV)",
     )  # fmt: skip
-    predicted_rows.add_options(parser, "allreduce_clusters_fit.csv")
+    if laboratory.is_here():
+        laboratory.module("predicted_rows").add_options(parser, "allreduce_clusters_fit.csv")
+    else:
+        parser.add_argument("--rows", help=argparse.SUPPRESS)
     parser.add_argument(
         "--noise", type=_deviation, default=0.0, metavar="S",
         help="standard deviation of the logarithm of each message's and reduction's time, such as "
@@ -111,16 +111,16 @@ def _configure_allreduce(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Simulate, print, and write what is asked for."""
-    if arguments.simulated == "training":
-        return simulated_training.main(arguments)
-    if arguments.simulated == "record":
-        return simulated_record.main(arguments)
-    if arguments.simulated == "study":
-        return simulated_study.main(arguments)
-    if arguments.simulated == "networks":
-        return _show(arguments.net)
+    status: int = arguments.simulate(arguments)
+    return status
+
+
+def _allreduce(arguments: argparse.Namespace) -> int:
     if arguments.rows is not None:
-        return predicted_rows.predict("allreduce", arguments, _OF_SCHEDULES)
+        predicted: int = laboratory.module("predicted_rows").predict(
+            "allreduce", arguments, _OF_SCHEDULES
+        )
+        return predicted
     _check_files(arguments)
     with _interruptible():
         record = sweep.run(_question(arguments))
@@ -135,10 +135,10 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _show(names: list[str]) -> int:
+def _networks(arguments: argparse.Namespace) -> int:
     """Print figures and sources of the named networks, or of all."""
-    found = [presets.find(name) for name in names]
-    shown = [name for name, one in presets.NETWORKS.items() if one in found or not names]
+    found = [presets.find(name) for name in arguments.net]
+    shown = [name for name, one in presets.NETWORKS.items() if one in found or not arguments.net]
     print("\n\n".join(citations.table(name) for name in shown))
     return 0
 

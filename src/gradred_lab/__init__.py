@@ -1,0 +1,1 @@
+"""The laboratory: what predicts clusters, trains networks and compares schemes with gradred."""

@@ -1,0 +1,83 @@
+"""`gradred simulate ... --rows`: predict what was not measured, with the error of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping
+
+from gradred._util import files
+from gradred.bench import options
+from gradred.errors import UsageError, explain
+
+
+def add_options(parser: argparse.ArgumentParser, columns: str) -> None:
+    """Declare the file of what is predicted.
+
+    Args:
+        parser: of a kind of prediction.
+        columns: the published file that has the same columns.
+    """
+    parser.add_argument(
+        "--rows", metavar="ROWS.csv",
+        help="predict these rows from the measurements of --calibrate FIT.csv; both have the "
+        f"columns of {columns}, and in ROWS the measured ones are empty or absent",
+    )  # fmt: skip
+    parser.set_defaults(default_of=parser.get_default)
+
+
+def predict(kind: str, arguments: argparse.Namespace, others: Mapping[str, str]) -> int:
+    """Calibrate, predict, print the error.
+
+    Args:
+        kind: a key of `KINDS`.
+        arguments: calibrate, rows, json.
+        others: options of the command that have no use here, by the names of their values.
+
+    Raises:
+        UsageError: a file or an option is not as it should be.
+    """
+    if arguments.calibrate is None or arguments.rows is None:
+        missing = "--calibrate FIT.csv" if arguments.calibrate is None else "--rows ROWS.csv"
+        found = f"{missing} is missing"
+        raise UsageError(explain(f"simulate {kind}", found, "Name both files"))
+    for name, option in others.items():
+        if getattr(arguments, name) != arguments.default_of(name):
+            found = "rows are predicted from the measurements alone"
+            raise UsageError(explain(f"{option} and --rows", found, "Leave out one of both"))
+    options.require_writable(options.Options(json=arguments.json))
+    record, text = KINDS[kind](arguments.calibrate, arguments.rows)
+    if arguments.json is not None:
+        _write(arguments.json, json.dumps(record, indent=1) + "\n")
+    print(text, file=sys.stderr if arguments.json == "-" else sys.stdout, flush=True)
+    return 0
+
+
+def _allreduce(calibrate: str, rows: str) -> tuple[dict[str, object], str]:
+    from gradred_lab.simulate import report  # here, since it loads NumPy's linear algebra
+
+    record = report.allreduce(calibrate, rows)
+    return record, report.text(record)
+
+
+def _training(calibrate: str, rows: str) -> tuple[dict[str, object], str]:
+    from gradred_lab.simulate import training_report
+
+    record = training_report.training(calibrate, rows)
+    return record, training_report.text(record)
+
+
+KINDS: dict[str, Callable[[str, str], tuple[dict[str, object], str]]] = {
+    "allreduce": _allreduce,
+    "training": _training,
+}
+"""What can be predicted, each with a function that takes the names of both files."""
+
+
+def _write(name: str, text: str) -> None:
+    if name == "-":
+        sys.stdout.write(text)
+        return
+    with open(files.create(name), "w", encoding="utf-8") as file:
+        file.write(text)

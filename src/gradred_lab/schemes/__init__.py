@@ -1,0 +1,1 @@
+"""The comparison of schemes that `gradred schemes` measures."""

@@ -1,0 +1,87 @@
+"""Neural networks: the gradients that backward makes, in their order, and when it makes them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gradred_lab.simulate.process import Floats
+
+_TABLE = Path(__file__).with_name("data") / "models.json"
+
+# The name in a table of measurements, in lower case and without blanks: the first that it
+# contains. The setting of ddl-benchmarks, of 64 tokens a sequence, has heads for pre-training.
+_BY_NAME = (
+    ("bert-large", "bert_large_pretraining_v30528"),
+    ("bert-base64", "bert_base_pretraining_v30528"),
+    ("bert", "bert_base"),
+    ("resnet-50", "resnet50"),
+    ("resnet50", "resnet50"),
+    ("vgg", "vgg16"),
+    ("alexnet", "alexnet"),
+    ("inception", "googlenet_bn"),
+    ("googlenet", "googlenet"),
+    ("gpt2", "gpt2_small"),
+    ("gpt-2", "gpt2_small"),
+)
+_GPT = re.compile(r"h(\d+)\s+l(\d+)\s+s(\d+)\s+v(\d+)")
+_UNKNOWN = 5_000_000 // 100  # elements of each of a hundred tensors
+
+
+@dataclass(frozen=True)
+class Network:
+    """Elements of each gradient; the share of backward's time after which it is ready."""
+
+    name: str
+    is_known: bool
+    elements: Floats
+    ready: Floats
+    macs: float = 0.0
+    """Multiply-adds of forward for one sample; 0 if nobody knows."""
+
+
+def names() -> list[str]:
+    """The networks whose gradients are known."""
+    return list(_models())
+
+
+def find(model: str, options: str) -> Network:
+    """The network of a table's model; of one nobody knows, a hundred tensors of middling size."""
+    gpt = _GPT.search(model)
+    if gpt:
+        return _transformer(model, *(int(number) for number in gpt.groups()))
+    name = re.sub(r"[\s_]", "", model.lower()) + ("64" if "length 64" in options else "")
+    if model in _models():
+        table = _models()[model]
+        return _network(model, table["elements"], table["forward_macs"])
+    for part, known in _BY_NAME:
+        if part in name:
+            table = _models()[known]
+            return _network(known, table["elements"], table["forward_macs"])
+    return _network(model, [_UNKNOWN] * 100, [1] * 100, is_known=False)
+
+
+def _network(name: str, elements: list[int], work: list[int], *, is_known: bool = True) -> Network:
+    done = np.cumsum(np.asarray(work, float))
+    macs = float(done[-1]) if is_known else 0.0
+    return Network(name, is_known, np.asarray(elements, float), done / max(done[-1], 1.0), macs)
+
+
+def _transformer(name: str, hidden: int, layers: int, tokens: int, words: int) -> Network:
+    """A decoder by its numbers: twelve h^2 a layer in two pieces, the embedding last."""
+    piece = 6 * hidden * hidden
+    work = piece * tokens + hidden * tokens * tokens
+    elements = [piece] * (2 * layers) + [(words + tokens) * hidden]
+    first = work + hidden * words * tokens  # the loss before the last layer
+    return _network(name, elements, [first] + [work] * (2 * layers - 1) + [0])
+
+
+@functools.cache
+def _models() -> dict[str, dict[str, list[int]]]:
+    models: dict[str, dict[str, list[int]]] = json.loads(_TABLE.read_text("utf-8"))["models"]
+    return models

@@ -1,0 +1,349 @@
+"""Throughput of training at numbers of GPUs that were not measured: prediction, band, reason."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradred_lab.simulate import iteration, links, networks
+from gradred_lab.simulate.links import Terms
+from gradred_lab.simulate.networks import Network
+from gradred_lab.simulate.throughput import Speed, Training
+
+_JITTER = 0.002  # of an iteration per doubling of the GPUs: the slowest of more devices
+_NOISE = 0.01  # of a measured throughput, as a logarithm
+_OWN = {True: 0.5, False: 1.0}  # how far a setting's cost of a byte may differ: pooled or nominal
+# Terms of what messages cost, in the order in which they are fitted, and how much each is held to
+# its nominal value.
+_TERMS = {"inside": 0.1, "latency_inside": 0.5, "between": 0.1, "latency_between": 2.0}
+_REACH = 3.0  # logarithms of factors that are tried lie within this
+_OVERLAPS = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.2, 1.5)
+_OVERLAP = 0.7  # of settings whose like was not measured
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the measurements say of a setting."""
+
+    one: float  # seconds of an iteration on one device
+    terms: Terms
+    overlap: float
+    stall: float  # seconds that a measured iteration took beyond the model's
+    anchor: Speed  # the measured iteration nearest in scale
+    guessed: str  # how the seconds of one device were guessed; empty: they were measured
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Logarithm of images per second, its deviation, and the model's reason.
+
+    `step` is where the prediction goes from what was measured: `inside` a node, `across` from one
+    node to several, `between` nodes, or `elsewhere` where nothing like it was measured.
+    """
+
+    mean: float
+    deviation: float
+    reason: str
+    step: str
+
+
+class Trainings:
+    """Iteration models of all settings of a table."""
+
+    def __init__(self, rows: Sequence[Speed]) -> None:
+        """Calibrate by at least one measurement."""
+        self._rows = list(rows)
+        self._settings: dict[Training, list[Speed]] = collections.defaultdict(list)
+        for row in rows:
+            self._settings[row.training.setting].append(row)
+        self._ones: dict[Training, float | None] = {}
+        self._pooled: dict[tuple[object, ...], float] = {}
+        self._pool()
+
+    # ---- of one device ------------------------------------------------------------------------
+
+    def one(self, training: Training) -> float | None:
+        """Seconds of one device: the setting's own, or that of the same work elsewhere."""
+        setting = training.setting
+        if setting not in self._ones:
+            self._ones[setting] = self._find_one(training)
+        return self._ones[setting]
+
+    def _find_one(self, training: Training) -> float | None:
+        own = [s for s in self._settings.get(training.setting, ()) if s.training.gpus == 1]
+        if own:
+            return float(np.median([speed.seconds for speed in own]))
+        work = _work(training)
+        same = [s for s in self._rows if s.training.gpus == 1 and _work(s.training) == work]
+        near = [s for s in same if _family(s.training) == _family(training)] or same
+        return float(np.median([speed.seconds for speed in near])) if near else None
+
+    # ---- what settings share ------------------------------------------------------------------
+
+    def _pool(self) -> None:
+        """Fit what settings share, twice: costs of a byte, and the overlaps that follow."""
+        for _ in range(2):
+            self._pool_costs()
+            self._pool_overlaps()
+
+    def _pool_costs(self) -> None:
+        """Costs of a byte or of a message, inside nodes from one node alone, then between nodes."""
+        for term, weight in _TERMS.items():
+            groups: dict[tuple[object, ...], list[Speed]] = collections.defaultdict(list)
+            for row in self._rows:
+                at = row.training
+                if at.gpus > 1 and (at.nodes > 1) == term.endswith("between") and self._knows(at):
+                    groups[_group(at, term)].append(row)
+            for name, speeds in groups.items():
+                loss = functools.partial(self._off, speeds, term, weight)
+                self._pooled[name] = _least(loss)
+
+    def _knows(self, training: Training) -> bool:
+        return self.one(training) is not None
+
+    def _pool_overlaps(self) -> None:
+        overlaps: dict[tuple[object, ...], list[Speed]] = collections.defaultdict(list)
+        for row in self._rows:
+            if (
+                row.training.gpus > 1
+                and self.one(row.training) is not None
+                and links.scheme(row.training).kind != "whole"
+            ):
+                overlaps[_overlapping(row.training)].append(row)
+        for name, speeds in overlaps.items():
+            self._pooled[name] = _best(_OVERLAPS, functools.partial(self._off_overlap, speeds))
+
+    def _off(self, speeds: Iterable[Speed], term: str, weight: float, factor: float) -> float:
+        return weight * factor**2 + sum(
+            _loss(
+                self._modelled(
+                    s.training, self._terms(s.training, {term: factor}), self._overlap(s.training)
+                ),
+                s.seconds,
+            )
+            for s in speeds
+        )
+
+    def _off_overlap(self, speeds: Iterable[Speed], overlap: float) -> float:
+        return (overlap - _OVERLAP) ** 2 + sum(
+            _loss(self._modelled(s.training, self._terms(s.training), overlap), s.seconds)
+            for s in speeds
+        )
+
+    def _terms(self, training: Training, tried: Mapping[str, float] | None = None) -> Terms:
+        """What messages cost, by what settings share, and by what is tried in its place."""
+        factors = {
+            term: (tried or {}).get(term, self._pooled.get(_group(training, term), 0.0))
+            for term in _TERMS
+        }
+        return links.nominal(training).scaled(**factors)
+
+    def _overlap(self, training: Training) -> float:
+        return self._pooled.get(_overlapping(training), _OVERLAP)
+
+    def _modelled(self, training: Training, terms: Terms, overlap: float) -> float:
+        one = self.one(training)
+        assert one is not None
+        return _seconds(training, one, terms, overlap)
+
+    # ---- a setting ----------------------------------------------------------------------------
+
+    def found(self, training: Training) -> Found | None:
+        """What is known of a setting; None if neither it nor the same work was measured."""
+        setting = training.setting
+        own = self._settings.get(setting, [])
+        one, guessed = self.one(training), ""
+        if one is None and own:
+            least = min(own, key=lambda speed: speed.training.gpus)
+            one, guessed = least.seconds * 0.95, f" (a guess: {least.training.gpus} GPUs less 5 %)"
+        if one is None:
+            return None
+        if not own:
+            work = _work(training)
+            own = [s for s in self._rows if s.training.gpus == 1 and _work(s.training) == work][:1]
+        overlap, several = self._overlap(training), [s for s in own if s.training.gpus > 1]
+        shift = {"inside": 0.0, "between": 0.0}
+        for which, chosen in (
+            ("inside", [s for s in several if s.training.nodes == 1]),
+            ("between", [s for s in several if s.training.nodes > 1]),
+        ):
+            if chosen:
+                shift[which] = self._own_shift(chosen, one, overlap, shift, which)
+        terms = self._terms(training).scaled(shift["inside"], shift["between"])
+        anchor = min(
+            own, key=lambda s: (abs(math.log2(s.training.gpus / training.gpus)), s.seconds)
+        )
+        stall = anchor.seconds - _seconds(anchor.training, one, terms, overlap)
+        return Found(one, terms, overlap, stall, anchor, guessed)
+
+    def _own_shift(
+        self, speeds: list[Speed], one: float, overlap: float, shift: dict[str, float], which: str
+    ) -> float:
+        is_pooled = _group(speeds[0].training, which) in self._pooled
+
+        def off(x: float) -> float:
+            now = {**shift, which: x}
+            loss = (x / _OWN[is_pooled]) ** 2
+            for s in speeds:
+                terms = self._terms(s.training).scaled(now["inside"], now["between"])
+                loss += _loss(_seconds(s.training, one, terms, overlap), s.seconds)
+            return loss
+
+        return _least(off)
+
+    def predict(self, training: Training) -> Outcome:
+        """Predict one training, whether its setting was measured or not."""
+        found = self.found(training)
+        if found is None:
+            return self._from_similar(training)
+        modelled = _seconds(training, found.one, found.terms, found.overlap)
+        seconds = _with_stall(training, found, modelled)
+        exposed = max(0.0, modelled - found.one) / modelled
+        doublings = abs(math.log2(training.gpus / found.anchor.training.gpus))
+        step = _step(training, found.anchor.training)
+        deviation = _deviation(step, exposed, doublings)
+        images = training.gpus * training.batch / seconds
+        return Outcome(math.log(images), deviation, _reason(training, found, exposed), step)
+
+    def _from_similar(self, training: Training) -> Outcome:
+        """Predict that each device is as fast as in the most similar setting, less a tenth."""
+        best = max(self._rows, key=lambda s: _likeness(s.training, training))
+        speed = best.images_per_s / best.training.gpus
+        mean = math.log(speed * training.gpus * 0.9)
+        reason = (
+            f"neither this setting nor its work on one device was measured: as fast per device as "
+            f"{best.training.model} with {best.training.framework} on "
+            f"{best.training.gpus} GPUs, less a tenth"
+        )
+        return Outcome(mean, 0.5, reason, "elsewhere")
+
+
+def _seconds(training: Training, one: float, terms: Terms, overlap: float) -> float:
+    exposed = (
+        iteration.added(
+            _network(training.model, training.options),
+            one,
+            links.scheme(training),
+            links.link(training, terms),
+            itemsize=links.itemsize(training),
+            overlap=overlap,
+        )
+        if training.gpus > 1
+        else 0.0
+    )
+    return one * (1 + _JITTER * math.log2(training.gpus)) + exposed
+
+
+@functools.lru_cache(maxsize=1024)
+def _network(model: str, options: str) -> Network:
+    return networks.find(model, options)
+
+
+def _with_stall(training: Training, found: Found, modelled: float) -> float:
+    """Add what the model does not explain.
+
+    A node that cannot feed images to its GPUs fast enough keeps them waiting, and messages move
+    meanwhile: then the longer of both counts. Else what is unexplained comes on top.
+    """
+    if found.anchor.training.gpus == training.gpus or found.stall <= 0:
+        return modelled + found.stall
+    if _is_image(training) and training.nodes > found.anchor.training.nodes:
+        return max(found.anchor.seconds, modelled + 0.3 * found.stall)
+    return modelled + found.stall
+
+
+def _is_image(training: Training) -> bool:
+    name = training.model.lower()
+    return not any(word in name for word in ("bert", "gpt", "transformer", "lstm"))
+
+
+def _step(training: Training, anchor: Training) -> str:
+    if training.nodes == 1:
+        return "inside"
+    return "across" if anchor.nodes == 1 else "between"
+
+
+def _deviation(step: str, exposed: float, doublings: float) -> float:
+    """Grows with the share of communication and with the distance from what was measured."""
+    shares = {"inside": (0.2, 0.02), "across": (0.3, 0.02), "between": (0.1, 0.01)}
+    share, least = shares[step]
+    return math.hypot(_NOISE, share * exposed * min(2.0, max(doublings, 0.5)), least * doublings)
+
+
+def _reason(training: Training, found: Found, exposed: float) -> str:
+    link = links.link(training, found.terms)
+    network = _network(training.model, training.options)
+    unknown = "" if network.is_known else " (network unknown: a guess)"
+    megabytes = float(network.elements.sum()) * links.itemsize(training) / 1e6
+    parts = [
+        f"{1e3 * found.one:.3g} ms on one device{found.guessed}, {megabytes:.3g} MB of gradients "
+        f"in {len(network.elements)} tensors{unknown}",
+        f"scheme {links.scheme(training).kind}",
+        *links.guesses(training),
+    ]
+    if training.gpus > 1:
+        rate = 1 / max(link.beta, 1e-15) / 1e9
+        parts.append(f"allreduce at {rate:.3g} GB/s and {1e6 * link.alpha:.3g} us a message")
+        parts.append(f"{100 * exposed:.2g} % of the iteration not overlapped")
+    at = found.anchor.training
+    whose = "" if at.setting == training.setting else f" of {at.framework}, another setting"
+    gpus, nodes = ("s" if count > 1 else "" for count in (at.gpus, at.nodes))
+    parts.append(f"set off from the measured {at.gpus} GPU{gpus} on {at.nodes} node{nodes}{whose}")
+    if training.nodes > 1 and at.nodes == 1:
+        parts.append("no run across nodes was measured: the network counts by its name")
+    return "; ".join(parts)
+
+
+def _work(training: Training) -> tuple[object, ...]:
+    return (training.source, training.cluster, training.model, training.batch, training.precision)
+
+
+def _family(training: Training) -> tuple[object, ...]:
+    return (training.framework, training.options)
+
+
+def _group(training: Training, term: str) -> tuple[object, ...]:
+    """Trainings of which a term of the costs is about the same."""
+    shared = (term, training.cluster, links.is_server(training))
+    if term.endswith("between"):
+        return (*shared, training.network)
+    return (*shared, training.model) if term == "inside" else shared
+
+
+def _overlapping(training: Training) -> tuple[object, ...]:
+    place = (training.cluster, training.model, training.nodes > 1, links.is_server(training))
+    return ("overlap", training.scheduler, *place)
+
+
+def _likeness(one: Training, other: Training) -> float:
+    weights = {"model": 4.0, "framework": 3.0, "precision": 3.0, "cluster": 2.0, "scheduler": 2.0}
+    same = sum(
+        weight for name, weight in weights.items() if getattr(one, name) == getattr(other, name)
+    )
+    return (
+        same
+        - 0.5 * abs(math.log2(one.batch / other.batch))
+        - 0.2 * abs(math.log2(one.gpus / other.gpus))
+    )
+
+
+def _loss(modelled: float, measured: float) -> float:
+    """Squared error of logarithms in units of the noise; large ones count little."""
+    off = (math.log(modelled / measured) / _NOISE) ** 2
+    return 5 * math.log1p(off / 5)
+
+
+def _best(values: Iterable[float], loss: Callable[[float], float]) -> float:
+    return min((float(value) for value in values), key=loss)
+
+
+def _least(loss: Callable[[float], float]) -> float:
+    """Find the value of least loss within reach: on a grid, then on finer ones around its best."""
+    centre = _best(np.linspace(-_REACH, _REACH, 13), loss)
+    centre = _best(centre + np.linspace(-0.4, 0.4, 9), loss)
+    return _best(centre + np.linspace(-0.08, 0.08, 9), loss)
