@@ -57,7 +57,7 @@ def module(name: str) -> ModuleType:
     try:
         return importlib.import_module(f"{_PACKAGE}.cli.{name}")
     except ModuleNotFoundError as error:
-        raise _missing(name.replace("_", " "), str(error.name)) from None
+        raise _missing(name.replace("_", " "), str(error.name).partition(".")[0]) from None
 
 
 def _missing(name: str, package: str) -> UsageError:
