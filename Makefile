@@ -10,12 +10,13 @@ ENV ?= $(if $(filter mpich,$(MPI)),.venv,.venv-$(MPI))
 python = "$(ENV)/bin/python"
 prepare = PYTHON="$(PYTHON)" tools/preflight && "$(PYTHON)" tools/environment.py "$(ENV)"
 
-.PHONY: help demo test ci nightly gate-under-load bench lint docs wheel faults clean
+.PHONY: help demo test lab ci nightly gate-under-load bench lint docs wheel faults clean
 .NOTPARALLEL:
 
 help:
 	@echo "make demo    train a network on real data through gradred, and compare with the MPI below"
 	@echo "make test    the tests, on one MPI, in a few minutes"
+	@echo "make lab     the tests of the laboratory, gradred_lab"
 	@echo "make bench   compare gradred's allreduce with the MPI below"
 	@echo "make lint    formatting, types, spelling"
 	@echo "make docs    the documentation as a site, in site/"
@@ -32,6 +33,10 @@ demo:
 test:
 	@$(prepare) $(MPI),test
 	@$(python) tools/run_tests.py
+
+lab:
+	@$(prepare) $(MPI),test
+	@$(python) -m pytest -q tests/lab
 
 ci:
 	@PYTHON="$(PYTHON)" tools/preflight

@@ -12,6 +12,7 @@ all other tests.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -66,6 +67,22 @@ def front_ends() -> bool:
     return checks.torch_jobs(*gate_tests.FRONT_ENDS.values())
 
 
+def laboratory() -> bool:
+    """Run the laboratory's tests, if it or a name that it uses differs from the nightly run's."""
+    commit = nightly_record.passed_on("laboratory")
+    if commit is not None:
+        with contextlib.suppress(since.UnknownRevisionError):  # in a clone without it, all run
+            if not any(map(since.concerns_the_laboratory, since.changed(commit))):
+                found = f"nothing that it uses has changed since the nightly run of {commit[:10]}"
+                return tally.skip(found)
+    return laboratory_alone()
+
+
+def laboratory_alone() -> bool:
+    well = checks.jobs(MPICH, "tests/lab", seconds=1800)
+    return checks.torch_jobs(*gate_tests.LABORATORY.values()) and well
+
+
 def tests_alone() -> bool:
     return checks.ranks(MPICH)
 
@@ -84,6 +101,7 @@ GATE = (
     Stage("commands", commands, beside=True, tests=commands),
     Stage("doctests", checks.doctests, tests=checks.doctests),
     Stage("front ends", front_ends, beside=True, tests=front_ends),
+    Stage("laboratory", laboratory, beside=True, tests=laboratory_alone),
     Stage("devices, 2 ranks", devices, tests=devices),
     Stage("openmpi, 2 ranks", openmpi_ranks, tests=openmpi_ranks),
 )

@@ -35,22 +35,24 @@ COMMANDS = {
     "bench": f"{_IN_JOBS}bench.py::test_two_ranks_print_one_table_and_write_the_record",
     "explain": f"{_IN_JOBS}explain.py"
     "::test_small_job_on_this_host_measures_what_is_explained[False]",
-    "schemes": f"{_IN_JOBS}schemes.py::test_every_scheme_learns_on_both_transports_and_has_its_row",
-    "train": f"{_IN_JOBS}train.py::test_peers_are_measured_checked_and_reported_in_one_run",
     "doctor": f"{_IN_JOBS}doctor.py::test_job_of_this_host_reports_what_every_check_reads[False]",
     "profile": f"{_IN_JOBS}profile.py::test_table_is_printed_once_by_rank_0_with_the_share_last",
     "without an MPI": f"{_IN_JOBS}without_mpi.py"
     "::test_errors_reach_all_and_the_communicator_goes_on",
 }
 
+# The laboratory's tests with PyTorch, on Open MPI. Its stage also runs all of tests/lab on MPICH.
+LABORATORY = {
+    "train": "tests/lab/test_train_torch.py::test_all_peers_train_a_residual_network_alike",
+    "models of train": "tests/lab/test_train_models.py::test_parameters_are_those_published",
+    "recorded programs": "tests/lab/test_simulate_record.py"
+    "::test_gradients_have_their_sizes_in_the_order_of_backward",
+}
+
 # One test for each front end, on Open MPI with PyTorch. (`make test` tests mpi4py's.)
 FRONT_ENDS = {
     "torch.distributed": f"{_IN_JOBS}torchrun.py::test_examples_learn[ddp.py]",
     "Horovod": f"{_IN_JOBS}torch_examples.py::test_examples_learn[horovod_digits.py]",
-    "train": f"{_IN_JOBS}torch_train.py::test_all_peers_train_a_residual_network_alike",
-    "models of train": "tests/unit/test_train_models.py::test_parameters_are_those_published",
-    "recorded programs": f"{_IN_JOBS}simulate_record.py"
-    "::test_gradients_have_their_sizes_in_the_order_of_backward",
     "streams of a GPU": f"{_IN_JOBS}torch_streams.py::test_streams_that_come_late[some]",
     "elastic": f"{_IN_JOBS}elastic.py::test_lost_ranks_are_replaced",
 }

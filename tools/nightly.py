@@ -39,7 +39,7 @@ ELASTIC = ("tests/jobs/test_elastic.py", "tests/jobs/test_elastic_last_commit.py
 WITH_TORCH = tuple(
     f"tests/jobs/test_torch{name}.py"
     for name in (
-        *("_examples", "run", "_failures", "_trained_by", "_streams", "_stand_in", "_train"),
+        *("_examples", "run", "_failures", "_trained_by", "_streams", "_stand_in"),
         *("_run_function", "_entry_points"),
     )
 )
@@ -84,7 +84,7 @@ def environment() -> bool:
 
 
 def other_python(version: str) -> bool:
-    """Unpack the sdist and run `make test` there with another Python; skipped without it."""
+    """Unpack the sdist and run `make test lab` there with another Python; skipped without it."""
     python = interpreter(version)
     if python is None:
         return tally.skip(f"no Python {version} on this machine")
@@ -93,7 +93,7 @@ def other_python(version: str) -> bool:
     (sdist,) = (BUILD / "dist").glob("*.tar.gz")
     shutil.unpack_archive(sdist, folder)
     (tree,) = folder.iterdir()
-    command = ["make", "-C", str(tree), "test", f"PYTHON={python}", "ENV=.venv"]
+    command = ["make", "-C", str(tree), "test", "lab", f"PYTHON={python}", "ENV=.venv"]
     well = checks.run(*command, cmake_args=checks.WARNINGS_ARE_ERRORS, seconds=2400)
     if well:
         shutil.rmtree(folder)
@@ -145,6 +145,12 @@ def jobs(environment: Path, *paths: str, without: Sequence[str] = ()) -> bool:
 
 def torch_jobs(*paths: str) -> bool:
     return not checks.has_torch() or jobs(OPENMPI, *paths)
+
+
+def laboratory() -> bool:
+    """Run the laboratory's tests, and with PyTorch those that need it."""
+    well = jobs(MPICH, "tests/lab")
+    return torch_jobs("tests/lab") and well
 
 
 def torch_ranks() -> bool:
@@ -298,6 +304,7 @@ NIGHTLY = (
     # These stages wait for a part of their time, so they run at the same time.
     Stage("jobs with torch", lambda: torch_jobs(*WITH_TORCH), beside=True),
     Stage("elastic jobs", lambda: torch_jobs(*ELASTIC), beside=True),
+    Stage("laboratory", laboratory, beside=True),
     Stage("jobs with devices", lambda: jobs(MPICH, WITH_DEVICES), beside=True),
     Stage(
         "jobs, mpich",

@@ -55,6 +55,12 @@ def load(names: Iterable[str] = ()) -> dict[str, Any]:
     return record | {"stages": [*found, *rest]}
 
 
+def passed_on(name: str) -> str | None:
+    """Return the commit on which a stage has passed in its last run; None if there is none."""
+    (row,) = [row for row in load([name])["stages"] if row["name"] == name]
+    return row["commit"] if row["verdict"] == "passed" and not row["uncommitted"] else None
+
+
 def tried_again(record: Mapping[str, Any]) -> set[str]:
     """Return the tests of a record that needed a second try."""
     return {name for stage in record["stages"] for name in stage["again"]}

@@ -2,7 +2,7 @@
 
 A test concerns the layers that it imports, and all layers below them. It also concerns the layers
 imported by helper files that it names. STARTED lists the layers that tests use without importing
-them.
+them. The tests of the laboratory, tests/lab, concern the laboratory and the names that it uses.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from pathlib import Path
 
 import checks
 from checks import MPICH, OPENMPI, ROOT
-from layers import CXX_LAYERS, PYTHON_LAYERS, PYTHON_PARTS, below, used_by
+from layers import (
+    CXX_LAYERS,
+    PYTHON_LAYERS,
+    PYTHON_PARTS,
+    USED_BY_THE_LABORATORY,
+    below,
+    used_by,
+)
 from stages import Stage
 
 # Layers that tests use by a command or in programs of their own, in addition to those that the
@@ -39,7 +46,6 @@ STARTED = {
     "tests/jobs/test_jax": ["jax"],
     "tests/jobs/test_profile.py": ["calls"],
     "tests/jobs/test_run_command.py": ["__main__", "cli"],
-    "tests/jobs/test_simulate_record.py": ["simulate"],
     "tests/jobs/test_torch": ["horovod", "torch", "torch_distributed"],
     "tests/jobs/test_unequal_ranks.py": ["calls"],
     "tests/pytorch": ["horovod", "torch", "torch_distributed"],
@@ -65,6 +71,8 @@ EVERYTHING = (
     "tools/tally.py",
 )
 OF_TENSORFLOW = ("tests/tf/", checks.WITH_TENSORFLOW)
+LABORATORY = "gradred_lab"
+OF_THE_LABORATORY = "tests/lab/"
 WITH_RANKS = ("tests/mpi/", "tests/gpu/", "tests/jax_programs/", "tests/pytorch/")
 
 
@@ -162,6 +170,8 @@ def imported(path: Path) -> frozenset[str]:
             if package == "gradred":
                 layer = layer_of(rest.partition(".")[0])
                 found.add(layer if layer in PYTHON_LAYERS else "__init__")
+            elif package == LABORATORY:
+                found.add(LABORATORY)
             elif package == "horovod":
                 found.add("horovod_path")
             elif package == "core_testing":
@@ -181,6 +191,9 @@ def concerns(test: str) -> tuple[set[str], set[str]]:
     package: set[str] = set()
     core: set[str] = set()
     for layer in layers:
+        if layer == LABORATORY:
+            package.add(layer)
+            continue
         if layer.startswith("csrc/"):
             core |= below(layer.removeprefix("csrc/"), CXX_LAYERS)
             continue
@@ -208,6 +221,22 @@ def program_concerns(name: str) -> set[str]:
     return set().union(*(below(layer, CXX_LAYERS) for layer in layers - {"tests"}))
 
 
+def concerns_the_laboratory(file: str) -> bool:
+    """Return whether a file is part of the laboratory or its tests, or has names that it uses."""
+    if file.startswith((f"src/{LABORATORY}/", OF_THE_LABORATORY)):
+        return True
+    if not file.startswith("src/gradred/"):
+        return False
+    module = file.removeprefix("src/").rpartition(".")[0].replace("/", ".")
+    if module.removesuffix(".__init__") in USED_BY_THE_LABORATORY:
+        return True
+    # A package's public names are defined in its files.
+    packages = [name for name in USED_BY_THE_LABORATORY if module.startswith(f"{name}.")]
+    names = {name for one in packages if one != "gradred" for name in USED_BY_THE_LABORATORY[one]}
+    text = (ROOT / file).read_text() if (ROOT / file).exists() else ""
+    return bool(names & set(re.findall(r"^(?:def |class )?(\w+)", text, re.MULTILINE)))
+
+
 def naming(file: str) -> list[str]:
     """Return the tests that name a file of examples, benchmarks, tools or pages."""
     words = rf"\b{re.escape(Path(file).name)}"
@@ -225,16 +254,19 @@ def choose(files: Sequence[str]) -> Choice:
         if file.startswith(EVERYTHING):
             return Choice(all_tests(), all_programs(), docs=True, whole=file)
         parts = Path(file).parts
-        if parts[:2] == ("src", "gradred"):
-            layer = layer_of(parts[2].partition(".")[0])
-            tests.update(test for test in all_tests() if layer in concerns(test)[0])
+        of_the_library = [one for one in all_tests() if not one.startswith(OF_THE_LABORATORY)]
+        if concerns_the_laboratory(file):
+            tests.update({*all_tests()}.difference(of_the_library))
+        if parts[0] == "src":
+            layer = layer_of(parts[2].partition(".")[0]) if parts[1] == "gradred" else parts[1]
+            tests.update(test for test in of_the_library if layer in concerns(test)[0])
         elif parts[:2] == ("csrc", "tests"):
             stem = Path(file).stem
             programs |= {stem} & set(all_programs()) or set(all_programs())
             if parts[2] == "ranks":
                 tests.update(test for test in all_tests() if test.startswith("tests/core/"))
         elif parts[0] == "csrc":
-            tests.update(test for test in all_tests() if parts[1] in concerns(test)[1])
+            tests.update(test for test in of_the_library if parts[1] in concerns(test)[1])
             programs |= {one for one in all_programs() if parts[1] in program_concerns(one)}
         elif file in all_tests():
             tests.add(file)
@@ -247,7 +279,7 @@ def choose(files: Sequence[str]) -> Choice:
             if file.endswith(".md"):
                 tests.add("tests/unit/test_docs.py")
         if file.startswith(("src/", "csrc/")):
-            tests.add("tests/unit/test_layers.py")
+            tests |= {"tests/unit/test_layers.py", "tests/unit/test_wall.py"}
         if file.startswith("src/"):
             tests.add("tests/unit/test_docs.py")  # pages and README have programs
             choice.doctests = True

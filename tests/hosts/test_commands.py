@@ -1,8 +1,7 @@
-"""Commands that start a job on several hosts by themselves: bench, schemes, train and doctor."""
+"""Commands that start a job on several hosts by themselves: bench and doctor."""
 
 import json
 
-import numpy as np
 import pytest
 from hosts import jobs, machines
 from hosts.jobs import finish
@@ -30,37 +29,6 @@ def test_bench_measures_the_ranks_of_the_hosts_that_are_named(hosts, tmp_path):
     record = json.loads((tmp_path / "record.json").read_text())
     assert (record["ranks"], record["hosts"]) == (2, 2)
     assert record["rows"][0]["results"]["gradred"]["checked"]
-
-
-@pytest.mark.one_mpi
-def test_schemes_reach_servers_and_workers_on_other_hosts(hosts, tmp_path):
-    drawn = np.random.default_rng(0)
-    np.savez(tmp_path / "rows.npz", x=drawn.standard_normal((90, 4)), y=np.arange(90) % 3)
-    words = ["-np", "2", "--schemes", "bsp,ps,mesh", "--transport", "mpi,tcp"]
-    words += ["--data", str(tmp_path / "rows.npz"), "--iterations", "20", "--json", "record.json"]
-    process = jobs.start(hosts, tmp_path, *words, command="schemes", where="h1:1,h2:2")
-    _, err, status = finish(process)
-    assert status == 0, err
-    record = json.loads((tmp_path / "record.json").read_text())
-    assert record["ranks_on_hosts"] == [1, 2]
-    losses = {(row["scheme"], row["transport"]): row["loss"] for row in record["rows"]}
-    assert len(losses) == 6
-    assert max(losses.values()) - min(losses.values()) < 1e-5
-
-
-@pytest.mark.one_mpi
-def test_train_measures_ranks_on_two_hosts_and_simulates_none_from_them(hosts, tmp_path):
-    words = ["-np", "2", "--framework", "jobs.numpy_training", "--models", "first"]
-    words += ["--skip", "1", "--steps", "2", "--repeats", "1", "--peers", "single,compute,gradred"]
-    process = jobs.start(hosts, tmp_path, *words, command="train", where="h1:1,h2:1")
-    _, err, status = finish(process)
-    assert status == 0, err
-    record = json.loads((tmp_path / "gradred-train" / "results.json").read_text())
-    assert record["jobs"]["2"]["ranks_on_hosts"] == [1, 1]
-    (row,) = record["rows"]
-    assert row["hosts"] == 2
-    assert row["summary"]["gradred"]["right"]
-    assert "on one host" in record["simulated"]["why_not"]
 
 
 def test_doctor_runs_a_job_across_the_hosts(hosts, tmp_path):

@@ -245,9 +245,65 @@ def chosen(*files: str) -> set[str]:
 
 
 def test_change_of_a_command_concerns_its_own_tests() -> None:
-    always = {"tests/unit/test_layers.py", "tests/unit/test_docs.py"}
+    always = {f"tests/unit/test_{name}.py" for name in ("docs", "layers", "wall")}
     own = {"tests/jobs/test_doctor.py", "tests/hosts/test_commands.py"}
     assert chosen("src/gradred/doctor/job.py") == own | always
+
+
+@pytest.mark.parametrize(
+    ("file", "concerned"),
+    [
+        ("src/gradred_lab/train/plots.py", True),
+        ("src/gradred/bench/options.py", True),
+        ("src/gradred/launch/mpi.py", True),  # refuse_inside_job, a name of gradred.launch
+        ("src/gradred/launch/hosts.py", False),
+        ("src/gradred/bench/probe.py", False),
+        ("csrc/base/types.h", False),
+        ("tests/unit/test_train.py", False),
+        ("tests/lab/numpy_training.py", True),
+    ],
+)
+def test_tests_of_the_laboratory_run_if_it_or_a_name_that_it_uses_has_changed(
+    file: str, concerned: bool
+) -> None:
+    own = {str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "lab").glob("test_*.py")}
+    assert len(own) > 10
+    assert chosen(file) & own == (own if concerned else set())
+
+
+@pytest.mark.parametrize(
+    ("row", "files", "runs"),
+    [
+        ({"verdict": "passed"}, ["src/gradred/doctor/job.py"], False),
+        ({"verdict": "passed"}, ["src/gradred_lab/cli/train.py"], True),
+        ({"verdict": "passed", "uncommitted": ["a.py"]}, [], True),
+        ({"verdict": "FAILED"}, [], True),
+        ({"verdict": "passed"}, None, True),  # git does not have the commit
+    ],
+)
+def test_gate_runs_the_laboratory_if_it_differs_from_the_nightly_run(
+    row: dict[str, Any],
+    files: list[str] | None,
+    runs: bool,
+    stages: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    ci, since = importlib.import_module("ci"), importlib.import_module("since")
+    monkeypatch.setattr(ci.nightly_record, "RECORD", tmp_path / "nightly.json")
+    recorded = nightly()["stages"][0] | {"name": "laboratory"} | row
+    ci.nightly_record.RECORD.write_text(json.dumps(nightly() | {"stages": [recorded]}))
+    ran: list[bool] = []
+
+    def changed(_: str) -> list[str]:
+        if files is None:
+            raise since.UnknownRevisionError
+        return files
+
+    monkeypatch.setattr(since, "changed", changed)
+    monkeypatch.setattr(ci, "laboratory_alone", lambda: ran.append(True) or True)
+    assert ci.laboratory()
+    assert ran == [True] * runs
 
 
 def test_change_of_the_package_concerns_its_examples_and_the_pages() -> None:
@@ -279,7 +335,8 @@ def test_change_of_the_devices_concerns_no_test_of_the_launcher() -> None:
 
 def test_change_of_the_layers_below_all_concerns_nearly_every_test() -> None:
     since = importlib.import_module("since")
-    assert len(chosen("csrc/base/types.h")) > 0.9 * len(since.all_tests())
+    others = [test for test in since.all_tests() if not test.startswith("tests/lab/")]
+    assert len(chosen("csrc/base/types.h")) > 0.9 * len(others)
 
 
 @pytest.mark.parametrize("file", ["cli/run.py", "cli/__init__.py", "__main__.py"])
@@ -387,7 +444,7 @@ def test_failures_on_a_busy_machine_come_with_its_load(
 
 def test_tests_of_the_gate_are_there() -> None:
     gate = importlib.import_module("gate_tests")
-    for table in (gate.FAULTS, gate.COMMANDS, gate.FRONT_ENDS):
+    for table in (gate.FAULTS, gate.COMMANDS, gate.FRONT_ENDS, gate.LABORATORY):
         for test in table.values():
             file, _, name = test.partition("::")
             assert f"def {name.partition('[')[0]}(" in (ROOT / file).read_text(), test

@@ -62,20 +62,8 @@ def test_horovods_functions_load_no_framework_and_no_mpi() -> None:
 
 
 def test_tables_of_schemes_load_no_mpi_and_no_framework() -> None:
-    program = MPI_FREE.replace(
-        "import gradred\n", "import gradred.schemes, gradred_lab.cli.schemes\n"
-    )
+    program = MPI_FREE.replace("import gradred\n", "import gradred.schemes\n")
     found = run_fresh(program + "gradred.schemes.SCHEMES\n")
-    assert "mpi4py.MPI" not in found["modules"]
-    assert "torch" not in found["modules"]
-    assert not found["libmpi"]
-
-
-def test_tables_of_training_load_no_mpi_and_no_framework() -> None:
-    program = MPI_FREE.replace(
-        "import gradred\n", "import gradred_lab.train.run, gradred_lab.cli.train\n"
-    )
-    found = run_fresh(program + "gradred_lab.train.framework.find('pytorch').models\n")
     assert "mpi4py.MPI" not in found["modules"]
     assert "torch" not in found["modules"]
     assert not found["libmpi"]

@@ -1,4 +1,4 @@
-"""A framework for `gradred train`, of NumPy alone: `--framework jobs.numpy_training`.
+"""A framework for `gradred train`, of NumPy alone: `--framework lab.numpy_training`.
 
 It fits a linear model. The peer `wrong` exchanges nothing although it says so, `sum` does not
 divide by the number of ranks, and the variable TRAIN_FAILS_AT names a model that cannot be made.

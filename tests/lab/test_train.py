@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from jobs.numpy_training import FRAMEWORK
+from lab.numpy_training import FRAMEWORK
 
 from gradred import cli
 from gradred.errors import UsageError
@@ -30,7 +30,7 @@ from gradred_lab.train.progress import Bar
 from gradred_lab.train.record import SCHEMA, Record
 from gradred_lab.train.settings import Protocol, Settings
 
-NUMPY = "jobs.numpy_training"
+NUMPY = "lab.numpy_training"
 
 
 def settings(**changes: Any) -> Settings:
@@ -61,8 +61,8 @@ def test_settings_survive_the_record() -> None:
     ("words", "message"),
     [
         (["--framework", "nothing.here"], "--framework nothing.here: there is none"),
-        (["--models", "resnet5"], "--models resnet5: jobs.numpy_training has none such"),
-        (["--peers", "single,nccl"], "--peers nccl: jobs.numpy_training has none such"),
+        (["--models", "resnet5"], "--models resnet5: lab.numpy_training has none such"),
+        (["--peers", "single,nccl"], "--peers nccl: lab.numpy_training has none such"),
         (["--precision", "fp8"], "--precision fp8: there is none such"),
         (["--device", "cuda"], "--device cuda: NumPy knows no devices"),
         (["--net", "pigeon"], "--net pigeon: there is no such network"),

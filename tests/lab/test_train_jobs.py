@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs.numpy_training import FAILS_AT
+from lab.numpy_training import FAILS_AT
 
 from gradred import config, launch
 
@@ -32,7 +32,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def train(out: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gradred", "train", "--framework", "jobs.numpy_training"]
+    command = [sys.executable, "-m", "gradred", "train", "--framework", "lab.numpy_training"]
     command += ["--out", str(out), "--skip", "2", "--steps", "5", "--repeats", "3"]
     environment = os.environ | variables
     return subprocess.run(
