@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import zipfile
 from collections import Counter
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -224,6 +225,14 @@ def test_file_that_a_source_distribution_lacks_or_has_otherwise_is_named(
         "lost.h is not in it-1.tar.gz",
         "other.h is another one in it-1.tar.gz",
     ]
+
+
+def test_files_of_a_wheel_are_those_of_both_packages(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "it.whl", "w") as wheel:
+        for name in ("gradred/a.py", "gradred/b.so", "gradred_lab/c.json", "it.dist-info/RECORD"):
+            wheel.writestr(name, "")
+    found = importlib.import_module("check_sdist").copied_into(tmp_path / "it.whl")
+    assert found == {Path("src/gradred/a.py"), Path("src/gradred_lab/c.json")}
 
 
 def test_what_a_build_read_of_the_checkout_is_all_but_packages_and_what_it_made(
