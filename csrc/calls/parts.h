@@ -21,7 +21,6 @@ class OperationsOnMpi;    // families/mpi/mpi_operation.h
 struct Place;             // plan/plan.h
 class PlanChoice;         // calls/plan_choice.h
 class SchedulePath;       // families/messages/path.h
-struct Settings;          // calls/settings.h
 
 // For operations over messages.
 struct MessageParts {
@@ -37,7 +36,6 @@ struct MessageParts {
 // For plan families and for operations of all kinds.
 struct Parts : MessageParts {
   const Agreed& agreed;
-  const Settings& settings;
   PlanChoice& choice;
   Agreement& agreement;
   MessageOperations& messages;

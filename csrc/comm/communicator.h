@@ -191,7 +191,6 @@ class Communicator final : public Owner {
   // The parts below use all of the above.
   const Parts parts_{{*this, member_, choice_.place, liveness_, operation_log_, node_path_, path_},
                      agreed_,
-                     settings_,
                      choice_,
                      agreement_,
                      messages_,
