@@ -51,7 +51,7 @@ class CommLanes {
   };
 
   explicit CommLanes(Functions functions) : kept_(std::make_shared<Kept>(functions)) {}
-  // CommLanes that are in use live on until they are let go.
+  // Lanes that are in use live on until they are let go.
   ~CommLanes();
   CommLanes(const CommLanes&) = delete;
   CommLanes& operator=(const CommLanes&) = delete;
