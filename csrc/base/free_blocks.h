@@ -11,27 +11,19 @@ namespace gradred {
 template <std::size_t kBytes>
 class FreeBlocks {
  public:
-  FreeBlocks() = default;
-  FreeBlocks(const FreeBlocks&) = delete;
-  FreeBlocks& operator=(const FreeBlocks&) = delete;
-  ~FreeBlocks() {
-    is_over = true;
-    while (first_ != nullptr) ::operator delete(take());
-  }
-  // Set when the thread ends and its list is gone.
-  static inline thread_local bool is_over = false;
-
-  void* take() {
-    if (first_ == nullptr) return ::operator new(kBytes);
-    --count_;
-    Block* const taken = first_;
-    first_ = taken->next;
+  static void* take() {
+    List& mine = list();
+    if (mine.first == nullptr) return ::operator new(kBytes);
+    --mine.count;
+    Block* const taken = mine.first;
+    mine.first = taken->next;
     return taken;
   }
-  void give_back(void* memory) {
-    if (count_ == kMost) return ::operator delete(memory);
-    ++count_;
-    first_ = new (memory) Block{first_};
+  static void give_back(void* memory) {
+    List& mine = list();
+    if (mine.count == mine.most && !begin(mine)) return ::operator delete(memory);
+    ++mine.count;
+    mine.first = new (memory) Block{mine.first};
   }
 
  private:
@@ -39,14 +31,39 @@ class FreeBlocks {
     Block* next;
   };
   static_assert(kBytes >= sizeof(Block));
+  // It has no destructor, which each access would have to register.
+  struct List {
+    Block* first = nullptr;
+    std::size_t count = 0;
+    std::size_t most = 0;  // 0: before the first block and at the end of the thread
+    bool is_over = false;
+  };
+  struct End {
+    ~End() {
+      List& mine = list();
+      mine.most = 0;
+      mine.is_over = true;
+      while (mine.first != nullptr) ::operator delete(take());
+    }
+  };
 #if defined(__SANITIZE_ADDRESS__)
   static constexpr std::size_t kMost = 0;  // so that the sanitizer sees use after free
 #else
   static constexpr std::size_t kMost = 512;  // most of a program's gradients in flight
 #endif
 
-  Block* first_ = nullptr;
-  std::size_t count_ = 0;
+  static List& list() {
+    static constinit thread_local List mine;
+    return mine;
+  }
+  // Lets the list keep blocks if the thread has just begun. Returns false if it is full or over.
+  [[gnu::noinline]] static bool begin(List& mine) {
+    if (mine.most != 0 || mine.is_over) return false;
+    static thread_local End end;
+    static_cast<void>(&end);
+    mine.most = kMost;
+    return mine.most != 0;
+  }
 };
 
 // An allocator for containers and std::allocate_shared.
@@ -60,12 +77,11 @@ class PoolAllocator {
   PoolAllocator(const PoolAllocator<Other>&) {}  // NOLINT: containers convert it
 
   T* allocate(std::size_t count) {
-    const bool pooled = count == 1 && !FreeBlocks<sizeof(T)>::is_over;
-    return static_cast<T*>(pooled ? blocks().take() : ::operator new(count * sizeof(T)));
+    return static_cast<T*>(count == 1 ? FreeBlocks<sizeof(T)>::take()
+                                      : ::operator new(count * sizeof(T)));
   }
   void deallocate(T* memory, std::size_t count) {
-    const bool pooled = count == 1 && !FreeBlocks<sizeof(T)>::is_over;
-    pooled ? blocks().give_back(memory) : ::operator delete(memory);
+    count == 1 ? FreeBlocks<sizeof(T)>::give_back(memory) : ::operator delete(memory);
   }
   template <class Other>
   bool operator==(const PoolAllocator<Other>&) const {
@@ -74,10 +90,6 @@ class PoolAllocator {
 
  private:
   static_assert(alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
-  static FreeBlocks<sizeof(T)>& blocks() {
-    thread_local FreeBlocks<sizeof(T)> mine;
-    return mine;
-  }
 };
 
 }  // namespace gradred

@@ -161,18 +161,20 @@ OutBuffer NamedOperation::make_output(std::size_t array, std::size_t bytes, std:
   return {outputs.back().memory.get()};
 }
 
-MemoryUses NamedOperation::uses_of(NamedKind kind, const std::vector<NamedArray>& arrays) {
+void NamedOperation::record_uses() {
+  const NamedKind kind = submission_.kind;
   const bool has_own_lengths = kind == NamedKind::kAllgather || kind == NamedKind::kAlltoall ||
                                kind == NamedKind::kReduceScatter;
-  MemoryUses made;
-  const bool in_place = !arrays.empty() && arrays[0].in.data == arrays[0].out.data;
-  made.reserve(in_place ? arrays.size() : 2 * arrays.size());
+  if (arrays_.size() > 1) uses_of_many_.resize(2 * arrays_.size());
+  const std::span<MemoryUse> room =
+      arrays_.size() > 1 ? std::span(uses_of_many_) : std::span<MemoryUse>(uses_of_one_);
+  std::size_t count = 0;
   std::uint32_t place = 0;
   const auto add = [&](const void* data, std::size_t bytes, bool writes) {
     const auto begin = reinterpret_cast<std::uintptr_t>(data);
-    if (data != nullptr && bytes != 0) made.push_back({begin, begin + bytes, writes, place});
+    if (data != nullptr && bytes != 0) room[count++] = {begin, begin + bytes, writes, place};
   };
-  for (const NamedArray& array : arrays) {
+  for (const NamedArray& array : arrays_) {
     const std::size_t out_bytes = has_own_lengths ? array.out_bytes : array.bytes();
     if (array.in.data != array.out.data || array.bytes() > out_bytes) {
       add(array.in.data, array.bytes(), false);
@@ -180,7 +182,7 @@ MemoryUses NamedOperation::uses_of(NamedKind kind, const std::vector<NamedArray>
     add(array.out.data, out_bytes, true);
     ++place;
   }
-  return made;
+  uses_ = room.first(count);
 }
 
 bool NamedOperation::shares_memory_with(const NamedOperation& other) const {
@@ -238,7 +240,8 @@ NamedOperations::NamedOperations(std::shared_ptr<Communicator> comm,
           site.size(),
           static_cast<std::size_t>(std::ranges::find(site, comm_->rank()) - site.begin()),
           most_fused_bytes, comm_->liveness().names().among(site), [this] { look_after_peers(); },
-          site.size() < static_cast<std::size_t>(comm_->size())) {}
+          site.size() < static_cast<std::size_t>(comm_->size())),
+      memory_(memory_in_flight()) {}
 
 NamedOperations::~NamedOperations() {
   close();
@@ -269,7 +272,7 @@ void NamedOperations::expect_entry_of(const Shared& operation) {
 // Returns whether there are some of other communicators: with these the ranks agree on no order, so
 // they have to end before the other ranks learn of this operation.
 bool NamedOperations::add_memory(NamedOperation& operation) {
-  const MemoryInFlight::Shared shared = memory_in_flight().add(operation);
+  const MemoryInFlight::Shared shared = memory_.add(operation);
   if (const auto [one, other] = shared.itself; one != other) {
     throw UsageError("submitting " + operation.quoted() + ": arrays " + std::to_string(one) +
                      " and " + std::to_string(other) +
@@ -286,7 +289,7 @@ bool NamedOperations::add_memory(NamedOperation& operation) {
 // Its name and its memory may be used again. Called under intake_.
 void NamedOperations::release(NamedOperation& operation) {
   keys_.erase(operation.key());
-  memory_in_flight().remove(operation);
+  memory_.remove(operation);
   if (operation.shares_memory()) sharing_.fetch_sub(1, std::memory_order_relaxed);
 }
 

@@ -26,6 +26,7 @@
 
 namespace gradred {
 
+class MemoryInFlight;
 class NamedWork;
 struct NamedPart;
 
@@ -136,7 +137,8 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
                      PoolAllocator<std::pair<const Board::Place, Shared>>>
       // Operations that this rank has submitted, by slot, until their last entry is taken.
       agreed_on_;
-  std::deque<Shared> backlog_;           // operations for which the board had no room
+  std::deque<Shared> backlog_;  // operations for which the board had no room
+  MemoryInFlight& memory_;
   std::deque<Shared> held_;              // operations whose memory one of another communicator uses
   std::atomic<std::size_t> sharing_{0};  // operations in flight that share memory with others
   bool join_waits_ = false;              // join() is called once the backlog is empty

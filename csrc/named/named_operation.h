@@ -1,6 +1,7 @@
 // One operation that a rank has submitted by name.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/free_blocks.h"
 #include "calls/call.h"
 #include "engine/started.h"
 #include "named/board.h"
@@ -55,7 +55,6 @@ struct MemoryUse {
 
   bool overlaps(const MemoryUse& other) const { return begin < other.end && other.begin < end; }
 };
-using MemoryUses = std::vector<MemoryUse, PoolAllocator<MemoryUse>>;
 
 // Adds an array to a submission, whose kind has been set. `order`: its axes from the slowest to the
 // fastest in memory; empty: C order.
@@ -81,8 +80,9 @@ class NamedOperation final : public StartedOperation {
         arrays_(std::move(arrays)),
         splits_(std::move(splits)),
         texts_(std::move(texts)),
-        uses_(uses_of(submission_.kind, arrays_)),
-        all_(std::move(all)) {}
+        all_(std::move(all)) {
+    record_uses();
+  }
 
   const std::string& key() const { return key_; }  // its name
   // The name in quotes, with the title() of its NamedOperations if there is one.
@@ -92,7 +92,7 @@ class NamedOperation final : public StartedOperation {
   // Of an alltoall: the number of rows that each rank gets.
   const std::vector<std::int64_t>& splits() const { return splits_; }
   // The caller's memory, as it was submitted.
-  const MemoryUses& uses() const { return uses_; }
+  std::span<const MemoryUse> uses() const { return uses_; }
   // Whether both use memory that one of them writes.
   bool shares_memory_with(const NamedOperation& other) const;
   // Whether one that was in flight when this one was submitted, of the same communicator, did so.
@@ -138,7 +138,7 @@ class NamedOperation final : public StartedOperation {
   friend class NamedOperations;
   friend class MemoryInFlight;
 
-  static MemoryUses uses_of(NamedKind kind, const std::vector<NamedArray>& arrays);
+  void record_uses();  // sets uses_
 
   const std::string key_;
   Submission submission_;  // `priority` and `form` are replaced by the agreed values
@@ -146,7 +146,9 @@ class NamedOperation final : public StartedOperation {
   std::vector<NamedArray> arrays_;
   const std::vector<std::int64_t> splits_;
   const NamedTexts texts_;
-  MemoryUses uses_;
+  std::array<MemoryUse, 2> uses_of_one_{};  // those of a lone array
+  std::vector<MemoryUse> uses_of_many_;
+  std::span<MemoryUse> uses_;   // in one of the two
   std::uint64_t added_as_ = 0;  // by MemoryInFlight, which protects it; 0: it is not there
   const std::shared_ptr<NamedOperations> all_;
   // Protected by NamedOperations::intake_. No value: the board has no room for the operation yet.

@@ -49,12 +49,10 @@ std::optional<std::int64_t> whole_number(PyObject* object) {
 // in FSDP). The Python path then reports the error.
 bool is_as_it_lies(PyObject* tensor, std::size_t bytes, std::size_t itemsize) {
   static PyObject* const requires_grad = PyUnicode_InternFromString("requires_grad");
-  static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
   static PyObject* const untyped_storage = PyUnicode_InternFromString("untyped_storage");
   static PyObject* const nbytes = PyUnicode_InternFromString("nbytes");
   static PyObject* const storage_offset = PyUnicode_InternFromString("storage_offset");
-  bool plain = attribute_of(tensor, requires_grad).ptr() == Py_False &&
-               called(tensor, is_neg).ptr() == Py_False;
+  bool plain = attribute_of(tensor, requires_grad).ptr() == Py_False && !is_negated(tensor);
   if (plain) {
     const py::object storage = called(tensor, untyped_storage);
     const auto held = whole_number(storage ? called(storage.ptr(), nbytes).ptr() : nullptr);

@@ -42,6 +42,16 @@ class Handles {
     const auto found = entries_.find(handle);
     return found == entries_.end() ? nullptr : &found->second;
   }
+  // Removes and returns the request; nullptr: the handle is another kind's, or unknown.
+  Request take_request(long long handle) {
+    const auto found = entries_.find(handle);
+    if (found == entries_.end()) return nullptr;
+    auto* const request = std::get_if<Request>(&found->second);
+    if (request == nullptr) return nullptr;
+    Request taken = std::move(*request);
+    entries_.erase(found);
+    return taken;
+  }
   std::optional<Entry> take(long long handle) {
     const auto found = entries_.extract(handle);
     if (found.empty()) return std::nullopt;
@@ -110,9 +120,13 @@ PyObject* none() { return py::none().release().ptr(); }
 // Converts an integer, also NumPy's. Returns nullopt for other objects.
 std::optional<long long> handle_of(PyObject* object) {
   if (!PyIndex_Check(object)) return std::nullopt;
-  const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(object));
-  const long long handle = number ? PyLong_AsLongLong(number.ptr()) : -1;
-  if (PyErr_Occurred() != nullptr) {
+  py::object number;
+  if (!PyLong_CheckExact(object)) {
+    number = py::reinterpret_steal<py::object>(PyNumber_Index(object));
+    object = number.ptr();
+  }
+  const long long handle = object != nullptr ? PyLong_AsLongLong(object) : -1;
+  if (handle == -1 && PyErr_Occurred() != nullptr) {
     PyErr_Clear();  // not a number, or out of range
     return std::nullopt;
   }
@@ -159,12 +173,9 @@ PyObject* wait_handle(PyObject* self, PyObject* given) {
   PyObject* const result = guarded([&]() -> PyObject* {
     Handles& handles = handles_of(self);
     const auto handle = handle_of(given);
-    const auto* const found = handle ? handles.find(*handle) : nullptr;
-    if (found == nullptr || !std::holds_alternative<Handles::Request>(*found)) {
-      return Py_NewRef(Py_NotImplemented);
-    }
-    const auto taken = handles.take(*handle);
-    return std::get<Handles::Request>(*taken)->wait_for_held().release().ptr();
+    const Handles::Request taken = handle ? handles.take_request(*handle) : nullptr;
+    if (taken == nullptr) return Py_NewRef(Py_NotImplemented);
+    return taken->wait_for_held().release().ptr();
   });
   return result != nullptr ? result : raise_as(handles_of(self).told.waiting);
 }

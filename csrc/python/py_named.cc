@@ -110,16 +110,6 @@ void add(Submission& what, std::vector<NamedArray>& arrays, const py::tuple& des
   add_array(what, arrays, std::move(array), shape, order);
 }
 
-// Whether the tensor is a negated view, whose elements differ from those in memory. DLPack does not
-// report it.
-bool is_negated(PyObject* tensor) {
-  static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
-  PyObject* const found = PyObject_CallMethodNoArgs(tensor, is_neg);
-  if (found == nullptr) throw py::error_already_set();
-  Py_DECREF(found);
-  return found != Py_False;
-}
-
 std::optional<ShapedArray> placed_tensor(PyObject* object) {
   auto view = tensor_view(object);
   if (!view || is_negated(object)) return std::nullopt;

@@ -38,6 +38,19 @@ std::array<PyTypeObject*, 2> types{};
 const ExchangeApi* known_api = nullptr;
 PyObject* increment_versions = nullptr;  // of a sequence of tensors
 
+// Functions of PyTorch's library, which take the address of an at::Tensor.
+struct TensorFunctions {
+  std::size_t offset = 0;  // of the at::Tensor in an object
+  bool (*is_negated)(const void*) = nullptr;
+  bool (*is_inference)(const void*) = nullptr;
+  void (*increment_version)(const void*) = nullptr;
+};
+TensorFunctions of_torch;  // nullptr: Python's functions do the same in ten times the time
+
+const void* tensor_in(PyObject* object) {
+  return reinterpret_cast<const std::byte*>(object) + of_torch.offset;
+}
+
 bool is_known(PyObject* object) { return std::ranges::find(types, Py_TYPE(object)) != types.end(); }
 
 std::optional<DType> dtype_of(int code, int bits, int lanes) {
@@ -51,10 +64,14 @@ std::optional<DType> dtype_of(int code, int bits, int lanes) {
 // Registers the types. Returns whether they have such an interface. All arguments and the interface
 // live as long as the process.
 bool know_tensors(const py::object& tensor, const py::object& parameter,
-                  const py::object& increment) {
+                  const py::object& increment, std::size_t offset, std::uintptr_t is_negated,
+                  std::uintptr_t is_inference, std::uintptr_t increment_version) {
   types = {reinterpret_cast<PyTypeObject*>(py::object(tensor).release().ptr()),
            reinterpret_cast<PyTypeObject*>(py::object(parameter).release().ptr())};
   increment_versions = py::object(increment).release().ptr();
+  of_torch = {offset, reinterpret_cast<bool (*)(const void*)>(is_negated),
+              reinterpret_cast<bool (*)(const void*)>(is_inference),
+              reinterpret_cast<void (*)(const void*)>(increment_version)};
   known_api = nullptr;
   const py::object capsule = py::getattr(tensor, "__dlpack_c_exchange_api__", py::none());
   if (!PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) return false;
@@ -153,10 +170,26 @@ std::optional<ShapedArray> tensor_view(PyObject* object) {
   return view;
 }
 
+bool is_negated(PyObject* tensor) {
+  if (of_torch.is_negated != nullptr && is_known(tensor)) {
+    return of_torch.is_negated(tensor_in(tensor));
+  }
+  static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
+  PyObject* const found = PyObject_CallMethodNoArgs(tensor, is_neg);
+  if (found == nullptr) PyErr_Clear();
+  Py_XDECREF(found);
+  return found != Py_False;
+}
+
 bool autograd_sees(PyObject* object) { return is_known(object); }
 
 void tell_of_write(PyObject* object) {
   if (!is_known(object)) return;
+  if (of_torch.increment_version != nullptr) {
+    const void* const tensor = tensor_in(object);
+    if (!of_torch.is_inference(tensor)) of_torch.increment_version(tensor);
+    return;
+  }
   const auto written = py::reinterpret_steal<py::object>(PyTuple_Pack(1, object));
   PyObject* const done = written ? PyObject_CallOneArg(increment_versions, written.ptr()) : nullptr;
   if (done == nullptr) throw py::error_already_set();
@@ -168,9 +201,11 @@ void bind_tensors(py::module_& m) {
         "Of the tensor in a capsule of DLPack: DLDeviceType, address, element type, shape, strides "
         "in bytes (None: C order), bytes of an element, and whether it is writable.");
   m.def("know_tensors", &know_tensors, py::arg("tensor"), py::arg("parameter"),
-        py::arg("increment_versions"),
+        py::arg("increment_versions"), py::arg("offset") = 0, py::arg("is_negated") = 0,
+        py::arg("is_inference") = 0, py::arg("increment_version") = 0,
         "From now on objects of these types are looked at by DLPack's interface for C; False: they "
-        "have none. The function tells autograd that a sequence of them is written.");
+        "have none. The function tells autograd that a sequence of them is written. The addresses "
+        "of C++ functions that do so for one at::Tensor, `offset` bytes into the object; 0: none.");
   m.def(
       "tell_of_write", [](const py::object& object) { tell_of_write(object.ptr()); },
       py::arg("object"),

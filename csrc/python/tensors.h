@@ -17,6 +17,10 @@ namespace gradred {
 // for other objects and layouts, which the Python path handles.
 std::optional<ShapedArray> tensor_view(PyObject* object);
 
+// Whether the tensor is a negated view, whose elements differ from those in memory. DLPack does not
+// report it. Returns true as well if the object cannot tell; the Python path reports the error.
+bool is_negated(PyObject* tensor);
+
 // Reports a write to a tensor of the types of know_tensors() to autograd. Does nothing for other
 // objects.
 void tell_of_write(PyObject* object);

@@ -509,7 +509,15 @@ class Handles:
 
 def serve_jax(engine: NamedOperations, futures_at: int) -> None: ...
 def jax_handlers() -> tuple[object, object]: ...  # PyCapsules, for CPUs and for devices
-def know_tensors(tensor: object, parameter: object, increment_versions: object) -> bool: ...
+def know_tensors(
+    tensor: object,
+    parameter: object,
+    increment_versions: object,
+    offset: int = 0,
+    is_negated: int = 0,
+    is_inference: int = 0,
+    increment_version: int = 0,
+) -> bool: ...
 def tell_of_write(object: object) -> None: ...
 def plain_array(
     x: object,

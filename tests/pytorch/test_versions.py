@@ -10,6 +10,7 @@ from mpi4py import MPI
 from pytorch.given import RANKS, hvd, name, torch
 
 import gradred
+from gradred.buffers import torch_versions
 
 pytestmark = pytest.mark.usefixtures("initialised")
 COMM = gradred.Comm(MPI.COMM_WORLD)
@@ -98,3 +99,26 @@ def test_a_backward_pass_that_needs_the_numbers_from_before_is_an_error(
     call(y.detach())
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+@pytest.mark.parametrize("call", IN_PLACE.values(), ids=IN_PLACE)
+def test_calls_write_inference_tensors_which_have_no_version(call: Callable[[Any], object]) -> None:
+    with torch.inference_mode():
+        x = torch.ones(4)
+        call(x)
+    assert x.is_inference()
+    assert float(x[0]) in (1.0, float(RANKS))
+
+
+@pytest.mark.parametrize("elements", [1, 4])
+def test_negated_views_are_no_plain_tensors(elements: int) -> None:
+    with pytest.raises(ValueError, match="negated"):
+        hvd.allreduce_(torch._neg_view(torch.ones(elements)), name=name())
+
+
+@pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13),
+    reason="older PyTorch holds its tensors in another way, and is asked by Python's functions",
+)
+def test_the_functions_of_pytorch_are_found() -> None:
+    assert len(torch_versions.functions_of(torch)) == 4
