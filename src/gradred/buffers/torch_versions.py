@@ -61,21 +61,21 @@ def functions_of(torch: Any) -> tuple[int, ...]:
     Returns:
         The arguments of `_core.know_tensors` after the third. Empty: this PyTorch has others.
     """
-    plain = torch.zeros(2)
-    with torch.inference_mode():
-        inference = torch.zeros(2)
-    negated = torch._neg_view(plain)
-    for tensor in (plain, inference, negated):
-        if ctypes.c_size_t.from_address(id(tensor) + _HEADER).value != tensor._cdata:
-            return ()
     try:
         library = ctypes.CDLL("libtorch_cpu.so", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
         found = [
             ctypes.CFUNCTYPE(result, ctypes.c_void_p)((name, library))
             for name, result in _FUNCTIONS
         ]
+        plain = torch.zeros(2)
+        with torch.inference_mode():
+            inference = torch.zeros(2)
+        negated = torch._neg_view(plain)
     except (OSError, AttributeError):
         return ()
+    for tensor in (plain, inference, negated):
+        if ctypes.c_size_t.from_address(id(tensor) + _HEADER).value != tensor._cdata:
+            return ()
     is_negated, is_inference, increment = found
     before = plain._version
     increment(id(plain) + _HEADER)
