@@ -60,7 +60,7 @@ which one serves a call.
 **Costs.** p is the number of ranks and n the bytes of the vector. alpha is the time of a round,
 beta the time to send a byte, gamma the time to reduce a byte, and lg the logarithm to base 2. The
 formulas ignore that many messages in one round take longer than one; the
-[cost model](design/cost-model.md) counts that. "Folded" means that the ranks beyond the largest
+[cost model](design/calls.md#cost-model) counts that. "Folded" means that the ranks beyond the largest
 power of two first give their vectors to others, and get the result at the end. That costs two more
 rounds.
 

@@ -79,8 +79,8 @@ def test_pictures_of_results_are_up_to_date() -> None:
         assert (ROOT / name).read_text(encoding="utf-8") == draw(generator.RESULTS), name
 
 
-def test_families_in_the_page_on_plans_are_those_of_the_table() -> None:
-    page = (ROOT / "docs" / "design" / "plans.md").read_text(encoding="utf-8")
+def test_families_in_the_page_on_calls_are_those_of_the_table() -> None:
+    page = (ROOT / "docs" / "design" / "calls.md").read_text(encoding="utf-8")
     _, _, rows = page.partition("| family | plans |")
     rows, _, _ = rows.partition("\n\n")
     shown = re.findall(r"^\| ([a-z_, ]+) \|", rows, re.MULTILINE)
