@@ -53,7 +53,7 @@ print(schedules.draw(schedules.make_all("recursive_doubling", size=4)))
 ```
 
 Every algorithm is a function of rank and size. It returns a schedule: rounds of send, receive,
-reduce and copy steps over chunks of the vector ([why](design/schedules-as-data.md)). The tests have
+reduce and copy steps over chunks of the vector ([why](design/schedule.md#an-algorithm-is-data)). The tests have
 a symbolic verifier prove all algorithms of this page for 1 to 64 ranks. `gradred explain` says
 which one serves a call.
 
