@@ -1,5 +1,5 @@
 // gradred's side of an MPI communicator: what its ranks have agreed on, and its parts, each of
-// which handles one subject (docs/design/core.md).
+// which handles one subject (docs/design/house.md).
 #pragma once
 
 #include <cstdint>

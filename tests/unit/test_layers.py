@@ -134,15 +134,24 @@ def test_each_header_has_a_name_of_its_own() -> None:
     assert [name for name in names if names.count(name) > 1] == []
 
 
-def test_picture_of_the_house_shows_each_folder_above_those_that_it_includes() -> None:
+@pytest.mark.parametrize(
+    ("number", "layers"),
+    [
+        (0, {name: CXX_LAYERS[name] for name in CXX_LAYERS.keys() - {"testing", "tests"}}),
+        (1, PYTHON_LAYERS),
+    ],
+    ids=["core", "package"],
+)
+def test_picture_of_the_house_shows_each_folder_above_those_that_it_uses(
+    number: int, layers: dict[str, list[str]]
+) -> None:
     page = (ROOT / "docs" / "design" / "house.md").read_text()
-    picture = page.split("```")[1].strip("\n").splitlines()
+    picture = page.split("```")[2 * number + 1].strip("\n").splitlines()
     floors = [re.split(r"\s{2,}", line.strip())[0].split(", ") for line in picture]
-    floor_of = {name: number for number, names in enumerate(floors) for name in names}
-    shown = {*floor_of}
-    assert shown == CXX_LAYERS.keys() - {"testing", "tests"}
-    for layer in shown:
-        assert [low for low in CXX_LAYERS[layer] if floor_of[low] <= floor_of[layer]] == []
+    floor_of = {name: floor for floor, names in enumerate(floors) for name in names}
+    assert sorted(name for names in floors for name in names) == sorted(layers)
+    for layer in layers:
+        assert [low for low in layers[layer] if floor_of[low] <= floor_of[layer]] == []
 
 
 def csrc_sources() -> list[Path]:
@@ -206,8 +215,9 @@ KINDS = {
 def test_a_kind_of_call_stands_in_the_files_that_the_page_lists(kind: str) -> None:
     """In the product, at most eight files name it."""
     page = (ROOT / "docs" / "design" / "house.md").read_text()
-    table = page.partition(f"`gradred.{kind}`")[2].partition("\n\n|")[2].partition("\n\n")[0]
-    listed = re.findall(r"^\| `([\w./]+)` \|", table, re.MULTILINE)
+    table = page.partition("| scans | gathers and scatters |")[2].partition("\n\n")[0]
+    column = ["scan", "gather"].index(kind)
+    listed = [re.findall(r"`([\w./]+)`", row)[column] for row in table.splitlines()[2:]]
     sources = [path for path in csrc_sources() if not {"tests", "testing"} & {*path.parts}]
     sources += [*(ROOT / "src").rglob("*.py"), *(ROOT / "src").rglob("*.pyi")]
     naming = [path for path in sources if re.search(KINDS[kind], without_text(path))]
