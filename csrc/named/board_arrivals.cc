@@ -1,5 +1,5 @@
 // How submissions get to the board: through the rank's lane, or under the lock. The rank that holds
-// the lock next, or a watcher, collects the lanes (docs/design/named-operations.md).
+// the lock next, or a watcher, collects the lanes (docs/design/named.md).
 
 #include <algorithm>
 #include <cstring>

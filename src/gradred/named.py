@@ -1,7 +1,7 @@
 """Operations that ranks submit by name in any order, and that all ranks carry out in one order.
 
 Front ends for deep learning use them, since gradients become ready in a different order on each
-rank. docs/design/named-operations.md describes what the ranks agree on and how.
+rank. docs/design/named.md describes what the ranks agree on and how.
 """
 
 from __future__ import annotations
