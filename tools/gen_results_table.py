@@ -1,10 +1,11 @@
 """Write tables of measured.md, torch.md, train.md and others in docs/ from benchmarks/results/.
 
-`--check` only compares. docs/measured.md shows, for each MPI and number of ranks and hosts, the
-newest record that benchmarks/allreduce.py wrote, with a link to it. A table has a few sizes. Below
-it stands each size at which gradred took longer by more than 2 %, with the ratio. Where the ranks'
-cores were near each other in some rounds and far in others, each placement has its row. Where one
-record of a day has near cores and another one far cores, the page shows the newest of each.
+`--check` only compares. docs/measured.md and docs/measured-hosts.md show, for each MPI and number
+of ranks and hosts, the newest record that benchmarks/allreduce.py wrote, with a link to it. A table
+has a few sizes. Below it, or in the table of layouts of hosts, stands each size at which gradred
+took longer by more than 2 %, with the ratio. Where the ranks' cores were near each other in some
+rounds and far in others, each placement has its row. Where one record of a day has near cores and
+another one far cores, the page shows the newest of each.
 docs/torch.md shows the newest records of benchmarks/torch_backend.py, of one host and of several.
 """
 
@@ -129,7 +130,8 @@ def table(name: str, record: Record) -> str:
         *(line for row in rows for line in row_lines(row, both)),
         "",
     ]
-    lines += [f"Slower than the MPI (lowest ratio) at: {slower(record)}.", ""]
+    if record["hosts"] == 1:  # those of several have the sizes in overview()
+        lines += [f"Slower than the MPI (lowest ratio) at: {slower(record)}.", ""]
     flags = record.get("placements", {})
     told = [
         f"{placement(record) or name}: {flags[name]['rounds']} rounds, one-way latency "
@@ -263,7 +265,8 @@ def torch_table(name: str, record: Record) -> str:
 
 # For each page, what stands behind the begin mark of each name.
 PAGES: dict[str, dict[str, Callable[[Path], str]]] = {
-    "docs/measured.md": {"one host": one_host, "several hosts": several_hosts},
+    "docs/measured.md": {"one host": one_host},
+    "docs/measured-hosts.md": {"several hosts": several_hosts},
     "docs/train.md": {"train": train_tables.printed, "train, all": train_tables.page},
     "docs/torch.md": {"torch": torch_backend},
     "docs/schemes.md": schemes_tables.TABLES,
