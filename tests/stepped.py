@@ -1,4 +1,4 @@
-"""The clock that limits waits, stepped by tests: docs/design/waiting.md.
+"""The clock that limits waits, stepped by tests: docs/design/engine.md.
 
 A file of 8 bytes holds what is added to the clock. Every process of a job maps it, so a step takes
 effect for its launcher, its supervisors and its ranks at once.

@@ -1,5 +1,5 @@
 // The only clock of the library, by which waits end. It is monotonic and the same for all processes
-// of a host. Tests can step it (docs/design/waiting.md).
+// of a host. Tests can step it (docs/design/engine.md).
 #pragma once
 
 #include <atomic>

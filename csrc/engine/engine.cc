@@ -26,7 +26,7 @@ constexpr std::uint64_t kLongestLook = 10 * kMicrosecond, kLongestOfEach = kMicr
 constexpr std::uint64_t kShortestNap = 20 * kMicrosecond, kLongestNap = 2 * kMillisecond;
 // With nothing to do, the thread naps once before it sleeps without a limit. Most operations follow
 // others, and waking the thread for each would cost more than a small operation. More naps would
-// take the core from a program that computes (docs/design/waiting.md).
+// take the core from a program that computes (docs/design/engine.md).
 constexpr std::uint64_t kIdleNap = 500 * kMicrosecond;
 constexpr int kIdleNaps = 1;
 // For a program that waits for all that it starts: there the thread would only take the core from

@@ -1,5 +1,5 @@
 // Tests each kind of sleeping thread with a writer that comes during the sleep. No thread may sleep
-// until its limit if the awaited event has happened. docs/design/waiting.md has a table of these
+// until its limit if the awaited event has happened. docs/design/engine.md has a table of these
 // threads.
 //
 //   sleepers_test [tries of each]

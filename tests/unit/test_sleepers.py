@@ -1,6 +1,6 @@
 """The protocols by which threads sleep and are woken, in all interleavings of their steps.
 
-docs/design/waiting.md lists where threads sleep. The protocols that no lock protects are small
+docs/design/engine.md lists where threads sleep. The protocols that no lock protects are small
 programs here, on a machine whose processors have store buffers: a store reaches the memory at any
 later moment, after earlier stores. A protocol is right if no thread sleeps on once the awaited
 value is there.
