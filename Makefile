@@ -35,7 +35,7 @@ test:
 	@$(python) tools/run_tests.py
 
 lab:
-	@$(prepare) $(MPI),test
+	@$(prepare) $(MPI),test,lab-no-torch
 	@$(python) -m pytest -q tests/lab
 
 ci:

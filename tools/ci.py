@@ -83,6 +83,10 @@ def laboratory_alone() -> bool:
     return checks.torch_jobs(*gate_tests.LABORATORY.values()) and well
 
 
+def packages_of_the_laboratory() -> bool:
+    return checks.prepared("lab-no-torch")
+
+
 def tests_alone() -> bool:
     return checks.ranks(MPICH)
 
@@ -93,8 +97,9 @@ GATE = (
     Stage("sdist and wheel", checks.wheel),
     # It compiles in the folder in which the wheel is built, so it must run after the wheel.
     Stage("core", checks.core_tests, beside=True, tests=checks.core_tests),
-    # Both install into one environment, so the docs end before lint begins.
+    # These install into one environment, so each ends before the next begins.
     Stage("docs", checks.docs),
+    Stage("packages of the laboratory", packages_of_the_laboratory),
     Stage("lint", checks.lint, beside=True),
     # These stages wait for a part of their time, so they run at the same time.
     Stage("faults", faults, beside=True, tests=faults),

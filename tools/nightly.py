@@ -80,7 +80,7 @@ OTHER_FRAMEWORKS = {
 
 def environment() -> bool:
     """Prepare the environment of `make test`, and the packages for the examples and plots."""
-    return checks.make_test() and checks.prepared("demo")
+    return checks.make_test() and checks.prepared("demo,lab-no-torch")
 
 
 def other_python(version: str) -> bool:

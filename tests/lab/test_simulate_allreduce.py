@@ -13,11 +13,15 @@ from pathlib import Path
 import pytest
 
 from gradred import cli
-from gradred_lab.simulate import accuracy, patterns, validation
-from gradred_lab.simulate.allreduce import Clusters, banded
-from gradred_lab.simulate.costs import Prior
+from gradred_lab.simulate import accuracy, patterns
 from gradred_lab.simulate.measured import Case, Measured
 from gradred_lab.simulate.patterns import INSIDE, KEPT, REDUCED
+
+pytest.importorskip("sklearn")
+
+from gradred_lab.simulate import validation
+from gradred_lab.simulate.allreduce import Clusters, banded
+from gradred_lab.simulate.costs import Prior
 
 SIZES = [32, 256, 2048, 16384, 131072, 1 << 20, 8 << 20, 64 << 20]
 COLUMNS = (

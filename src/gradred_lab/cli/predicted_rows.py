@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from gradred._util import files
 from gradred.bench import options
 from gradred.errors import UsageError, explain
+from gradred_lab import packages
 
 
 def add_options(parser: argparse.ArgumentParser, columns: str) -> None:
@@ -55,7 +56,8 @@ def predict(kind: str, arguments: argparse.Namespace, others: Mapping[str, str])
 
 
 def _allreduce(calibrate: str, rows: str) -> tuple[dict[str, object], str]:
-    from gradred_lab.simulate import report  # here, since it loads NumPy's linear algebra
+    packages.require("sklearn", "simulate allreduce --rows", "scikit-learn is not installed")
+    from gradred_lab.simulate import report  # here, since it loads scikit-learn
 
     record = report.allreduce(calibrate, rows)
     return record, report.text(record)

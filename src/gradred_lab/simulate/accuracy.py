@@ -5,10 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
 
 QUANTILE = 0.90  # of the measurements that a band is to hold
+NORMAL = 1.645  # deviations to both sides that hold as many of a normal distribution
 
 
 @dataclass(frozen=True)

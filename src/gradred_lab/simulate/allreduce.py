@@ -9,12 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gradred_lab.simulate.accuracy import Floats
 from gradred_lab.simulate.costs import Costs, Prior, nominal
 from gradred_lab.simulate.measured import Case, Measured
-from gradred_lab.simulate.process import Floats
 from gradred_lab.simulate.twins import Twins
 
-NORMAL = 1.645  # deviations to both sides that hold 90 % of a normal distribution
 _STRANGE = 0.7  # deviation where the system itself was never measured
 
 

@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, Kernel, Matern
 
+from gradred_lab.simulate.accuracy import Floats
 from gradred_lab.simulate.measured import Case, Measured
 from gradred_lab.simulate.patterns import FLOW, INSIDE, KEPT, KINDS, REDUCED, START, Pattern
-from gradred_lab.simulate.process import Estimate, Floats, Linear, Part, Process
+from gradred_lab.simulate.process import Estimate, Linear, On, Part, Process
 
 _KNOTS = np.arange(0.0, 31.0, 1.0)  # powers of two of bytes
 _SHORTEST = 64.0  # bytes: shorter messages cost the same
@@ -256,46 +258,53 @@ def _hats(nbytes: float) -> Floats:
 
 
 def _parts(prior: Prior) -> list[Part]:
-    def same(column: int) -> Callable[[Floats, Floats], Floats]:
-        return lambda a, b: np.asarray(a[:, column][:, None] == b[:, column][None, :], float)
-
-    def near(a: Floats, b: Floats) -> Floats:
-        scale = np.abs(a[:, _RUN_SCALE][:, None] - b[:, _RUN_SCALE][None, :]) / prior.doublings
-        scale = scale + np.abs(a[:, _PER_NODE][:, None] - b[:, _PER_NODE][None, :]) / 2
-        days = np.abs(a[:, _DAY][:, None] - b[:, _DAY][None, :]) / prior.days
-        session = np.exp(-scale / 4 - days * prior.days / prior.session)
-        return np.asarray(
-            _OF_THE_RUN * same(_RUN)(a, b)
-            + _OF_THE_SESSION * session
-            + (1 - _OF_THE_RUN - _OF_THE_SESSION) * np.exp(-scale - days)
-        )
-
-    def everywhere(a: Floats, b: Floats) -> Floats:
-        return np.ones((len(a), len(b)))
-
-    def drift(a: Floats, b: Floats) -> Floats:
-        return np.outer(a[:, _SCALE], b[:, _SCALE])
-
-    family, key = same(_FAMILY), same(_KEY)
+    family, key, run, scale = (
+        _same(_FAMILY),
+        _same(_KEY),
+        _same(_RUN),
+        _trait(_SCALE, DotProduct(0)),
+    )
+    session = _fading(4 * prior.doublings, 8, prior.session)
+    lasting = _fading(prior.doublings, 2, prior.days)
+    rest = 1 - _OF_THE_RUN - _OF_THE_SESSION
+    near = _OF_THE_RUN * run + _OF_THE_SESSION * session + rest * lasting
+    everywhere = _trait(_FAMILY, ConstantKernel())
     return [
         Part(everywhere, _SENDS, _sends(prior.shared, 8.0)),
         Part(everywhere, _SENDS, _sends(prior.shared_fine, 1.0)),
         Part(family, _SENDS, _sends(prior.family, 5.0)),
         Part(key, _SENDS, _sends(prior.algorithm, 4.0)),
         Part(near, _SENDS, _sends(prior.run, 6.0)),
-        Part(lambda a, b: family(a, b) * near(a, b), _SENDS, _sends(prior.family_in_run, 4.0)),
-        Part(drift, _SENDS, _sends(prior.drift, 8.0)),
-        Part(lambda a, b: family(a, b) * drift(a, b), _SENDS, _sends(prior.family_drift, 8.0)),
+        Part(family * near, _SENDS, _sends(prior.family_in_run, 4.0)),
+        Part(scale, _SENDS, _sends(prior.drift, 8.0)),
+        Part(family * scale, _SENDS, _sends(prior.family_drift, 8.0)),
         Part(key, _WHOLE, prior.whole**2 * _smooth(2.5)),
         Part(key, _EACH, prior.each**2 * _smooth(2.0)),
-        Part(lambda a, b: key(a, b) * near(a, b), _WHOLE, prior.whole_in_run**2 * _smooth(2.0)),
+        Part(key * near, _WHOLE, prior.whole_in_run**2 * _smooth(2.0)),
     ]
+
+
+def _trait(column: int, kernel: Kernel) -> Kernel:
+    return On(slice(column, column + 1), kernel)
+
+
+def _same(column: int) -> Kernel:
+    """1 for cases of the same code, and 0 for others: codes are whole numbers."""
+    return _trait(column, Matern(1e-3, nu=0.5))
+
+
+def _fading(scale: float, per_node: float, days: float) -> Kernel:
+    """Less by a factor of e for each so many doublings of nodes, of ranks of a node, or days."""
+    return (
+        _trait(_RUN_SCALE, Matern(scale, nu=0.5))
+        * _trait(_PER_NODE, Matern(per_node, nu=0.5))
+        * _trait(_DAY, Matern(days, nu=0.5))
+    )
 
 
 def _smooth(length: float) -> Floats:
     """Covariance of the knots: Matern's of order 3/2."""
-    far = math.sqrt(3) * np.abs(_KNOTS[:, None] - _KNOTS[None, :]) / length
-    return np.asarray((1 + far) * np.exp(-far))
+    return np.asarray(Matern(length, nu=1.5)(_KNOTS[:, None]))
 
 
 def _sends(deviation: float, length: float) -> Floats:

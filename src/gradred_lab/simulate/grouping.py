@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gradred_lab.simulate.process import Floats
+from gradred_lab.simulate.accuracy import Floats
 
 PIECE = 4 << 20
 """Bytes that ByteScheduler sends at once."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradred_lab.simulate import grouping
+from gradred_lab.simulate.accuracy import Floats
 from gradred_lab.simulate.networks import Network
-from gradred_lab.simulate.process import Floats
 
 BACKWARD = 2 / 3  # of the time of one device
 _PACKING = 0.04  # of the time of one message of all gradients: to pack and unpack them

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gradred_lab.simulate.process import Floats
+from gradred_lab.simulate.accuracy import Floats
 
 _TABLE = Path(__file__).with_name("data") / "models.json"
 

@@ -2,20 +2,24 @@
 
 The time of a case is a sum over messages, so its logarithm is not a linear function of the
 logarithms of the messages' costs. The process is therefore made linear around its last estimate,
-several times (Gauss-Newton). What cases share (a family, an algorithm, a run) is a covariance of
-their own parts.
+several times (Gauss-Newton), and each time scikit-learn calibrates it: a row is the traits of a
+case and the slopes of its logarithm. What cases share (a family, an algorithm, a run) is a
+covariance of their own parts.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import DotProduct, Kernel
 
-Floats: TypeAlias = NDArray[np.float64]
+from gradred_lab.simulate.accuracy import Floats
 
 _ROUNDS = 10
 _TRUSTING = 5  # rounds in which every measurement counts: the first guesses are far off
@@ -25,11 +29,45 @@ _NARROW = 1e-3  # share of the largest variance below which a direction is left 
 _SETTLED = 0.02  # a step so small, of a logarithm, is the last
 
 
+class On(Kernel):
+    """A kernel of some columns alone: of their values, or of their products with a matrix.
+
+    Rows that are the same in these columns are computed once: cases share most of their traits.
+    """
+
+    def __init__(self, columns: slice, kernel: Kernel, matrix: Floats | None = None) -> None:
+        self.columns, self.kernel, self.matrix = columns, kernel, matrix
+
+    def __call__(self, x: Floats, y: Floats | None = None, eval_gradient: bool = False) -> Floats:
+        """Covariances of rows with others, or with themselves; nothing here has a gradient."""
+        rows, places = self._own(x)
+        others, other_places = (rows, places) if y is None else self._own(y)
+        values: Floats = self.kernel(rows, others)
+        return values if self.matrix is not None else values[np.ix_(places, other_places)]
+
+    def diag(self, x: Floats) -> Floats:
+        """How alike each row is to itself."""
+        rows, places = self._own(x)
+        return np.asarray(self.kernel.diag(rows)[places])
+
+    def is_stationary(self) -> bool:
+        """Whether only differences of rows count."""
+        return False
+
+    def _own(self, rows: Floats) -> tuple[Floats, Any]:
+        """The rows of these columns, and where in them each given row is."""
+        own = rows[:, self.columns]
+        if self.matrix is not None:
+            return own @ self.matrix, slice(None)
+        distinct, places = np.unique(own, axis=0, return_inverse=True)
+        return distinct, places.reshape(-1)  # NumPy 2.0 gives it another shape
+
+
 @dataclass(frozen=True)
 class Part:
     """A part of the latent costs: how alike cases are in it, and how alike its unknowns are."""
 
-    alike: Callable[[Floats, Floats], Floats]
+    alike: Kernel
     unknowns: slice
     covariance: Floats
 
@@ -67,56 +105,51 @@ class Process:
             noise: standard deviation of each of them.
         """
         self._parts, self._traits = parts, traits
+        first = traits.shape[1]  # of the slopes, in a row
+        self._alike = [On(slice(first), part.alike) for part in parts]
         self._roots = [_root(part.covariance) for part in parts]
-        self._alike = [part.alike(traits, traits) for part in parts]
+        kernel = functools.reduce(
+            operator.add,
+            [
+                alike * On(_behind(first, part.unknowns), DotProduct(sigma_0=0.0), root)
+                for part, alike, root in zip(parts, self._alike, self._roots, strict=True)
+            ],
+        )
         unknowns = max(part.unknowns.stop for part in parts)
         latent = np.zeros((len(measured), unknowns))
         trust = np.ones(len(measured))
         for round_ in range(_ROUNDS):
-            value, slopes = linear(latent)
-            gram = self._gram(self._alike, slopes, slopes)
+            value, self._slopes = linear(latent)
             spread = noise**2 / trust
-            self._measured = gram + np.diag(spread + 1e-9)
-            target = measured - value + np.einsum("ru,ru->r", slopes, latent)
-            self._weights: Floats = np.linalg.solve(self._measured, target)
-            self._slopes = slopes
-            moved = self._latent(self._alike) - latent
+            target = measured - value + np.einsum("ru,ru->r", self._slopes, latent)
+            self._regressor = GaussianProcessRegressor(kernel, alpha=spread + 1e-9, optimizer=None)
+            self._regressor.fit(np.hstack((traits, self._slopes)), target)
+            moved = self._latent(traits) - latent
             latent = latent + np.clip(moved, -1.5, 1.5)
             if round_ > _TRUSTING + 1 and float(np.abs(moved).max()) < _SETTLED:
                 break
             if round_ >= _TRUSTING:
                 off = (measured - linear(latent)[0]) ** 2 / noise**2
                 trust = np.maximum(_LEAST_TRUST, (_TAIL + 1) / (_TAIL + off))
-        self.latent = latent
 
     def predict(self, traits: Floats, linear: Linear) -> Estimate:
         """Predict cases that were not measured."""
-        alike = [part.alike(traits, self._traits) for part in self._parts]
-        latent = self._latent(alike)
-        mean, slopes = linear(latent)
-        cross = self._gram(alike, slopes, self._slopes)
-        own = np.zeros(len(mean))
-        for part, root in zip(self._parts, self._roots, strict=True):
-            same = [part.alike(one[None, :], one[None, :])[0, 0] for one in traits]
-            own += np.array(same) * ((slopes[:, part.unknowns] @ root) ** 2).sum(axis=1)
-        known = np.linalg.solve(self._measured, cross.T)
-        variance = own - np.einsum("rm,mr->r", cross, known)
-        return Estimate(mean, np.sqrt(np.maximum(variance, 0.0)))
+        mean, slopes = linear(self._latent(traits))
+        _, deviation = self._regressor.predict(np.hstack((traits, slopes)), return_std=True)
+        return Estimate(mean, deviation)
 
-    def _gram(self, alike: Sequence[Floats], rows: Floats, columns: Floats) -> Floats:
-        total = np.zeros((len(rows), len(columns)))
-        for part, root, same in zip(self._parts, self._roots, alike, strict=True):
-            left, right = rows[:, part.unknowns] @ root, columns[:, part.unknowns] @ root
-            total += same * (left @ right.T)
-        return total
-
-    def _latent(self, alike: Sequence[Floats]) -> Floats:
-        """The unknowns of cases that are so much alike the measured ones."""
-        pulled = self._weights[:, None] * self._slopes
-        latent = np.zeros((len(alike[0]), self._slopes.shape[1]))
-        for part, root, same in zip(self._parts, self._roots, alike, strict=True):
-            latent[:, part.unknowns] += (same @ (pulled[:, part.unknowns] @ root)) @ root.T
+    def _latent(self, traits: Floats) -> Floats:
+        """The unknowns of cases with these traits."""
+        pulled = self._regressor.alpha_[:, None] * self._slopes
+        latent = np.zeros((len(traits), self._slopes.shape[1]))
+        for part, kernel, root in zip(self._parts, self._alike, self._roots, strict=True):
+            alike = kernel(traits, self._traits)
+            latent[:, part.unknowns] += (alike @ (pulled[:, part.unknowns] @ root)) @ root.T
         return latent
+
+
+def _behind(first: int, columns: slice) -> slice:
+    return slice(first + columns.start, first + columns.stop)
 
 
 def _root(covariance: Floats) -> Floats:

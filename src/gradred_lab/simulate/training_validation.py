@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from gradred_lab.simulate import accuracy
 from gradred_lab.simulate.accuracy import Trial
-from gradred_lab.simulate.allreduce import NORMAL
 from gradred_lab.simulate.links import is_server
 from gradred_lab.simulate.throughput import Speed, Training
 from gradred_lab.simulate.training import Outcome, Trainings
@@ -70,7 +69,7 @@ def widths(found: Sequence[Attempt]) -> dict[str, float]:
     for attempt in found:
         groups[attempt.step].append(attempt.trial)
     return {
-        step: min(_WIDEST, max(_NARROWEST, accuracy.width(trials) or NORMAL))
+        step: min(_WIDEST, max(_NARROWEST, accuracy.width(trials) or accuracy.NORMAL))
         for step, trials in groups.items()
     }
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from gradred_lab.simulate import accuracy
 from gradred_lab.simulate.accuracy import Trial
-from gradred_lab.simulate.allreduce import NORMAL, Cluster, by_cluster
+from gradred_lab.simulate.allreduce import Cluster, by_cluster
 from gradred_lab.simulate.costs import Prior
 from gradred_lab.simulate.measured import Case, Measured
 
@@ -86,7 +86,7 @@ def widths(found: Sequence[Attempt]) -> Widths:
     common = {}
     for near in (True, False):
         trials = [trial for name, own in groups.items() if name[2] == near for trial in own]
-        common[near] = max(_NARROWEST, accuracy.width(trials) or NORMAL)
+        common[near] = max(_NARROWEST, accuracy.width(trials) or accuracy.NORMAL)
     own = {}
     for name, trials in groups.items():
         width = accuracy.width(trials)

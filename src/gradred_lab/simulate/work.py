@@ -8,8 +8,8 @@ import numpy as np
 
 from gradred.errors import UsageError, explain
 from gradred_lab.simulate import networks
+from gradred_lab.simulate.accuracy import Floats
 from gradred_lab.simulate.networks import Network
-from gradred_lab.simulate.process import Floats
 
 _FORWARD = 1 / 3  # of the time that a device computes; backward takes the rest
 _FLOAT32 = 4.0  # bytes

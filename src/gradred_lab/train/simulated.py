@@ -21,9 +21,9 @@ import numpy as np
 
 from gradred.simulate import plans, presets
 from gradred_lab.simulate import iteration
+from gradred_lab.simulate.accuracy import Floats
 from gradred_lab.simulate.iteration import Link, Scheme
 from gradred_lab.simulate.networks import Network
-from gradred_lab.simulate.process import Floats
 from gradred_lab.train import framework
 from gradred_lab.train.framework import Peer
 from gradred_lab.train.settings import Settings
