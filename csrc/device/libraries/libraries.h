@@ -21,7 +21,7 @@ std::unique_ptr<CollectiveLibrary> make_nccl(const CudaContext& context, const O
 // Allreduces by one kernel on each rank's GPU (shots.cc), which waits for the kernels of its peers.
 // The ranks reach each other's memory by CUDA IPC. In one shot, each rank reads all inputs. In two
 // shots, each rank reduces a slice and reads the others' slices. (The terms are those of NCCL and
-// MSCCL++; TensorRT-LLM and vLLM do small allreduces in this way.) See docs/design/shots.md.
+// MSCCL++; TensorRT-LLM and vLLM do small allreduces in this way.) See docs/design/device.md.
 std::unique_ptr<CollectiveLibrary> make_one_shot(const CudaParts& parts);
 std::unique_ptr<CollectiveLibrary> make_two_shot(const CudaParts& parts);
 
