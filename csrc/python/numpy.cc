@@ -75,7 +75,7 @@ bool view_bytes(PyObject* object, ArrayView& view, int& type) {
   const bool is_known = type == NPY_LONGDOUBLE || type == NPY_CLONGDOUBLE;
   if (!is_known || !is_dense(array) || !PyArray_ISNOTSWAPPED(array)) return false;
   view = {PyArray_DATA(array), static_cast<std::size_t>(PyArray_NBYTES(array)), DType::kUInt8,
-          PyArray_ISWRITEABLE(array)};
+          PyArray_ISWRITEABLE(array) != 0};
   return view.data != nullptr;
 }
 
