@@ -11,7 +11,7 @@
 #include "families/devices/device_workspace.h"
 #include "families/families.h"
 #include "plan/plan.h"
-#include "runtime/nearest.h"
+#include "base/nearest.h"
 
 namespace gradred {
 namespace {

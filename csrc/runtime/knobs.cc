@@ -10,7 +10,7 @@
 #include "calls/settings.h"
 #include "runtime/environment.h"
 #include "runtime/knob_values.h"
-#include "runtime/nearest.h"
+#include "base/nearest.h"
 
 namespace gradred {
 namespace {

@@ -1,9 +1,10 @@
 #include "schedule/algorithms.h"
 
 #include <algorithm>
-#include <numeric>
+#include <vector>
 
 #include "base/errors.h"
+#include "base/nearest.h"
 #include "schedule/combinators.h"
 #include "schedule/generators.h"
 #include "schedule/groups.h"
@@ -194,21 +195,6 @@ const std::vector<Algorithm> kTable = {
      "the root sends all ranks their blocks at once", "alpha + (p-1)/p n beta", kThakur},
 };
 
-// The Levenshtein distance of two words, used to suggest a name for a misspelt one.
-std::size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = row[0]++;
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
-
 }  // namespace
 
 const std::vector<Algorithm>& algorithms() { return kTable; }
@@ -232,19 +218,17 @@ bool has_algorithm(Collective collective, std::string_view name) {
 }
 
 const Algorithm& find_algorithm(Collective collective, std::string_view name) {
-  std::string names;
-  const Algorithm* nearest = nullptr;
+  std::string listed;
+  std::vector<std::string_view> names;
   for (const Algorithm& algorithm : kTable) {
     if (algorithm.collective != collective) continue;
     if (algorithm.name == name) return algorithm;
-    names += (names.empty() ? "" : ", ") + std::string(algorithm.name);
-    if (nearest == nullptr || distance(algorithm.name, name) < distance(nearest->name, name)) {
-      nearest = &algorithm;
-    }
+    listed += (names.empty() ? "" : ", ") + std::string(algorithm.name);
+    names.push_back(algorithm.name);
   }
   throw UsageError("no " + std::string(schedules_name(collective)) + " algorithm is called '" +
-                   std::string(name) + "'; did you mean '" + std::string(nearest->name) +
-                   "'? There are: " + names);
+                   std::string(name) + "'; did you mean '" +
+                   std::string(names[nearest(name, names)]) + "'? There are: " + listed);
 }
 
 Lanes lanes_of(int size, const Parameters& parameters) {

@@ -1,4 +1,4 @@
-#include "runtime/nearest.h"
+#include "base/nearest.h"
 
 #include <algorithm>
 #include <numeric>
