@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/nearest.h"
 #include "families/devices/device_workspace.h"
 #include "families/families.h"
 #include "plan/plan.h"
-#include "base/nearest.h"
 
 namespace gradred {
 namespace {

@@ -7,10 +7,10 @@
 #include <mutex>
 
 #include "base/errors.h"
+#include "base/nearest.h"
 #include "calls/settings.h"
 #include "runtime/environment.h"
 #include "runtime/knob_values.h"
-#include "base/nearest.h"
 
 namespace gradred {
 namespace {
