@@ -21,11 +21,23 @@ from gradred.errors import (
 
 if TYPE_CHECKING:
     from gradred.buffers.device_array import DeviceArray
-    from gradred.calls.blocking import Allreduce, allreduce, allreduce_many
-    from gradred.calls.gathers import gather, igather, iscatter, scatter
-    from gradred.calls.nonblocking import ArrayRequest, iallreduce, iallreduce_many
-    from gradred.calls.parts import allgather, bcast, reduce_scatter_block
-    from gradred.calls.scans import iscan, scan
+    from gradred.calls.array_request import ArrayRequest
+    from gradred.calls.functions import (
+        Allreduce,
+        allgather,
+        allreduce,
+        allreduce_many,
+        bcast,
+        gather,
+        iallreduce,
+        iallreduce_many,
+        igather,
+        iscan,
+        iscatter,
+        reduce_scatter_block,
+        scan,
+        scatter,
+    )
     from gradred.comm import Comm
     from gradred.hashing import result_hash
     from gradred.launch.run_function import run
@@ -38,45 +50,31 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# The module of each name that is loaded on first use.
+# The names that are loaded on first use, by module.
 _LAZY = {
-    "Allreduce": "calls.blocking",
-    "ArrayRequest": "calls.nonblocking",
-    "Comm": "comm",
-    "DeviceArray": "buffers.device_array",
-    "OPS": "ops",
-    "PersistentAllreduce": "persistent",
-    "Premul": "ops",
-    "Request": "request",
-    "UserOp": "user_ops",
-    "allgather": "calls.parts",
-    "allreduce": "calls.blocking",
-    "allreduce_many": "calls.blocking",
-    "bcast": "calls.parts",
-    "connect": "without_mpi",
-    "empty": "memory",
-    "empty_like": "memory",
-    "gather": "calls.gathers",
-    "iallreduce": "calls.nonblocking",
-    "iallreduce_many": "calls.nonblocking",
-    "igather": "calls.gathers",
-    "iscan": "calls.scans",
-    "iscatter": "calls.gathers",
-    "premul": "ops",
-    "reduce_scatter_block": "calls.parts",
-    "result_hash": "hashing",
-    "run": "launch.run_function",
-    "scan": "calls.scans",
-    "scatter": "calls.gathers",
-    "user_op": "user_ops",
-    "zeros": "memory",
+    name: module
+    for module, names in {
+        "buffers.device_array": "DeviceArray",
+        "calls.array_request": "ArrayRequest",
+        "calls.functions": (
+            "Allreduce allgather allreduce allreduce_many bcast gather iallreduce iallreduce_many "
+            "igather iscan iscatter reduce_scatter_block scan scatter"
+        ),
+        "comm": "Comm",
+        "hashing": "result_hash",
+        "launch.run_function": "run",
+        "memory": "empty empty_like zeros",
+        "ops": "OPS Premul premul",
+        "persistent": "PersistentAllreduce",
+        "request": "Request",
+        "user_ops": "UserOp user_op",
+        "without_mpi": "connect",
+    }.items()
+    for name in names.split()
 }
 
 # The modules of this table that import mpi4py.MPI and so initialise MPI if nothing has done so.
-_START_MPI = {
-    *("calls.blocking", "calls.gathers", "calls.nonblocking", "calls.parts", "calls.scans"),
-    *("comm", "persistent", "request"),
-}
+_START_MPI = {"calls.array_request", "calls.functions", "comm", "persistent", "request"}
 
 __all__ = [
     "OPS",

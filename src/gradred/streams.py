@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Any, Final
 
@@ -60,10 +61,13 @@ def warn_if_host_waits(operation: _core.Operation) -> None:
     why = operation.why_host_waits
     if why and why not in _warned:
         _warned.add(why)
+        frame, level = sys._getframe(), 1
+        while frame.f_back and frame.f_globals["__name__"].startswith("gradred."):
+            frame, level = frame.f_back, level + 1
         warnings.warn(
             f"stream=: the host waits for results in the order of a stream: {why}",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=level,  # the program's line
         )
 
 

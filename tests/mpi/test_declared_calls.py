@@ -1,4 +1,4 @@
-"""The methods of Comm that reduce, as type checkers see them.
+"""The functions on arrays, and the methods of Comm that reduce, as type checkers see them.
 
 mypy checks the calls in this file (tools/lint.py).
 """
@@ -6,15 +6,19 @@ mypy checks the calls in this file (tools/lint.py).
 from __future__ import annotations
 
 import ast
+import inspect
+import re
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from mpi4py import MPI
 
 import gradred
 import gradred.comm
 from gradred.buffers import messages
+from gradred.calls import functions
 from gradred.ops import OpLike
 
 COMM = gradred.Comm(MPI.COMM_WORLD)
@@ -61,6 +65,34 @@ def test_what_is_no_operation_is_no_operation_to_type_checkers_either() -> None:
         COMM.Scan(x, y, op=3)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         COMM.Iexscan(x, y, op=3)  # type: ignore[arg-type]
+
+
+def test_functions_return_the_kind_of_array_that_they_get() -> None:
+    x, buffer = np.full(SIZE, RANK + 1.0), bytearray(8 * SIZE)
+    summed: npt.NDArray[np.float64] = gradred.allreduce(x, comm=COMM, stream=None, plan=None)
+    before: npt.NDArray[np.float64] = gradred.iscan(x, exclusive=True, comm=COMM).wait()
+    gathered: npt.NDArray[np.float64] | None = gradred.gather(x, SIZE - 1, comm=COMM)
+    sent: bytearray = gradred.bcast(bytearray(8 * SIZE), out=buffer, comm=COMM)
+    assert summed.tolist() == [ALL] * SIZE
+    assert before.tolist() == [BEFORE] * SIZE
+    assert (gathered is None) == (RANK != SIZE - 1)
+    assert sent is buffer
+    with pytest.raises(TypeError):
+        gradred.allreduce(x, com=COMM)  # type: ignore[call-overload]
+    with pytest.raises(gradred.UsageError):
+        gradred.scatter(x, comm=3)  # type: ignore[call-overload]
+
+
+def documented() -> list[str]:
+    return [name for name in gradred.__all__ if inspect.isfunction(getattr(functions, name, None))]
+
+
+@pytest.mark.parametrize("name", documented())
+def test_docstring_explains_each_argument(name: str) -> None:
+    function = getattr(gradred, name)
+    arguments = re.findall(r"^    (\w+): ", inspect.getdoc(function) or "", re.MULTILINE)
+    names = [*inspect.signature(function).parameters]
+    assert arguments[: len(names)] == names
 
 
 def test_each_method_that_reduces_is_declared() -> None:

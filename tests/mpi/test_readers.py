@@ -24,8 +24,8 @@ from gradred import UsageError, _core
 from gradred import comm as comm_module
 from gradred.buffers import arrays, messages
 from gradred.buffers.messages import Message
-from gradred.calls import reductions
-from gradred.calls.reductions import Asked
+from gradred.calls import one
+from gradred.calls.one import Asked
 from gradred.element_types import ITEMSIZES, numpy_dtype
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
@@ -189,7 +189,7 @@ def by_python(form: str, x: Any, out: Any, op: Any = "sum") -> str:
         if form == "buffers":
             read = messages.reduction("Allreduce", ALONE, x, out, op)
             return BY_MPI if isinstance(read, Message) else repr(read.call)
-        call = reductions.one(Asked("allreduce", op, ALONE, None, None), x, out).call
+        call = one.one(Asked("allreduce", ALONE, None, None, op), x, out).call
         return BY_MPI if call is None else repr(call)
     except UsageError as error:
         return str(error)

@@ -207,7 +207,7 @@ def test_types_and_operations_stand_in_three_files_and_two_of_gpus(
 KINDS = {
     "gather": r"\bk(Gather|Scatter)\b|\bi(gather|scatter)\b|(binomial|linear)_(gather|scatter)\b|"
     r"\bmake_gathers\b",
-    "scan": r"\bk?(i|I)?(ex|Ex)?(scan|Scan)\b|_scans?\b|calls\.scans",
+    "scan": r"\bk?(i|I)?(ex|Ex)?(scan|Scan)\b|_scans?\b",
 }
 
 

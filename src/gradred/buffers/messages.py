@@ -32,11 +32,12 @@ from gradred.errors import (
     usage_error,
 )
 
-_ROWS = {row["name"]: row for row in _core.call_kinds()}
+ROWS = {row["name"]: row for row in _core.call_kinds()}
+"""The core's table of the kinds of calls on arrays."""
 
 KINDS: dict[str, str] = {
     method: kind
-    for kind, row in _ROWS.items()
+    for kind, row in ROWS.items()
     if row["reduces"]
     for method in (kind.capitalize(), f"I{kind}")
 } | {"Allreduce_init": "allreduce"}
@@ -388,7 +389,7 @@ def reduction(
             return Reduction(*plain)
     found = ops.resolve(op)
     in_place = is_in_place(sendbuf)
-    whole = not _ROWS[kind]["has_blocks"]
+    whole = not ROWS[kind]["has_blocks"]
     cut = blocks if in_place else 1
     recv = read(recvbuf, f"{method}'s recvbuf", writable=True, blocks=cut, any_order=whole)
     if recv.dtype is None or found is None:
@@ -421,7 +422,7 @@ def reduction(
 
 def blocks_of(method: str, comm: MPI.Comm) -> int:
     """Return the number of blocks of an input whose result is one block; else 1."""
-    return comm.Get_size() if _ROWS[KINDS[method]]["has_blocks"] else 1
+    return comm.Get_size() if ROWS[KINDS[method]]["has_blocks"] else 1
 
 
 def is_in_place(sendbuf: Any) -> bool:
@@ -435,7 +436,7 @@ def read_input(method: str, sendbuf: Any, recv: Message, blocks: int) -> Message
     Raises:
         gradred.UsageError: it is not valid, or does not match `recv`.
     """
-    whole = not _ROWS[KINDS[method]]["has_blocks"]
+    whole = not ROWS[KINDS[method]]["has_blocks"]
     send = read(sendbuf, f"{method}'s sendbuf", writable=False, blocks=blocks, any_order=whole)
     if send.layout != recv.layout:
         found = "sendbuf and recvbuf have their axes in different orders, or other shapes"

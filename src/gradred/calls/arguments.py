@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from gradred import _core, ops, plans
-from gradred.buffers import arrays, cuda_interface
+from gradred import _core, ops
+from gradred.buffers import arrays
 from gradred.buffers.arrays import Array, Result
 from gradred.comm import Comm
 from gradred.element_types import ITEMSIZES
@@ -102,68 +101,3 @@ def refuse_overlap(given: Array, result: Array, asked: str) -> None:
     if arrays.overlap(given, result):
         found = "the result would overwrite a part of the input"
         raise UsageError(explain(asked, found, "Pass an out= that shares no memory with x"))
-
-
-def require_list(given: Any, asked: str) -> None:
-    """Raise UsageTypeError unless it has a length and items by number."""
-    of_names = isinstance(given, Mapping)
-    if of_names or not (hasattr(given, "__len__") and hasattr(given, "__getitem__")):
-        found = f"{type_of(given)} is not a list of arrays"
-        remedy = "Pass a list or tuple" + (", as list(x.values())" if of_names else "")
-        raise UsageTypeError(explain(asked, found, remedy))
-
-
-def outs(out: Any, count: int, asked: str) -> Sequence[Any]:
-    """Return the `out=` of a call on several arrays as a list: None stands for a new array."""
-    if out is None:
-        return [None] * count
-    require_list(out, f"{asked} into out")
-    if len(out) != count:
-        found = f"{count} arrays, but {len(out)} in out="
-        raise UsageError(explain(asked, found, "Pass an array for each result"))
-    listed: Sequence[Any] = out
-    return listed
-
-
-def require_apart(pieces: _core.Pieces, asked: str) -> None:
-    """Raise UsageError if a result shares memory with another result or another input."""
-    shared = pieces.shared_memory
-    if shared is None:
-        return
-    result, other, both_results = shared
-    if both_results:
-        first, second = sorted((result, other))
-        found = f"the results of arrays {first} and {second} share memory"
-    else:
-        found = f"the result of array {result} would overwrite a part of array {other}"
-    remedy = "Pass an out= of arrays that share no memory; x itself reduces in place"
-    raise UsageError(explain(asked, found, remedy))
-
-
-def call(
-    kind: str,
-    given: Array,
-    result: Array,
-    chosen: plans.Plan,
-    *,
-    operation: tuple[str, float] = ("sum", 1.0),
-    in_place: bool = False,
-    root: int = 0,
-    stream: int | None = None,
-) -> _core.Call:
-    """Make a call on an array; if `given` and `result` differ in length, the shorter is a block."""
-    cuda_interface.finish_stream([None if in_place else given, result], stream)
-    return _core.Call(
-        kind,
-        None if in_place else given.address,
-        result.address,
-        min(given.count, result.count),
-        given.dtype,
-        operation[0],
-        factor=operation[1],
-        root=root,
-        layout=given.layout.hash,
-        plan=chosen.name,
-        schedule=chosen.schedule,
-        placement=_core.placement(None if in_place else given, result, stream),
-    )

@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from gradred import schedules
-from gradred.calls.nonblocking import iallreduce
+from gradred.calls.functions import iallreduce
 from gradred.comm import Comm
 from gradred.compression import Bytes, Compressor, Floats
 from gradred.errors import UsageError, explain

@@ -1,4 +1,4 @@
-"""Non-blocking allreduces of arrays, and the request that all such calls return."""
+"""The request that a function returns which starts a call on arrays."""
 
 from __future__ import annotations
 
@@ -6,24 +6,16 @@ import functools
 import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gradred import _core, streams
 from gradred._util import clock
-from gradred.calls import arguments, reductions
-from gradred.calls.reductions import Asked
 from gradred.errors import Error, UsageError, explain
-from gradred.request import let_go, require_callable, start
+from gradred.request import let_go, require_callable
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
-
-    from gradred.ops import OpLike
-    from gradred.plans import PlanLike
     from gradred.streams import StreamLike
 
-ArrayT = TypeVar("ArrayT")
-OutT = TypeVar("OutT")
 ResultT = TypeVar("ResultT")
 RequestT = TypeVar("RequestT", bound="ArrayRequest[Any]")
 
@@ -92,11 +84,7 @@ class ArrayRequest(Generic[ResultT]):
         self._settle()
         if (failure := failed or self._failure) is not None:
             raise failure
-        with self._lock:
-            if self._finish is not None:
-                self._result = self._finish()
-                self._finish = None
-            return self._result
+        return self._finished()
 
     def wait_stream(self, stream: StreamLike) -> ResultT:
         """Make a CUDA stream wait for the result, and return the result immediately.
@@ -119,11 +107,7 @@ class ArrayRequest(Generic[ResultT]):
         ):
             for operation in self._operations:
                 operation.wait_stream(handle)
-            with self._lock:
-                if self._finish is not None:
-                    self._result = self._finish()
-                    self._finish = None
-                return self._result
+            return self._finished()
         return self.wait()
 
     def result(self, timeout: float | None = None) -> ResultT:
@@ -170,6 +154,14 @@ class ArrayRequest(Generic[ResultT]):
         later = functools.partial(self._call_after, index + 1)
         self._operations[index].add_done_callback(later, fn)
 
+    def _finished(self) -> ResultT:
+        """Return the result, which the first caller makes."""
+        with self._lock:
+            if self._finish is not None:
+                self._result = self._finish()
+                self._finish = None
+            return self._result
+
     def _settle(self) -> None:
         """Unpack the results once, after all operations have ended."""
         with self._lock:
@@ -181,121 +173,3 @@ class ArrayRequest(Generic[ResultT]):
                         bucket.unpack()
                     except Error as error:
                         self._failure = self._failure or error
-
-
-@overload
-def iallreduce(
-    x: ArrayT,
-    op: OpLike = ...,
-    *,
-    out: None = ...,
-    comm: MPI.Intracomm | None = ...,
-    stream: StreamLike = ...,
-    plan: PlanLike = ...,
-) -> ArrayRequest[ArrayT]: ...
-@overload
-def iallreduce(
-    x: Any,
-    op: OpLike = ...,
-    *,
-    out: OutT,
-    comm: MPI.Intracomm | None = ...,
-    stream: StreamLike = ...,
-    plan: PlanLike = ...,
-) -> ArrayRequest[OutT]: ...
-def iallreduce(
-    x: Any,
-    op: OpLike = "sum",
-    *,
-    out: Any = None,
-    comm: MPI.Intracomm | None = None,
-    stream: StreamLike = None,
-    plan: PlanLike = None,
-) -> ArrayRequest[Any]:
-    """Start an `allreduce` of arrays. Local: returns immediately, whatever other ranks do.
-
-    All ranks get bitwise the same result. All ranks must start their operations on one communicator
-    in the same order. Operations end in any order, and the program may wait in any order.
-
-    Args:
-        x: this rank's array, as in `allreduce`; must not change until the operation has ended.
-        op: a name from `gradred.OPS`, `gradred.premul(factor)`, `gradred.user_op(f)` or a
-            predefined MPI.Op.
-        out: where the result goes, as in `allreduce`. The program must not use it until `wait` or
-            `done` reports the end.
-        comm: any intracommunicator of mpi4py; None is COMM_WORLD.
-        stream: a CUDA stream whose earlier work the operation follows, as in `allreduce`. A stream
-            waits for the result only by the request's `wait_stream`; this applies to this stream
-            too. Make a blocking call first: the MPI carries out calls before the first of those.
-        plan: as in `allreduce`.
-
-    Returns:
-        A request whose `wait()` returns `out`, or a new array of the kind of `x`.
-
-    Raises:
-        gradred.UsageError: the arguments are inconsistent.
-        gradred.DeviceError: a GPU, its driver or its memory failed.
-
-    Example:
-        >>> import numpy, gradred
-        >>> from mpi4py import MPI
-        >>> request = gradred.iallreduce(numpy.ones(3, "float32"), comm=MPI.COMM_SELF)
-        >>> request.wait()
-        array([1., 1., 1.], dtype=float32)
-    """
-    comm = arguments.communicator(comm, "iallreduce")
-    if stream is None and plan is None:
-        plain = _core.allreduce_call(comm, x, op, out)
-        if plain is not None:
-            call, result = plain
-            return ArrayRequest([(None, start(comm, call, (x, result)))], lambda: result)
-    found = reductions.one(Asked("iallreduce", op, comm, stream, plan, blocking=False), x, out)
-    assert found.call is not None  # a non-blocking call refuses operations that only the MPI knows
-    operation = start(comm, found.call, found)
-    return ArrayRequest([(None, operation)], found.result.finish)
-
-
-def iallreduce_many(
-    arrays_in: Sequence[ArrayT],
-    op: OpLike = "sum",
-    *,
-    out: Sequence[Any] | None = None,
-    comm: MPI.Intracomm | None = None,
-    stream: StreamLike = None,
-    plan: PlanLike = None,
-) -> ArrayRequest[list[ArrayT]]:
-    """Start an `allreduce_many` of arrays of any types and sizes. Local: returns immediately.
-
-    Args:
-        arrays_in: this rank's arrays, as in `allreduce_many`; must not change until the operation
-            has ended.
-        op: as in `iallreduce`; every type must have the operation.
-        out: an array for each result, or None for new ones, as in `allreduce_many`. The program
-            must not use them until `wait` or `done` reports the end.
-        comm: any intracommunicator of mpi4py; None is COMM_WORLD.
-        stream: as in `allreduce_many`.
-        plan: as in `allreduce_many`.
-
-    Returns:
-        A request whose `wait()` returns the results in the order of the arrays.
-
-    Raises:
-        gradred.UsageError: the arguments are inconsistent.
-        gradred.DeviceError: a GPU, its driver or its memory failed.
-
-    Example:
-        >>> import numpy, gradred
-        >>> from mpi4py import MPI
-        >>> a, b = numpy.ones(2), numpy.arange(2)
-        >>> gradred.iallreduce_many([a, b], comm=MPI.COMM_SELF).wait()
-        [array([1., 1.]), array([0, 1])]
-    """
-    comm = arguments.communicator(comm, "iallreduce_many")
-    asked = Asked("iallreduce_many", op, comm, stream, plan, blocking=False)
-    found = reductions.many(asked, arrays_in, out)
-    operations = []
-    for bucket in found.buckets:
-        with asked.refusing():  # packing may find no memory
-            bucket.pack()
-        operations.append((bucket, start(comm, bucket.call, (bucket, found.held))))
-    return ArrayRequest(operations, found.finish)
