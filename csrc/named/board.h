@@ -99,20 +99,20 @@ class Board {
 
     bool is_join() const { return last_joined != -1; }
   };
-  // Whether there may be entries for this rank to take. `hungry`: this rank has capacity for more
-  // work.
-  bool any(bool hungry = true) const;
+  // Whether there may be entries for this rank to take. `wants_work`: this rank has capacity for
+  // more work.
+  bool any(bool wants_work = true) const;
   // Returns whole batches that this rank has not taken, in the order of the log. If there are none
-  // and this rank is `hungry` (has capacity for more work), it first decides what comes next.
+  // and this rank `wants_work` (has capacity for more), it first decides what comes next.
   // `then_watch`: if there still is nothing, this rank becomes a watcher until it has taken
   // something.
-  std::vector<Entry> take(bool hungry = true, bool then_watch = false) {
+  std::vector<Entry> take(bool wants_work = true, bool then_watch = false) {
     std::vector<Entry> made;
-    take(hungry, then_watch, made);
+    take(wants_work, then_watch, made);
     return made;
   }
   // As take() above, into `made`, whose previous contents are dropped.
-  void take(bool hungry, bool then_watch, std::vector<Entry>& made);
+  void take(bool wants_work, bool then_watch, std::vector<Entry>& made);
   // Whether names were left in the queue because the log had no room for them.
   bool waits_for_room() const { return left_; }
   // Whether other ranks notify this one when there is something to take.
@@ -194,7 +194,7 @@ class Board {
   void collect(Place renewed = kSlots);
   bool has_uncollected() const;
   void look_at_lanes();
-  void take_logged(bool hungry, std::vector<Entry>& made);
+  void take_logged(bool wants_work, std::vector<Entry>& made);
   void add_watchers(std::uint32_t more);
   bool has_arrived(std::uint32_t index, std::size_t rank) const;
   bool is_complete(std::uint32_t index) const;

@@ -362,17 +362,17 @@ void Board::append_join(int last) {
   std::fill_n(joined_, ranks_, 0U);
 }
 
-bool Board::any(bool hungry) const {
+bool Board::any(bool wants_work) const {
   if (header_.news.load(std::memory_order_acquire) != seen_) return true;
-  return hungry && (left_ || (!watches_ && has_uncollected()));
+  return wants_work && (left_ || (!watches_ && has_uncollected()));
 }
 
-void Board::take(bool hungry, bool then_watch, std::vector<Entry>& made) {
+void Board::take(bool wants_work, bool then_watch, std::vector<Entry>& made) {
   made.clear();
   const Lock lock(*this);
   is_first_ = true;
   look_at_lanes();
-  take_logged(hungry, made);
+  take_logged(wants_work, made);
   if (!made.empty()) {
     if (std::exchange(watches_, false)) add_watchers(-1U);
   } else if (then_watch && !is_watching()) {
@@ -382,9 +382,9 @@ void Board::take(bool hungry, bool then_watch, std::vector<Entry>& made) {
   }
 }
 
-void Board::take_logged(bool hungry, std::vector<Entry>& made) {
+void Board::take_logged(bool wants_work, std::vector<Entry>& made) {
   std::uint64_t& taken = taken_[rank_];
-  if (hungry && taken == header_.logged && !is_one_of_several_) decide();
+  if (wants_work && taken == header_.logged && !is_one_of_several_) decide();
   seen_ = header_.news.load(std::memory_order_relaxed);
   made.reserve(header_.logged - taken);
   for (; taken < header_.logged; ++taken) {
@@ -406,7 +406,7 @@ void Board::take_logged(bool hungry, std::vector<Entry>& made) {
     one.submission = std::make_shared<const Submission>(agreed);
   }
   header_.open = 0;
-  if (hungry) {
+  if (wants_work) {
     header_.closed = header_.logged;
     header_.ahead_bytes = 0;
     if (std::exchange(header_.asks_for_taken, 0U) != 0) tell();

@@ -102,7 +102,7 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   bool must_watch() const;
   bool waits_for_ranks();
   void publish_backlog();
-  bool is_hungry() const;
+  bool wants_work() const;
   bool take_entries();
   void add_work(NamedPart part, bool joins);
   void end_what_is_left_over();

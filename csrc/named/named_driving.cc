@@ -43,15 +43,15 @@ Progress NamedOperations::drive(Operation::Caller caller, const Operation* excep
 void NamedOperations::go_on(bool waits) {
   publish_backlog();
   for (bool more = true; more;) {
-    const bool hungry = is_hungry();
-    const bool took = (board_.any(hungry) || must_watch()) && take_entries();
+    const bool wanted = wants_work();
+    const bool took = (board_.any(wanted) || must_watch()) && take_entries();
     if (relay_ != nullptr) {
       const bool looks = waits && works_.empty();
       if (!looks) relay_->carry();
       if (looks && relay_->look()) busy_ns_ = now_ns();
     }
     run_works();
-    more = ((took || !hungry) && board_.any(is_hungry())) || must_watch();
+    more = ((took || !wanted) && board_.any(wants_work())) || must_watch();
   }
   // This comes last: after a rank has done its part and left, operations that do not need it still
   // succeed.
@@ -83,7 +83,7 @@ bool NamedOperations::waits_for_ranks() {
 // A rank wants more work only while it has less than two chunks: names that become ready later may
 // be more urgent. With two, a rank that has finished its chunk continues with the next while its
 // peers are still busy.
-bool NamedOperations::is_hungry() const { return under_way_ < 2 * Submission::kChunkBytes; }
+bool NamedOperations::wants_work() const { return under_way_ < 2 * Submission::kChunkBytes; }
 
 void NamedOperations::look_after_peers() {
   comm_->liveness().throw_if_failed();
@@ -129,7 +129,7 @@ bool NamedOperations::take_entries() {
   {
     const std::lock_guard lock(intake_);
     const std::uint64_t now = timeline_ == nullptr ? 0 : now_ns();
-    board_.take(is_hungry(), must_watch(), entries_);
+    board_.take(wants_work(), must_watch(), entries_);
     for (Board::Entry& entry : entries_) {
       any = true;
       Shared mine;

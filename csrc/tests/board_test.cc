@@ -44,8 +44,8 @@ void submits_in_any_order(const Shared& memory, BoardBootstrap& bootstrap,
     std::map<named::Board::Place, int> mine;
     std::map<int, std::uint32_t> chunks;
     int taken = 0;
-    const auto take = [&](bool hungry) {
-      for (const auto& entry : board.take(hungry, hungry)) {
+    const auto take = [&](bool wants_work) {
+      for (const auto& entry : board.take(wants_work, wants_work)) {
         const auto found = mine.find(entry.place);
         expect(found != mine.end(), "an entry that this rank has not submitted");
         expect(entry.problem.empty(), entry.problem);

@@ -312,8 +312,8 @@ void sites_agree_on_one_order(Job& job, BoardBootstrap& ranks) {
     std::ranges::shuffle(order, random);
     std::map<named::Board::Place, int> mine;
     int taken = 0;
-    const auto take = [&](bool hungry) {
-      for (const auto& entry : board.take(hungry)) {
+    const auto take = [&](bool wants_work) {
+      for (const auto& entry : board.take(wants_work)) {
         const auto found = mine.find(entry.place);
         expect(found != mine.end(), "an entry that this rank has not submitted");
         expect(entry.problem.empty(), entry.problem);
