@@ -164,7 +164,7 @@ def without(absent: Sequence[str], *lines: str) -> tuple[list[str], str, str]:
     return re.findall(r"^status (\d+) ", done.stdout, re.MULTILINE), done.stdout, done.stderr
 
 
-EXTRA = ("matplotlib", "psutil", "sklearn", "torch")
+EXTRA = ("matplotlib", "pandas", "psutil", "sklearn", "torch")
 """The packages of the extra `lab`, as they are imported."""
 
 OF_THE_LIBRARY = (
@@ -226,6 +226,7 @@ def test_commands_of_an_absent_laboratory_say_how_to_install_it(line: str) -> No
         ("torch", "train --quick"),
         ("torch", "simulate record -- python a.py"),
         ("sklearn", "schemes -np 2"),
+        ("pandas", "simulate training --calibrate a.csv --rows b.csv"),
         ("sklearn", "simulate allreduce --calibrate a.csv --rows b.csv"),
         ("matplotlib", "schemes -np 2 --plot a.svg"),
         ("gradred_lab.train", "train --quick"),  # any that a module imports at its beginning
@@ -245,5 +246,5 @@ def test_extra_of_the_laboratory_has_what_it_says_to_install() -> None:
         re.findall(r'"([\w-]+)', one)
         for one in re.findall(r"^lab(?:-no-torch)? = \[(.*)\]", project, re.MULTILINE)
     )
-    assert extra == [*EXTRA[:2], "scikit-learn", "torch"]
+    assert extra == [*EXTRA[:3], "scikit-learn", "torch"]
     assert [*no_torch, "torch"] == extra

@@ -47,6 +47,7 @@ def predict(kind: str, arguments: argparse.Namespace, others: Mapping[str, str])
         if getattr(arguments, name) != arguments.default_of(name):
             found = "rows are predicted from the measurements alone"
             raise UsageError(explain(f"{option} and --rows", found, "Leave out one of both"))
+    packages.require("pandas", f"simulate {kind} --rows", "pandas is not installed")
     options.require_writable(options.Options(json=arguments.json))
     record, text = KINDS[kind](arguments.calibrate, arguments.rows)
     if arguments.json is not None:

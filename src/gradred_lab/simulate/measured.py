@@ -5,10 +5,11 @@ from __future__ import annotations
 import datetime
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from gradred.errors import UsageError, explain
 from gradred_lab.simulate import tables
-from gradred_lab.simulate.tables import Column, Record
+from gradred_lab.simulate.tables import Column
 
 
 def _segment(text: str) -> str:
@@ -34,6 +35,7 @@ _GIVEN = {
     "run": Column(tables.words, may_lack=True),
     "note": Column(tables.words, may_lack=True),
 }
+_AS_NAMED = [name for name in _GIVEN if name != "segment_bytes"]
 FIT = {
     **_GIVEN,
     "median_us": Column(tables.time),
@@ -120,7 +122,8 @@ def read_fit(path: str) -> list[Measured]:
     if not records:
         found = "it has a heading and no measurement"
         raise UsageError(explain(f"{path}, line 2", found, "Give a line per measurement"))
-    return [_measured(record) for record in records]
+    more = ("median_us", "p10_us", "p90_us", "n_samples")
+    return [Measured(_case(record), *(record[name] for name in more)) for record in records]
 
 
 def read_rows(path: str) -> list[Case]:
@@ -128,30 +131,5 @@ def read_rows(path: str) -> list[Case]:
     return [_case(record) for record in tables.read(path, ROWS, _ASCENDING)]
 
 
-def _measured(record: Record) -> Measured:
-    us = record.number("median_us")
-    samples = record.number("n_samples")
-    assert us is not None
-    return Measured(
-        _case(record),
-        us,
-        record.number("p10_us"),
-        record.number("p90_us"),
-        None if samples is None else int(samples),
-    )
-
-
-def _case(record: Record) -> Case:
-    return Case(
-        system=record.text("system"),
-        nodes=record.count("nodes"),
-        ranks=record.count("ranks"),
-        buffer=record.text("buffer"),
-        library=record.text("library"),
-        impl=record.text("impl"),
-        algorithm=record.text("algorithm"),
-        segment=record.text("segment_bytes"),
-        bytes=record.count("bytes"),
-        run=record.text("run"),
-        note=record.text("note"),
-    )
+def _case(record: dict[str, Any]) -> Case:
+    return Case(segment=record["segment_bytes"], **{name: record[name] for name in _AS_NAMED})

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import csv
+import functools
 import io
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gradred.errors import UsageError, explain
 
-_MOST = 1 << 20  # characters of one field; a longer one is not a table
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
 
-Value: TypeAlias = str | int | float | None
-Parser: TypeAlias = Callable[[str], Value]
+Parser: TypeAlias = Callable[[str], Any]
 
 
 @dataclass(frozen=True)
@@ -25,31 +25,6 @@ class Column:
 
     parse: Parser
     may_lack: bool = False
-
-
-@dataclass(frozen=True)
-class Record:
-    """One line of a table: its number in the file, and its values by column."""
-
-    line: int
-    values: Mapping[str, Value]
-
-    def text(self, name: str) -> str:
-        """The text of a column, empty where the table lacks it."""
-        value = self.values[name]
-        return "" if value is None else str(value)
-
-    def count(self, name: str) -> int:
-        """The whole number of a column."""
-        value = self.values[name]
-        assert isinstance(value, int)
-        return value
-
-    def number(self, name: str) -> float | None:
-        """The number of a column, None where the field is empty or absent."""
-        value = self.values[name]
-        assert not isinstance(value, str)
-        return None if value is None else float(value)
 
 
 def words(text: str) -> str:
@@ -121,37 +96,83 @@ def _number(text: str, what: str, *, zero: bool) -> float | None:
 
 def read(
     path: str, columns: Mapping[str, Column], ascending: Sequence[tuple[str, str]] = ()
-) -> list[Record]:
-    """The records of a CSV file with a heading; columns that nobody asked for are passed over.
+) -> list[dict[str, Any]]:
+    """The values of each line by column; columns that nobody asked for are passed over.
 
     Args:
-        path: the file.
-        columns: those that are read.
+        path: a CSV file with a heading.
+        columns: those that are read; one that the table lacks is read as empty.
         ascending: pairs of columns with numbers, of which the second one's is not the smaller.
 
     Raises:
         UsageError: the file cannot be read, lacks a column, or a field is not what it should be.
     """
-    reader = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
-    csv.field_size_limit(_MOST)
-    begun = 0  # lines of the file before the record that is read now
+    texts = _texts(path)
+    places = _places(path, texts.iloc[0].tolist(), columns)
+    texts = texts[(texts != "").any(axis=1)].iloc[1:]
+    values = {}
+    for name, column in columns.items():
+        own = texts[places[name]] if name in places else [""] * len(texts)
+        values[name] = [
+            _value(f"{path}, line {line}, column {name}", column, text)
+            for line, text in zip(texts.index, own, strict=True)
+        ]
+    for smaller, larger in ascending:
+        for line, least, value in zip(texts.index, values[smaller], values[larger], strict=True):
+            if least is not None and value is not None and value < least:
+                found = f"it is {value:g}, and {smaller} is {least:g}"
+                where = f"{path}, line {line}, column {larger}"
+                raise UsageError(explain(where, found, f"Give at least {smaller}"))
+    return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+
+
+def _value(where: str, column: Column, text: str) -> Any:
     try:
-        heading = [field.strip() for field in next(reader, [])]
-        places = _places(path, heading, columns)
-        records = []
-        begun = reader.line_num
-        for fields in reader:
-            begun = reader.line_num
-            if any(field.strip() for field in fields):
-                records.append(_record(path, begun, fields, heading, places, columns))
-                _require_ascending(path, records[-1], ascending)
-        return records
-    except csv.Error as error:
-        where = f"{path}, line {begun + 1}"
-        if "unexpected end of data" in str(error):
-            found = "a field begins with a quotation mark, and none ends it"
-            raise UsageError(explain(where, found, 'Add the second ", or leave out both')) from None
-        raise UsageError(explain(where, str(error), "Write it as CSV")) from None
+        return column.parse(text)
+    except ValueError as error:
+        raise UsageError(explain(where, f"it {error}", "Correct the field")) from None
+
+
+def _texts(path: str) -> DataFrame:
+    """The fields of a file without spaces around them, by the lines where its records begin.
+
+    Fields that a record lacks are empty.
+    """
+    import pandas
+
+    text = _text(path)
+    read = functools.partial(
+        pandas.read_csv, header=None, dtype=str, keep_default_na=False, skip_blank_lines=False
+    )
+    try:
+        found = read(io.StringIO(text))
+    except pandas.errors.EmptyDataError:
+        found = pandas.DataFrame([[""]])
+    except pandas.errors.ParserError as error:
+        record = re.search(r"in line (\d+)|at row (\d+)", str(error))
+        before = int(record[2] or int(record[1]) - 1) if record else 0
+        line = 1 + _lines(read(io.StringIO(text), nrows=before)).sum()
+        raise _malformed(f"{path}, line {line}", str(error)) from None
+    lines = _lines(found)
+    found.index = lines.cumsum() - lines + 1
+    return found.apply(lambda column: column.str.strip())
+
+
+def _lines(records: DataFrame) -> Series:
+    """The lines of each record: a field between quotation marks may have several."""
+    return 1 + records.apply(lambda column: column.str.count(r"\r\n?|\n")).sum(axis=1)
+
+
+def _malformed(where: str, error: str) -> UsageError:
+    if "EOF inside string" in error:
+        found = "a field begins with a quotation mark, and none ends it"
+        return UsageError(explain(where, found, 'Add the second ", or leave out both'))
+    width = re.search(r"Expected (\d+) fields in line \d+, saw (\d+)", error)
+    if width is None:
+        return UsageError(explain(where, error, "Write it as CSV"))
+    found = f"it has {width[2]} fields, and the heading has {width[1]}"
+    where = f"{where}, column {int(width[1]) + 1}"
+    return UsageError(explain(where, found, "Give one field per column"))
 
 
 def _text(path: str) -> str:
@@ -188,36 +209,3 @@ def _places(path: str, heading: list[str], columns: Mapping[str, Column]) -> dic
             remedy = "Write the names of columns in lower case"
         raise UsageError(explain(f"{where}, column {lacking[0]}", found, remedy))
     return {name: heading.index(name) for name in columns if name in heading}
-
-
-def _record(
-    path: str,
-    line: int,
-    fields: list[str],
-    heading: list[str],
-    places: Mapping[str, int],
-    columns: Mapping[str, Column],
-) -> Record:
-    if len(fields) != len(heading):
-        found = f"it has {len(fields)} fields, and the heading has {len(heading)}"
-        at = min(len(fields), len(heading))
-        where = f"{path}, line {line}, column {[*heading, ''][at] or at + 1}"
-        raise UsageError(explain(where, found, "Give one field per column"))
-    values: dict[str, Value] = dict.fromkeys(columns)
-    for name, place in places.items():
-        try:
-            values[name] = columns[name].parse(fields[place].strip())
-        except ValueError as error:
-            where = f"{path}, line {line}, column {name}"
-            raise UsageError(explain(where, f"it {error}", "Correct the field")) from None
-    return Record(line, values)
-
-
-def _require_ascending(path: str, record: Record, pairs: Sequence[tuple[str, str]]) -> None:
-    """Raise UsageError for the first pair of columns that is out of order."""
-    for smaller, larger in pairs:
-        least, value = record.number(smaller), record.number(larger)
-        if least is not None and value is not None and value < least:
-            found = f"it is {value:g}, and {smaller} is {least:g}"
-            where = f"{path}, line {record.line}, column {larger}"
-            raise UsageError(explain(where, found, f"Give at least {smaller}"))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 from gradred.errors import UsageError, explain
 from gradred_lab.simulate import tables
-from gradred_lab.simulate.tables import Column, Record
+from gradred_lab.simulate.tables import Column
 
 _GIVEN = {
     "source": Column(tables.words, may_lack=True),
@@ -78,7 +79,7 @@ def read_fit(path: str) -> list[Speed]:
     if not records:
         found = "it has a heading and no measurement"
         raise UsageError(explain(f"{path}, line 2", found, "Give a line per measurement"))
-    return [_speed(record) for record in records]
+    return [Speed(_training(record), record["images_per_s"], record["std"]) for record in records]
 
 
 def read_rows(path: str) -> list[Training]:
@@ -86,19 +87,5 @@ def read_rows(path: str) -> list[Training]:
     return [_training(record) for record in tables.read(path, ROWS, _ASCENDING)]
 
 
-def _speed(record: Record) -> Speed:
-    images = record.number("images_per_s")
-    assert images is not None
-    return Speed(_training(record), images, record.number("std"))
-
-
-def _training(record: Record) -> Training:
-    texts = {
-        name: record.text(name)
-        for name in (
-            *("source", "cluster", "model", "precision"),
-            *("network", "scheduler", "framework", "options"),
-        )
-    }
-    numbers = {name: record.count(name) for name in ("batch", "gpus", "nodes")}
-    return Training(**texts, **numbers)  # type: ignore[arg-type]
+def _training(record: dict[str, Any]) -> Training:
+    return Training(**{name: record[name] for name in _GIVEN})
