@@ -87,9 +87,10 @@ PYTHON_LAYERS: dict[str, list[str]] = {
 LABORATORY_LAYERS: dict[str, list[str]] = {
     "__init__": [],
     "packages": [],
-    "simulate": [],
-    "schemes": ["packages"],
-    "train": ["packages", "simulate"],
+    "pictures": ["packages"],
+    "simulate": ["pictures"],
+    "schemes": ["pictures"],
+    "train": ["simulate"],
     "cli": ["schemes", "train"],
 }
 

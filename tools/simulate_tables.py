@@ -9,7 +9,8 @@ from typing import Any
 
 from gradred.simulate import presets
 from gradred.simulate.plans import Layout
-from gradred_lab.simulate import bars, what_if, work
+from gradred_lab import pictures
+from gradred_lab.simulate import what_if, work
 from gradred_lab.simulate.exchange import Place
 from gradred_lab.train.page import Table, markdown
 
@@ -98,7 +99,7 @@ def errors_picture(folder: Path) -> str:
     """The errors of the table as bars: medians, and what is beyond them up to the 95th."""
     found = [newest(folder, kind)[1]["cross_validation"] for kind in ("allreduce", "training")]
     rows = [
-        bars.Bar(
+        pictures.Bar(
             f"{what}; from {how}",
             {"median error": float(median[:-2]), "to the 95th percentile": _beyond(median, p95)},
             f"{median}, {p95}",
@@ -106,7 +107,7 @@ def errors_picture(folder: Path) -> str:
         for what, how, _, median, p95, _ in [*allreduces(found[0]), *trainings(found[1])]
     ]
     notes = ["Cross-validation of predictions (simulated), in percent of what was measured."]
-    return bars.svg("Error of simulated times and throughputs", notes, rows)
+    return pictures.bars("Error of simulated times and throughputs", notes, rows)
 
 
 def _beyond(median: str, p95: str) -> float:

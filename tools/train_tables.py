@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gradred_lab.simulate import bars
+from gradred_lab import pictures
 from gradred_lab.train import report, table
 from gradred_lab.train.page import Table, markdown
 
@@ -109,7 +109,7 @@ def picture(folder: Path) -> str:
     """The efficiency of each peer of the newest record, as bars."""
     found = newest(folder)
     rows = [
-        bars.Bar(
+        pictures.Bar(
             f"{row['cell']['model']}, {peer}",
             {"efficiency, %": 100 * one["efficiency"]["median"]},
             f"{one['efficiency']['median']:.0%}",
@@ -119,4 +119,4 @@ def picture(folder: Path) -> str:
         if row["ranks"] > 1 and "efficiency" in one
     ]
     notes = ["Measured: throughput over that of one process, over the number of ranks."]
-    return bars.svg("Efficiency of data-parallel training, reduced models", notes, rows)
+    return pictures.bars("Efficiency of data-parallel training, reduced models", notes, rows)

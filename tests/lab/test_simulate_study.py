@@ -10,6 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+pytest.importorskip("matplotlib")
+
 from gradred import cli
 from gradred.simulate import presets
 from gradred_lab.simulate import what_if

@@ -22,7 +22,8 @@ from lab.numpy_training import FRAMEWORK
 from gradred import cli
 from gradred.errors import UsageError
 from gradred.simulate.presets import NETWORKS
-from gradred_lab.train import framework, page, plots, report, simulated, system, use
+from gradred_lab import pictures
+from gradred_lab.train import framework, page, report, simulated, system, use
 from gradred_lab.train.checks import Checker
 from gradred_lab.train.framework import Cell, Peer, Size
 from gradred_lab.train.measure import Mine, summary
@@ -453,7 +454,7 @@ def test_without_ranks_that_exchange_nothing_is_simulated(tmp_path: Path) -> Non
 
 @pytest.fixture
 def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plots, "can_draw", lambda: False)
+    monkeypatch.setattr(pictures, "can_draw", lambda: False)
 
 
 @pytest.fixture
@@ -501,10 +502,10 @@ def test_plots_have_every_peer_and_dotted_lines_for_what_is_simulated(
     pytest.importorskip("matplotlib")
     report.write(complete, settings(), tmp_path)
     drawn = (tmp_path / "scaling-first.svg").read_text()
-    assert "<!-- gradred, batch 8, fp32, simulated, 10GbE -->" in drawn
-    assert "<!-- single, batch 8, fp32 -->" in drawn
-    assert "<!-- Dotted: simulated, not measured. Error on this host: median " in drawn
-    assert "<!-- gradred -->" in (tmp_path / "speed-up.svg").read_text()
+    assert ">gradred, batch 8, fp32, simulated, 10GbE<" in drawn
+    assert ">single, batch 8, fp32<" in drawn
+    assert ">Dotted: simulated, not measured. Error on this host: median " in drawn
+    assert ">gradred<" in (tmp_path / "speed-up.svg").read_text()
     assert "![Speed-up of each peer](speed-up.svg)" in (tmp_path / "report.md").read_text()
     assert (tmp_path / "report.html").read_text().count("<svg") == 3
 
@@ -512,7 +513,7 @@ def test_plots_have_every_peer_and_dotted_lines_for_what_is_simulated(
 @pytest.mark.usefixtures("without_plots")
 def test_missing_matplotlib_is_said(complete: dict[str, Any], tmp_path: Path) -> None:
     report.write(complete, settings(), tmp_path)
-    assert plots.NO_MATPLOTLIB in (tmp_path / "report.md").read_text()
+    assert pictures.NO_MATPLOTLIB in (tmp_path / "report.md").read_text()
     assert not list(tmp_path.glob("*.svg"))
 
 

@@ -262,7 +262,7 @@ def test_change_of_a_command_concerns_its_own_tests() -> None:
 @pytest.mark.parametrize(
     ("file", "concerned"),
     [
-        ("src/gradred_lab/train/plots.py", True),
+        ("src/gradred_lab/pictures.py", True),
         ("src/gradred/bench/options.py", True),
         ("src/gradred/launch/mpi.py", True),  # refuse_inside_job, a name of gradred.launch
         ("src/gradred/launch/hosts.py", False),

@@ -73,12 +73,6 @@ def test_tables_of_results_are_up_to_date() -> None:
         assert generator.renewed(page, text) == text
 
 
-def test_pictures_of_results_are_up_to_date() -> None:
-    generator = tool("gen_results_table")
-    for name, draw in generator.PICTURES.items():
-        assert (ROOT / name).read_text(encoding="utf-8") == draw(generator.RESULTS), name
-
-
 def test_families_in_the_page_on_calls_are_those_of_the_table() -> None:
     page = (ROOT / "docs" / "design" / "calls.md").read_text(encoding="utf-8")
     _, _, rows = page.partition("| family | plans |")

@@ -229,6 +229,8 @@ def test_commands_of_an_absent_laboratory_say_how_to_install_it(line: str) -> No
         ("pandas", "simulate training --calibrate a.csv --rows b.csv"),
         ("sklearn", "simulate allreduce --calibrate a.csv --rows b.csv"),
         ("matplotlib", "schemes -np 2 --plot a.svg"),
+        ("matplotlib", "simulate study --model resnet50 --net 10GbE --out a"),
+        ("matplotlib", "simulate training --model resnet50 --net 10GbE --plot a.svg"),
         ("gradred_lab.train", "train --quick"),  # any that a module imports at its beginning
     ],
 )

@@ -17,7 +17,7 @@ from gradred.compression import CODECS
 from gradred.errors import UsageError, explain
 from gradred.schemes.layout import AGGREGATES
 from gradred.schemes.table import SCHEMES, TRANSPORTS, Options
-from gradred_lab import packages
+from gradred_lab import pictures
 from gradred_lab.schemes import settings
 from gradred_lab.schemes.settings import Settings
 
@@ -179,8 +179,7 @@ def _check_files(asked: Settings) -> None:
         if os.path.splitext(asked.plot)[1] not in _FORMATS:
             found = "its ending says no format"
             raise UsageError(explain(asked.plot, found, "End its name in .svg, .png or .pdf"))
-        found = "drawing needs matplotlib, which is not installed"
-        packages.require("matplotlib", "--plot", found)
+        pictures.require("--plot")
     options.require_writable(options.Options(json=asked.json, plot=asked.plot))
 
 

@@ -12,6 +12,7 @@ from gradred.bench.options import positive
 from gradred.cli import info
 from gradred.errors import UsageError, explain
 from gradred.simulate import plans, presets
+from gradred_lab import pictures
 from gradred_lab.cli import simulated_training
 from gradred_lab.simulate import messages, study, study_report, what_if
 from gradred_lab.simulate.exchange import ALL
@@ -58,6 +59,7 @@ def main(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.out)
     if folder.exists() and not folder.is_dir():
         raise UsageError(explain(f"--out {folder}", "it is no folder", "Name a folder"))
+    pictures.require("simulate study")
     record = study.run(_study(arguments), facts())
     report = study_report.markdown(record)
     rank_zero.write_json(folder / "study.json", record)

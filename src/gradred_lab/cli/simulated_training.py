@@ -14,6 +14,7 @@ from gradred.bench.options import positive
 from gradred.cli.option_types import duration
 from gradred.errors import UsageError, explain
 from gradred.simulate import plans, presets, sweep
+from gradred_lab import pictures
 from gradred_lab.cli import predicted_rows
 from gradred_lab.simulate import bench_times, messages, networks, trace, what_if, work
 from gradred_lab.simulate.exchange import ALL, Exchange, Place
@@ -251,6 +252,8 @@ def check_files(record: str | None, plot: str | None) -> None:
     """Raise UsageError before the work begins, if its results could not be written."""
     if plot is not None and not plot.endswith(".svg"):
         raise UsageError(explain(f"--plot {plot}", "bars are drawn as SVG", "End it in .svg"))
+    if plot is not None:
+        pictures.require("--plot")
     options.require_writable(options.Options(json=record, plot=plot))
 
 

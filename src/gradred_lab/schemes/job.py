@@ -18,6 +18,7 @@ from gradred.compression import Floats
 from gradred.schemes.store import Sgd
 from gradred.schemes.table import Options
 from gradred.schemes.training import Training
+from gradred_lab import pictures
 from gradred_lab.schemes import report, workload
 from gradred_lab.schemes.settings import Settings
 
@@ -47,7 +48,7 @@ def run(settings: Settings, cases: Sequence[Options], workers: int) -> int:
         if world.rank == 0 and settings.json is not None:
             write_so_far(settings.json, record, last=record["complete"])
     if world.rank == 0 and settings.plot is not None:
-        report.draw(record, Path(settings.plot))
+        pictures.losses(record, [report.name(row) for row in record["rows"]], Path(settings.plot))
     return 0
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from gradred import __version__
-from gradred._util import files
 from gradred_lab.schemes.settings import Settings
 
 SCHEMA = "gradred-schemes/1"
-_DPI = 150
 
 Row = dict[str, Any]
 
@@ -83,29 +80,3 @@ def line(row: Row, width: int) -> str:
     if not row:
         return ""
     return f"{name(row):{width}}" + "".join(f"{c.cell(row):>{c.width}}" for c in _COLUMNS)
-
-
-def draw(record: dict[str, Any], path: Path) -> None:
-    """Draw the loss of each case over time and over iterations. The suffix selects the format."""
-    import matplotlib
-
-    matplotlib.use("Agg")  # no display on the machines that run benchmarks
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, 2, sharey=True, figsize=(11, 5), layout="constrained")
-    for row in record["rows"]:
-        curve = row["curve"]
-        for axis, unit in zip(axes, ("seconds", "iterations"), strict=True):
-            axis.semilogy(curve[unit], curve["loss"], label=name(row))
-    goal = record["arguments"]["loss"]
-    for axis, unit in zip(axes, ("seconds", "iterations of all workers"), strict=True):
-        axis.axhline(goal, color="grey", linewidth=0.8)
-        axis.set(xlabel=unit)
-        axis.grid(alpha=0.3)
-    axes[0].set(ylabel="loss of the training rows")
-    axes[1].legend()
-    figure.suptitle(f"{record['workers']} workers, {record['arguments']['data']}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(files.create(path), "wb") as file:
-        figure.savefig(file, format=path.suffix[1:], dpi=_DPI)
-    pyplot.close(figure)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gradred.simulate.sweep import size_text, time_text
-from gradred_lab.simulate import bars, what_if
+from gradred_lab.pictures import Bar, bars
+from gradred_lab.simulate import what_if
 from gradred_lab.simulate.study import ITEMS
 
 Row = Mapping[str, Any]
@@ -180,7 +181,7 @@ _TABLES: dict[str, Callable[[Any], list[str]]] = {
 
 def _phases_svg(record: Row) -> str:
     rows = [
-        bars.Bar(
+        Bar(
             f"{row['model']}, {row['scheme']}",
             {what_if.TITLES.get(name, name): row[f"{name}_ms"] for name in what_if.PHASES},
             f"{row['iteration_ms']:.4g} ms",
@@ -189,12 +190,12 @@ def _phases_svg(record: Row) -> str:
     ]
     devices = record["items"]["phases"][0]["devices"]
     title = f"Simulated iterations, {devices} devices, {record['net']}"
-    return bars.svg(title, what_if.notes(record["error_of_iterations"]), rows)
+    return bars(title, what_if.notes(record["error_of_iterations"]), rows)
 
 
 def _scaling_svg(record: Row) -> str:
     rows = [
-        bars.Bar(
+        Bar(
             f"{row['model']}, {row['scheme']}, {row['hosts']}",
             {"of linear, %": 100 * row["of_linear"]},
             f"{100 * row['of_linear']:.0f} %",
@@ -202,4 +203,4 @@ def _scaling_svg(record: Row) -> str:
         for row in record["items"]["scaling"]
     ]
     title = f"Simulated scaling over hosts, {record['net']}"
-    return bars.svg(title, what_if.notes(record["error_of_iterations"]), rows)
+    return bars(title, what_if.notes(record["error_of_iterations"]), rows)

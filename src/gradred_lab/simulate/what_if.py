@@ -10,7 +10,8 @@ from typing import Any
 
 from gradred._util import text
 from gradred.simulate.sweep import place_text, size_text, time_text
-from gradred_lab.simulate import bars, messages
+from gradred_lab import pictures
+from gradred_lab.simulate import messages
 from gradred_lab.simulate.exchange import ALL, Exchange, Place, Way
 from gradred_lab.simulate.work import Work
 
@@ -172,7 +173,7 @@ def _line(row: dict[str, Any]) -> str:
 def drawing(record: dict[str, Any]) -> str:
     """The phases of each scheme as bars, an SVG document."""
     rows = [
-        bars.Bar(
+        pictures.Bar(
             row["scheme"],
             {TITLES.get(phase, phase): row[f"{phase}_ms"] for phase in PHASES},
             f"{row['iteration_ms']:.4g} ms, {100 * row['efficiency']:.0f} %",
@@ -180,7 +181,7 @@ def drawing(record: dict[str, Any]) -> str:
         for row in record["rows"]
     ]
     title = f"Simulated iteration of {record['model']}, {place_text(record)}"
-    return bars.svg(title, notes(record["error"]), rows)
+    return pictures.bars(title, notes(record["error"]), rows)
 
 
 def notes(error: str) -> list[str]:

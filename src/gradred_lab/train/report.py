@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gradred._util import files
-from gradred_lab.train import checks, framework, plots, table
+from gradred_lab import pictures
+from gradred_lab.train import checks, framework, table
 from gradred_lab.train.framework import Framework
 from gradred_lab.train.page import Block, Bullets, Figure, Heading, Paragraph, Table, markdown, page
 from gradred_lab.train.settings import Settings
@@ -105,17 +106,17 @@ def _results(record: Record) -> list[Block]:
 
 
 def _figures(record: Record, folder: Path) -> list[Block]:
-    if not plots.can_draw():
-        return [Paragraph(plots.NO_MATPLOTLIB)]
+    if not pictures.can_draw():
+        return [Paragraph(pictures.NO_MATPLOTLIB)]
     found: list[Block] = []
     several = [row for row in record["rows"] if row["ranks"] > 1]
     if several and any("speed_up" in one for one in several[0]["summary"].values()):
         path = folder / "speed-up.svg"
-        plots.throughput(record, path)
+        pictures.throughput(record, path)
         found.append(Figure(path, "Speed-up of each peer"))
     for model in dict.fromkeys(row["cell"]["model"] for row in record["rows"]):
         path = folder / f"scaling-{re.sub(r'[^a-z0-9]+', '-', model.lower())}.svg"
-        plots.scaling(record, model, path)
+        pictures.scaling(record, model, path)
         found.append(Figure(path, f"Throughput of {model} over ranks"))
     return found
 
@@ -138,7 +139,7 @@ def _simulated(record: Record) -> list[Block]:
     titles = ["model", "peer", "hosts", "ranks", *simulated]
     rows = [
         [
-            f"{one['cell']['model']}{plots.variant(one['cell'])}",
+            f"{one['cell']['model']}{pictures.variant(one['cell'])}",
             one["peer"],
             str(one["hosts"]),
             str(one["ranks"]),
