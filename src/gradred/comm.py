@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from mpi4py import MPI
 
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from gradred.ops import OpLike
+
+    In: TypeAlias = BufSpec | InPlace
+    InB: TypeAlias = BufSpecB | InPlace  # a block for each rank
+    OutB: TypeAlias = BufSpec | BufSpecB
 
 CommT = TypeVar("CommT", bound="Comm")
 
@@ -73,73 +77,31 @@ class Comm(MPI.Intracomm):
     if TYPE_CHECKING:  # at run time these are methods of the extension module, which cost less
 
         def Allreduce(  # noqa: D102 (the extension documents it)
-            self,
-            sendbuf: BufSpec | InPlace,
-            recvbuf: BufSpec,
-            op: OpLike = MPI.SUM,
-            *,
-            stream: StreamLike = None,
+            self, sendbuf: In, recvbuf: BufSpec, op: OpLike = MPI.SUM, *, stream: StreamLike = None
         ) -> None: ...
         def Iallreduce(  # noqa: D102
-            self,
-            sendbuf: BufSpec | InPlace,
-            recvbuf: BufSpec,
-            op: OpLike = MPI.SUM,
-            *,
-            stream: StreamLike = None,
+            self, sendbuf: In, recvbuf: BufSpec, op: OpLike = MPI.SUM, *, stream: StreamLike = None
         ) -> Request: ...
         def Reduce_scatter_block(  # noqa: D102
-            self,
-            sendbuf: BufSpecB | InPlace,
-            recvbuf: BufSpec | BufSpecB,
-            op: OpLike = MPI.SUM,
-            *,
-            stream: StreamLike = None,
+            self, sendbuf: InB, recvbuf: OutB, op: OpLike = MPI.SUM, *, stream: StreamLike = None
         ) -> None: ...
-        def Allgather(  # noqa: D102
-            self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB
-        ) -> None: ...
-        def Bcast(self, buf: BufSpec, root: int = 0) -> None: ...  # noqa: D102
         def Ireduce_scatter_block(  # noqa: D102
-            self,
-            sendbuf: BufSpecB | InPlace,
-            recvbuf: BufSpec | BufSpecB,
-            op: OpLike = MPI.SUM,
-            *,
-            stream: StreamLike = None,
+            self, sendbuf: InB, recvbuf: OutB, op: OpLike = MPI.SUM, *, stream: StreamLike = None
         ) -> MPI.Request: ...
         def Scan(  # noqa: D102
-            self,
-            sendbuf: BufSpec | InPlace,
-            recvbuf: BufSpec,
-            op: OpLike = MPI.SUM,
-            *,
-            stream: StreamLike = None,
-        ) -> None: ...
-        def Exscan(  # noqa: D102
-            self,
-            sendbuf: BufSpec | InPlace,
-            recvbuf: BufSpec,
-            op: OpLike = MPI.SUM,
-            *,
-            stream: StreamLike = None,
+            self, sendbuf: In, recvbuf: BufSpec, op: OpLike = MPI.SUM, *, stream: StreamLike = None
         ) -> None: ...
         def Iscan(  # noqa: D102
-            self,
-            sendbuf: BufSpec | InPlace,
-            recvbuf: BufSpec,
-            op: OpLike = MPI.SUM,
-            *,
-            stream: StreamLike = None,
+            self, sendbuf: In, recvbuf: BufSpec, op: OpLike = MPI.SUM, *, stream: StreamLike = None
         ) -> MPI.Request: ...
+        def Exscan(  # noqa: D102
+            self, sendbuf: In, recvbuf: BufSpec, op: OpLike = MPI.SUM, *, stream: StreamLike = None
+        ) -> None: ...
         def Iexscan(  # noqa: D102
-            self,
-            sendbuf: BufSpec | InPlace,
-            recvbuf: BufSpec,
-            op: OpLike = MPI.SUM,
-            *,
-            stream: StreamLike = None,
+            self, sendbuf: In, recvbuf: BufSpec, op: OpLike = MPI.SUM, *, stream: StreamLike = None
         ) -> MPI.Request: ...
+        def Allgather(self, sendbuf: In, recvbuf: BufSpecB) -> None: ...  # noqa: D102
+        def Bcast(self, buf: BufSpec, root: int = 0) -> None: ...  # noqa: D102
 
     @property
     def device_path(self) -> str:
@@ -154,7 +116,7 @@ class Comm(MPI.Intracomm):
 
     def Allreduce_init(
         self,
-        sendbuf: BufSpec | InPlace,
+        sendbuf: In,
         recvbuf: BufSpec,
         op: OpLike = MPI.SUM,
         info: MPI.Info = MPI.INFO_NULL,
