@@ -103,6 +103,23 @@ def torus_of(hosts: int, dimensions: int) -> list[int]:
 
 _ASSUMED = "latency and overhead are round figures"
 
+_V100 = Network(
+    about="hosts with 8 V100 on NVLink and one 100 Gb/s adapter",
+    source="the cluster of Oneflow-Inc/DLPerf 1.0 (4 hosts, V100-SXM2-16GB, one EDR adapter "
+    f"each); NVLink 2: 6 links of 25 GB/s for each GPU; {_ASSUMED}",
+    hosts=4,
+    local=8,
+    memory="gpu",
+    inside=(3e-6, UNLIMITED),
+    across=(5e-6, UNLIMITED),
+    port=12.1e9,
+    overhead=1e-6,
+    reduce=3.3e-12,
+    copy=2.2e-12,
+    rank_port=130e9,
+    link="nvlink",
+)
+
 NETWORKS: dict[str, Network] = {
     "10GbE": Network(
         about="hosts with 10 Gb/s Ethernet and kernel TCP",
@@ -152,36 +169,12 @@ NETWORKS: dict[str, Network] = {
         "lines that MG-WFBP published for 2 to 16 GPUs",
         link="pci",
     ),
-    "V100-100Gb": Network(
-        about="hosts with 8 V100 on NVLink and one 100 Gb/s adapter",
-        source="the cluster of Oneflow-Inc/DLPerf 1.0 (4 hosts, V100-SXM2-16GB, one EDR adapter "
-        f"each); NVLink 2: 6 links of 25 GB/s for each GPU; {_ASSUMED}",
-        hosts=4,
-        local=8,
-        memory="gpu",
-        inside=(3e-6, UNLIMITED),
-        across=(5e-6, UNLIMITED),
-        port=12.1e9,
-        overhead=1e-6,
-        reduce=3.3e-12,
-        copy=2.2e-12,
-        rank_port=130e9,
-        link="nvlink",
-    ),
-    "V100-1000": Network(
+    "V100-100Gb": _V100,
+    "V100-1000": dataclasses.replace(
+        _V100,
         about="hosts with 8 V100 on NVLink, connected as V100-100Gb, in all 1,000 GPUs",
         source=f"hosts of V100-100Gb in the number of published runs on 1,000 GPUs; {_ASSUMED}",
         hosts=125,
-        local=8,
-        memory="gpu",
-        inside=(3e-6, UNLIMITED),
-        across=(5e-6, UNLIMITED),
-        port=12.1e9,
-        overhead=1e-6,
-        reduce=3.3e-12,
-        copy=2.2e-12,
-        rank_port=130e9,
-        link="nvlink",
     ),
     "Sunway": Network(
         about="Sunway TaihuLight: supernodes of 256 hosts, between which a quarter of the speed",
