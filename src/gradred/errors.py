@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import functools
 import sys
+from typing import NoReturn
 
 __all__ = [
     "DeviceError",
@@ -17,6 +18,7 @@ __all__ = [
     "UsageError",
     "UsageTypeError",
     "explain",
+    "refuse_missing",
     "type_of",
     "usage_error",
 ]
@@ -146,6 +148,24 @@ def explain(asked: str, found: str, remedy: str) -> str:
         'allreduce of x: x is read-only. Pass a writable array as out=.'
     """
     return f"{asked}: {found}. {remedy}" + ("" if remedy.endswith("?") else ".")
+
+
+def refuse_missing(error: ModuleNotFoundError, of: str, name: str, install: str = "") -> NoReturn:
+    """Raise the error of a front end whose framework is not installed.
+
+    Args:
+        error: what its import has raised; an error about another module remains.
+        of: the framework's module, whose name the front end has too.
+        name: the framework's.
+        install: what pip needs, unless it is the module's name.
+    """
+    if error.name != of:
+        raise error
+    horovods = of in ("torch", "tensorflow") and "horovod" in sys.modules
+    asked = f"horovod.{of}, which is gradred.{of}" if horovods else f"gradred.{of}"
+    found = f"this Python ({sys.executable}) has no {name}"
+    remedy = f"Install it, for example with pip install {install or of}"
+    raise ModuleNotFoundError(explain(f"import {asked}", found, remedy), name=of) from None
 
 
 def type_of(x: object) -> str:

@@ -10,26 +10,16 @@ import ctypes
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from gradred.errors import UsageError, UsageTypeError, explain, refuse_missing, type_of
+
 try:
     import mxnet as mx
     from mxnet.base import _LIB, check_call
 except ModuleNotFoundError as error:
-    if error.name != "mxnet":
-        raise
-    import sys
-
-    from gradred.errors import explain
-
-    text = explain(
-        "import gradred.mxnet",
-        f"this Python ({sys.executable}) has no MXNet",
-        'Install it, for example with pip install mxnet==1.9.1 "numpy<1.24"',
-    )
-    raise ModuleNotFoundError(text, name="mxnet") from None
+    refuse_missing(error, "mxnet", "MXNet", 'mxnet==1.9.1 "numpy<1.24"')
 
 from gradred.buffers import dlpack
 from gradred.element_types import ITEMSIZES
-from gradred.errors import UsageError, UsageTypeError, explain, type_of
 from gradred.horovod.basics import (
     Average,
     Max,

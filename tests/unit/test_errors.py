@@ -48,6 +48,7 @@ def test_error_survives_pickling_with_its_message(error):
 def test_every_class_is_exported():
     assert {error.__name__ for error in CLASSES} == {*errors.__all__} - {
         "explain",
+        "refuse_missing",
         "type_of",
         "usage_error",
     }

@@ -5,21 +5,12 @@ docs/jax.md shows how to use them. No other module of gradred imports JAX.
 
 from __future__ import annotations
 
+from gradred.errors import refuse_missing as _refuse_missing
+
 try:
     import jax as _jax  # noqa: F401
 except ModuleNotFoundError as error:
-    if error.name != "jax":
-        raise
-    import sys
-
-    from gradred.errors import explain
-
-    text = explain(
-        "import gradred.jax",
-        f"this Python ({sys.executable}) has no JAX",
-        "Install it, for example with pip install jax",
-    )
-    raise ModuleNotFoundError(text, name="jax") from None
+    _refuse_missing(error, "jax", "JAX")
 
 from gradred.jax.collectives import (
     all_gather,

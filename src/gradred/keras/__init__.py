@@ -11,20 +11,12 @@ from typing import Any
 import gradred.tensorflow as _tensorflow
 from gradred.errors import UsageError as _UsageError
 from gradred.errors import explain as _explain
+from gradred.errors import refuse_missing as _refuse_missing
 
 try:
     import keras as _keras
 except ModuleNotFoundError as _error:
-    if _error.name != "keras":
-        raise
-    import sys
-
-    _text = _explain(
-        "import gradred.keras",
-        f"this Python ({sys.executable}) has no Keras 3",
-        "Install it, for example with pip install keras",
-    )
-    raise ModuleNotFoundError(_text, name="keras") from None
+    _refuse_missing(_error, "keras", "Keras 3")
 
 from gradred.tensorflow.keras_in_use import IS_KERAS_2 as _IS_KERAS_2
 from gradred.tensorflow.keras_in_use import keras as _keras_in_use

@@ -6,21 +6,12 @@ use. No other module of gradred imports PaddlePaddle.
 
 from __future__ import annotations
 
+from gradred.errors import refuse_missing as _refuse_missing
+
 try:
     import paddle as _paddle  # noqa: F401
 except ModuleNotFoundError as error:
-    if error.name != "paddle":
-        raise
-    import sys
-
-    from gradred.errors import explain
-
-    text = explain(
-        "import gradred.paddle",
-        f"this Python ({sys.executable}) has no PaddlePaddle",
-        "Install it, for example with pip install paddlepaddle",
-    )
-    raise ModuleNotFoundError(text, name="paddle") from None
+    _refuse_missing(error, "paddle", "PaddlePaddle", "paddlepaddle")
 
 from gradred.horovod.basics import (
     Adasum,

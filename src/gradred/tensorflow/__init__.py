@@ -8,24 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from gradred.errors import refuse_missing as _refuse_missing
+
 try:
     import tensorflow as _tensorflow  # noqa: F401
 except ModuleNotFoundError as error:
-    if error.name != "tensorflow":
-        raise
-    import sys
-
-    from gradred.errors import explain
-
-    asked = "gradred.tensorflow"
-    if "horovod" in sys.modules:
-        asked = "horovod.tensorflow, which is gradred.tensorflow"
-    text = explain(
-        f"import {asked}",
-        f"this Python ({sys.executable}) has no TensorFlow",
-        "Install it, for example with pip install tensorflow",
-    )
-    raise ModuleNotFoundError(text, name="tensorflow") from None
+    _refuse_missing(error, "tensorflow", "TensorFlow")
 
 from gradred.errors import explain as _explain
 from gradred.horovod import names

@@ -6,22 +6,12 @@ module of gradred imports PyTorch before this module is imported.
 
 from __future__ import annotations
 
+from gradred.errors import refuse_missing as _refuse_missing
+
 try:
     import torch as _torch  # noqa: F401
 except ModuleNotFoundError as error:
-    if error.name != "torch":
-        raise
-    import sys
-
-    from gradred.errors import explain
-
-    asked = "horovod.torch, which is gradred.torch" if "horovod" in sys.modules else "gradred.torch"
-    text = explain(
-        f"import {asked}",
-        f"this Python ({sys.executable}) has no PyTorch",
-        "Install it, for example with pip install torch",
-    )
-    raise ModuleNotFoundError(text, name="torch") from None
+    _refuse_missing(error, "torch", "PyTorch")
 
 from gradred import torch_backend
 from gradred.horovod.names import *  # noqa: F403
