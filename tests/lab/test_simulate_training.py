@@ -64,6 +64,8 @@ def setting(gpus: int = 1, nodes: int = 1, **more: object) -> Training:
         ("BERT-Base", "sequence length 64", 110_111_042),
         ("BERT-Large", "sequence length 64", 336_232_258),
         ("GPT-2 small", "", 124_439_808),
+        ("bert-base", "", 109_482_240),
+        ("googlenet-bn-aux", "", 13_004_888),
     ],
 )
 def test_networks_have_the_known_number_of_parameters(

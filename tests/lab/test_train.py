@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import copy
 import dataclasses
 import importlib.machinery
@@ -23,6 +24,7 @@ from gradred import cli
 from gradred.errors import UsageError
 from gradred.simulate.presets import NETWORKS
 from gradred_lab import pictures
+from gradred_lab.cli import train
 from gradred_lab.train import framework, page, report, simulated, system, use
 from gradred_lab.train.checks import Checker
 from gradred_lab.train.framework import Cell, Peer, Size
@@ -447,6 +449,13 @@ def test_without_ranks_that_exchange_nothing_is_simulated(tmp_path: Path) -> Non
     asked = settings(ranks=(1,))
     found = simulated.simulate(measured(tmp_path / "r.json", asked).values, asked)
     assert "two ranks or more on one host" in found["why_not"]
+
+
+def test_models_may_be_spelled_with_either_stroke() -> None:
+    parser = argparse.ArgumentParser()
+    train.configure(parser)
+    asked = parser.parse_args(["--models", "wide_deep,bert_base,bert-base"])
+    assert train._settings(asked).models == ("wide-deep", "bert-base")
 
 
 # ---- the report ------------------------------------------------------------------------------

@@ -191,6 +191,7 @@ def test_commands_of_the_library_work_without_the_laboratory() -> None:
     listed = out.partition("status")[0]
     assert [name for name in COMMANDS if f"\n    {name} " in listed] == own
     assert [name for name in laboratory.SIMULATED if f"\n    {name} " in out] == []
+    assert PIP in " ".join(listed.split())
 
 
 def test_library_loads_the_laboratory_for_its_commands_alone() -> None:

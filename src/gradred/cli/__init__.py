@@ -72,8 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _dispatch(words: list[str]) -> int:
     laboratory.require(words)
     parser = argparse.ArgumentParser(
-        prog="gradred", description="Allreduce for Python programs on MPI.", allow_abbrev=False
-    )
+        prog="gradred", description="Allreduce for Python programs on MPI.", allow_abbrev=False,
+        epilog=laboratory.hint(),
+    )  # fmt: skip
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     absent = {} if laboratory.is_here() else laboratory.COMMANDS

@@ -40,6 +40,12 @@ def is_here() -> bool:
     return importlib.util.find_spec(_PACKAGE) is not None
 
 
+def hint() -> str:
+    """How to get the commands that are absent; nothing if the laboratory is here."""
+    names = [*COMMANDS, *(f"simulate {name}" for name in SIMULATED)]
+    return "" if is_here() else f"Commands of the laboratory: {', '.join(names)}. {INSTALL}"
+
+
 def require(words: Sequence[str]) -> None:
     """Raise UsageError if these words begin with a command of the laboratory and it is absent."""
     names = [*COMMANDS, *(f"simulate {name}" for name in SIMULATED)]

@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare what can be simulated, and the options of each."""
     parser.epilog = (
         "docs/simulate-schedules.md explains the networks, the plans and the columns, "
-        "docs/simulate.md predictions from measurements (--rows)."
+        f"docs/simulate.md predictions from measurements (--rows). {laboratory.hint()}"
     )
     kinds = parser.add_subparsers(dest="simulated", metavar="WHAT", title="what", required=True)
     name, about = "allreduce", "times of allreduce on a cluster, by plan and length"
@@ -81,10 +81,10 @@ def _configure_allreduce(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calibrate", metavar="FILE",
         help="fit the network to a record of `gradred bench --plan all --json FILE`, or, with "
-        "--rows, to published measurements (CSV)",
+        "--rows, to measurements of any allreduces (CSV)",
     )  # fmt: skip
     if laboratory.is_here():
-        laboratory.module("predicted_rows").add_options(parser, "allreduce_clusters_fit.csv")
+        laboratory.module("predicted_rows").add_options(parser, "allreduce")
     else:
         parser.add_argument("--rows", help=argparse.SUPPRESS)
     parser.add_argument(

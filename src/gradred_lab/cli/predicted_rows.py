@@ -11,19 +11,17 @@ from gradred._util import files
 from gradred.bench import options
 from gradred.errors import UsageError, explain
 from gradred_lab import packages
+from gradred_lab.simulate import measured, throughput
 
 
-def add_options(parser: argparse.ArgumentParser, columns: str) -> None:
-    """Declare the file of what is predicted.
-
-    Args:
-        parser: of a kind of prediction.
-        columns: the published file that has the same columns.
-    """
+def add_options(parser: argparse.ArgumentParser, kind: str) -> None:
+    """Declare the file of what is predicted; `kind` is a key of `KINDS`."""
+    columns = (name for name, column in COLUMNS[kind].items() if not column.may_lack)
     parser.add_argument(
         "--rows", metavar="ROWS.csv",
-        help="predict these rows from the measurements of --calibrate FIT.csv; both have the "
-        f"columns of {columns}, and in ROWS the measured ones are empty or absent",
+        help="predict these rows from the measurements of --calibrate FIT.csv. Both have the "
+        f"columns {', '.join(columns)}, of which ROWS may lack the last; docs/simulate.md explains "
+        "them and others",
     )  # fmt: skip
     parser.set_defaults(default_of=parser.get_default)
 
@@ -76,6 +74,9 @@ KINDS: dict[str, Callable[[str, str], tuple[dict[str, object], str]]] = {
     "training": _training,
 }
 """What can be predicted, each with a function that takes the names of both files."""
+
+COLUMNS = {"allreduce": measured.FIT, "training": throughput.FIT}
+"""Of the tables of each."""
 
 
 def _write(name: str, text: str) -> None:

@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "Schemes: " + "; ".join(
         f"{name} ({scheme.about})" for name, scheme in messages.SCHEMES.items()
     )
-    predicted_rows.add_options(parser, "iteration_scaling.csv")
+    predicted_rows.add_options(parser, "training")
     parser.add_argument(
         "--calibrate", metavar="FIT.csv",
         help="with --rows: CSV file of measurements, with the columns of ROWS.csv",

@@ -146,9 +146,11 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     known = framework.find(arguments.framework)
     chosen = QUICK if arguments.quick else None
     models = tuple(known.models) if chosen else (next(iter(known.models)),)
+    spelled = {name.replace("-", "_"): name for name in known.models}
+    named = [spelled.get(name.replace("-", "_"), name) for name in arguments.models or models]
     return Settings(
         framework=arguments.framework,
-        models=arguments.models or models,
+        models=tuple(dict.fromkeys(named)),
         ranks=arguments.ranks,
         peers=arguments.peers or tuple(known.peers),
         batches=arguments.batch,

@@ -56,11 +56,9 @@ def find(model: str, options: str) -> Network:
     if gpt:
         return _transformer(model, *(int(number) for number in gpt.groups()))
     name = re.sub(r"[\s_]", "", model.lower()) + ("64" if "length 64" in options else "")
-    if model in _models():
-        table = _models()[model]
-        return _network(model, table["elements"], table["forward_macs"])
-    for part, known in _BY_NAME:
-        if part in name:
+    own = model if options else model.replace("-", "_")
+    for known in [own, *(known for part, known in _BY_NAME if part in name)]:
+        if known in _models():
             table = _models()[known]
             return _network(known, table["elements"], table["forward_macs"])
     return _network(model, [_UNKNOWN] * 100, [1] * 100, is_known=False)
