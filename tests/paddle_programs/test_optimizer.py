@@ -150,7 +150,7 @@ def test_one_backward_pass_too_many_is_an_error() -> None:
     loss_of(model, xs[0, 0], ys[0, 0]).backward()
     loss_of(model, xs[0, 0], ys[0, 0]).backward()
     if hvd.size() > 1:
-        with pytest.raises(gradred.UsageError, match="Raise backward_passes_per_step"):
+        with pytest.raises(gradred.UsageError, match="raise backward_passes_per_step"):
             optimizer.step()
     optimizer.step()
 
