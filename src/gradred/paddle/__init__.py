@@ -13,32 +13,10 @@ try:
 except ModuleNotFoundError as error:
     _refuse_missing(error, "paddle", "PaddlePaddle", "paddlepaddle")
 
-from gradred.horovod.basics import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
-    cross_rank,
-    cross_size,
-    init,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-)
-from gradred.horovod.errors import HorovodInternalError
+from gradred.horovod import names
+from gradred.horovod.names import *  # noqa: F403
 from gradred.horovod.objects import allgather_object, broadcast_object
 from gradred.horovod.operations import barrier, join, poll, synchronize
-from gradred.horovod.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
 from gradred.paddle.functions import (
     allgather,
     allreduce,
@@ -55,16 +33,7 @@ from gradred.paddle.functions import (
 from gradred.paddle.optimizer import DistributedOptimizer
 
 __all__ = [
-    "Adasum",
-    "Average",
     "DistributedOptimizer",
-    "HorovodInternalError",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
@@ -77,20 +46,10 @@ __all__ = [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
-    "cross_rank",
-    "cross_size",
-    "global_process_set",
     "grouped_allreduce",
-    "init",
-    "is_initialized",
     "join",
-    "local_rank",
-    "local_size",
     "poll",
-    "rank",
     "reducescatter",
-    "remove_process_set",
-    "shutdown",
-    "size",
     "synchronize",
 ]
+__all__ += names.__all__
