@@ -32,18 +32,20 @@ _SETTLED = 0.02  # a step so small, of a logarithm, is the last
 class On(Kernel):
     """A kernel of some columns alone: of their values, or of their products with a matrix.
 
-    Rows that are the same in these columns are computed once: cases share most of their traits.
+    With `once` it is computed once for rows that are the same: cases share most of their traits.
     """
 
-    def __init__(self, columns: slice, kernel: Kernel, matrix: Floats | None = None) -> None:
-        self.columns, self.kernel, self.matrix = columns, kernel, matrix
+    def __init__(
+        self, columns: slice, kernel: Kernel, matrix: Floats | None = None, once: bool = False
+    ) -> None:
+        self.columns, self.kernel, self.matrix, self.once = columns, kernel, matrix, once
 
     def __call__(self, x: Floats, y: Floats | None = None, eval_gradient: bool = False) -> Floats:
         """Covariances of rows with others, or with themselves; nothing here has a gradient."""
         rows, places = self._own(x)
         others, other_places = (rows, places) if y is None else self._own(y)
         values: Floats = self.kernel(rows, others)
-        return values if self.matrix is not None else values[np.ix_(places, other_places)]
+        return values[np.ix_(places, other_places)] if self.once else values
 
     def diag(self, x: Floats) -> Floats:
         """How alike each row is to itself."""
@@ -57,10 +59,10 @@ class On(Kernel):
     def _own(self, rows: Floats) -> tuple[Floats, Any]:
         """The rows of these columns, and where in them each given row is."""
         own = rows[:, self.columns]
-        if self.matrix is not None:
-            return own @ self.matrix, slice(None)
-        distinct, places = np.unique(own, axis=0, return_inverse=True)
-        return distinct, places.reshape(-1)  # NumPy 2.0 gives it another shape
+        if self.once:
+            distinct, places = np.unique(own, axis=0, return_inverse=True)
+            return distinct, places.reshape(-1)  # NumPy 2.0 gives it another shape
+        return own if self.matrix is None else own @ self.matrix, slice(None)
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class Process:
         """
         self._parts, self._traits = parts, traits
         first = traits.shape[1]  # of the slopes, in a row
-        self._alike = [On(slice(first), part.alike) for part in parts]
+        self._alike = [On(slice(first), part.alike, once=True) for part in parts]
         self._roots = [_root(part.covariance) for part in parts]
         kernel = functools.reduce(
             operator.add,
