@@ -1,5 +1,5 @@
-// The fast path of the blocking calls on arrays, such as gradred.allreduce. Reading the arrays in
-// Python would take longer than a short call.
+// The fast path of the calls on arrays, such as gradred.allreduce. Reading the arrays in Python
+// would take longer than a short call.
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
@@ -30,114 +30,138 @@ struct Given {
 
 struct Found {
   PlainCall made;
-  py::object result;
+  py::object result;  // none on a rank that gets none
 };
 
-// Describes a call on `x`, and the array for its result of this shape. Returns nullopt if the
-// Python path has to handle the arguments.
-std::optional<Found> call_on(const Given& given, const ShapedArray& x,
-                             std::span<const std::int64_t> shape) {
-  Found found;
+// The place of the result, an array of this shape: `out`, or a new array like `model` in host
+// memory. Returns nullopt if the Python path has to handle the arguments.
+struct ResultPlace {
+  py::object object;
+  ShapedArray array;
+};
+std::optional<ResultPlace> place_of_result(const Given& given, PyObject* model,
+                                           const ShapedArray& like,
+                                           std::span<const std::int64_t> shape) {
+  ResultPlace place;
   if (given.out != Py_None) {
-    found.result = py::reinterpret_borrow<py::object>(given.out);
-  } else if (x.memory == nullptr) {
-    found.result = new_array(given.x, shape);
+    place.object = py::reinterpret_borrow<py::object>(given.out);
+  } else if (like.memory == nullptr) {
+    place.object = new_array(model, shape);
   }
-  const auto out = found.result ? shaped_array_of(found.result.ptr()) : std::nullopt;
-  if (!out || !out->writable || out->dtype != x.dtype || out->memory != x.memory ||
+  const auto out = place.object ? shaped_array_of(place.object.ptr()) : std::nullopt;
+  if (!out || !out->writable || out->dtype != like.dtype || out->memory != like.memory ||
       !std::ranges::equal(out->shape(), shape)) {
     return std::nullopt;
   }
-  const bool in_place = out->data == x.data;
+  place.array = *out;
+  return place;
+}
+
+bool share_memory(const ShapedArray& x, const ShapedArray& out) {
   const auto bytes_of = [](const ArrayView& array) { return array.count * size_of(array.dtype); };
-  if (!in_place && overlap(x.data, bytes_of(x), out->data, bytes_of(*out))) return std::nullopt;
-  if (given.out != Py_None) tell_of_write(given.out);
+  return overlap(x.data, bytes_of(x), out.data, bytes_of(out));
+}
+
+// The shape of the result of a rank that gives this array, along the first axis: as many blocks, or
+// one of as many. Returns nullopt if it cannot be cut.
+std::optional<ShapedArray> shape_of_result(Kind kind, ShapedArray x, int size) {
+  if (info_of(kind).input == Part::kOwnBlock) {
+    x.lengths[0] = size * (x.axes == 0 ? 1 : x.lengths[0]);
+    x.axes = std::max<std::size_t>(x.axes, 1);
+  } else if (has_blocks(kind)) {
+    if (x.axes == 0 || x.lengths[0] % size != 0) return std::nullopt;
+    x.lengths[0] /= size;
+  }
+  return x;
+}
+
+// Describes a call of this kind. Returns nullopt if the Python path has to handle the arguments.
+std::optional<Found> describe(Kind kind, const Communicator& comm, const Given& given) {
+  PlaceInCall at{.rank = comm.rank(), .size = comm.size()};
+  if (has_root(kind)) {
+    const auto root = rank_from(given.what, comm);
+    if (!root) return std::nullopt;
+    at.root = *root;
+  }
+  const std::size_t gives = given_counts(kind, at), gets = got_counts(kind, at);
+  if (gets == 0 && !has_root(kind)) return std::nullopt;  // Python writes what changes nothing
+  // A rank that gives nothing passes an array like that which it gets.
+  PyObject* const model = gives == 0 && given.x == Py_None ? given.out : given.x;
+  const auto x = shaped_array_of(model);
+  if (!x || (has_blocks(kind) && x->count == 0)) return std::nullopt;
+
+  Found found;
   Call& call = found.made.call;
-  call.in = {in_place ? kInPlace : x.data, memory_of(in_place ? nullptr : x.memory)};
-  call.out = {out->data, memory_of(out->memory)};
-  call.dtype = x.dtype;
-  call.count = std::min(x.count, out->count);
-  call.layout = x.layout();
-  if (x.memory != nullptr) found.made.placement = placement_of(in_place ? nullptr : &x, *out);
-  return found;
-}
-
-bool has_op(Call& call, PyObject* what) {
-  const auto op = asked_op(what);
-  if (!op || find_reduction(*op, call.dtype) == nullptr) return false;
-  call.op = *op;
-  return true;
-}
-
-std::optional<Found> allreduce(const Communicator&, const Given& given) {
-  const auto x = shaped_array_of(given.x);
-  if (!x) return std::nullopt;
-  auto found = call_on(given, *x, x->shape());
-  if (!found || !has_op(found->made.call, given.what)) return std::nullopt;
-  found->made.call.kind = Kind::kAllreduce;
-  return found;
-}
-
-std::optional<Found> reduce_scatter(const Communicator& comm, const Given& given) {
-  const auto x = shaped_array_of(given.x);
-  if (!x || x->axes == 0 || x->count == 0 || x->lengths[0] % comm.size() != 0) return std::nullopt;
-  auto lengths = x->lengths;
-  lengths[0] /= comm.size();
-  auto found = call_on(given, *x, {lengths.data(), x->axes});
-  if (!found || found->made.call.in_place() || !has_op(found->made.call, given.what)) {
-    return std::nullopt;
+  call.kind = kind;
+  call.root = at.root;
+  call.dtype = x->dtype;
+  call.count = x->count;
+  call.layout = x->layout();
+  if (reduces(kind)) {
+    const auto op = asked_op(given.what);
+    if (!op || find_reduction(*op, call.dtype) == nullptr) return std::nullopt;
+    call.op = *op;
   }
-  found->made.call.kind = Kind::kReduceScatterBlock;
-  return found;
-}
-
-std::optional<Found> allgather(const Communicator& comm, const Given& given) {
-  const auto x = shaped_array_of(given.x);
-  if (!x || x->count == 0) return std::nullopt;
-  auto lengths = x->lengths;
-  lengths[0] = comm.size() * (x->axes == 0 ? 1 : lengths[0]);
-  auto found = call_on(given, *x, {lengths.data(), std::max<std::size_t>(x->axes, 1)});
-  if (!found || found->made.call.in_place()) return std::nullopt;
-  found->made.call.kind = Kind::kAllgather;
-  return found;
-}
-
-std::optional<Found> bcast(const Communicator& comm, const Given& given) {
-  const auto root = rank_from(given.what, comm);
-  if (!root) return std::nullopt;
-  const auto x = shaped_array_of(given.x);
-  if (!x) return std::nullopt;
-  auto found = call_on(given, *x, x->shape());
-  if (!found) return std::nullopt;
-  Call& call = found->made.call;
-  if (!call.in_place()) {
+  if (gets == 0) {
     if (x->memory != nullptr) return std::nullopt;
-    if (*root == comm.rank() && x->count > 0) {
-      std::memcpy(call.out.data, x->data, x->count * size_of(x->dtype));
-    }
-    call.in = {kInPlace, {}};
+    call.in = {x->data};
+    found.result = py::none();
+    return found;
   }
-  call.kind = Kind::kBcast;
-  call.root = *root;
+  const auto got = gives == 0 ? x : shape_of_result(kind, *x, comm.size());
+  auto place = got ? place_of_result(given, model, *x, got->shape()) : std::nullopt;
+  if (!place) return std::nullopt;
+  const ShapedArray& out = place->array;
+  bool in_place = out.data == x->data || gives == 0;
+  if (gives != 0 && (in_place ? has_blocks(kind) : share_memory(*x, out))) return std::nullopt;
+  if (!in_place && has_root(kind) && !has_blocks(kind)) {  // the root's array is the result
+    if (x->memory != nullptr) return std::nullopt;
+    if (x->count > 0) std::memcpy(out.data, x->data, x->count * size_of(x->dtype));
+    in_place = true;
+  }
+  if (given.out != Py_None) tell_of_write(given.out);
+  call.in = {in_place ? kInPlace : x->data, memory_of(in_place ? nullptr : x->memory)};
+  call.out = {out.data, memory_of(out.memory)};
+  call.count = std::min(x->count, out.count);
+  // What the ranks compare: of a block where not all ranks have the vector.
+  if (has_blocks(kind) && info_of(kind).input == Part::kRoots) call.layout = out.layout();
+  if (out.memory != nullptr) {
+    found.made.placement = placement_of(in_place ? nullptr : &*x, out);
+  }
+  found.result = std::move(place->object);
   return found;
 }
 
-using Finding = std::optional<Found> (*)(const Communicator&, const Given&);
+// What a function returns if the Python path has to handle its arguments.
+PyObject* of_python() { return Py_NewRef(Py_NotImplemented); }
 
-// Arguments: a communicator, and the fields of Given. Returns None if the Python path has to handle
-// them.
-template <Finding kFind>
-PyObject* run_found(PyObject* /*module*/, PyObject* const* args, Py_ssize_t nargs) {
+// Calls `body` with the arguments of such a function: a communicator, and the fields of Given.
+template <class Body>
+PyObject* with_given(PyObject* const* args, Py_ssize_t nargs, Body body) {
   if (nargs != 4) {
     PyErr_SetString(PyExc_TypeError, "a communicator, x, op or root, and out");
     return nullptr;
   }
   try {
-    Communicator& comm = communicator_of(args[0]);
-    const auto scalars = py::reinterpret_steal<py::object>(array_of_scalar(args[1]));
-    PyObject* const x = scalars ? scalars.ptr() : args[1];
-    auto found = kFind(comm, {x, args[2], args[3]});
-    if (!found) Py_RETURN_NONE;
+    return body(communicator_of(args[0]), Given{args[1], args[2], args[3]});
+  } catch (...) {
+    PyObject* const passed = PyTuple_Pack(2, args[1], args[3]);
+    if (passed == nullptr) PyErr_Clear();
+    set_python_error(std::current_exception(), passed);
+    Py_XDECREF(passed);
+    return nullptr;
+  }
+}
+
+// The kind of call that a function makes, which is its `self`.
+Kind kind_of(PyObject* self) { return static_cast<Kind>(PyLong_AsLong(self)); }
+
+PyObject* run_array(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
+  return with_given(args, nargs, [self](Communicator& comm, Given given) -> PyObject* {
+    const auto scalars = py::reinterpret_steal<py::object>(array_of_scalar(given.x));
+    if (scalars) given.x = scalars.ptr();
+    auto found = describe(kind_of(self), comm, given);
+    if (!found) return of_python();
     PlainCall& made = found->made;
     {
       const OneThread one_thread(comm);
@@ -148,46 +172,50 @@ PyObject* run_found(PyObject* /*module*/, PyObject* const* args, Py_ssize_t narg
         comm.run(ordered_or_refused(made.call, made.placement, comm, hook), hook);
       }
     }
+    const bool is_new = scalars && given.out == Py_None && !found->result.is_none();
     PyObject* const result = found->result.release().ptr();
-    return scalars && args[3] == Py_None ? scalar_of(result) : result;
-  } catch (...) {
-    PyObject* const passed = PyTuple_Pack(2, args[1], args[3]);
-    if (passed == nullptr) PyErr_Clear();
-    set_python_error(std::current_exception(), passed);
-    Py_XDECREF(passed);
-    return nullptr;
-  }
+    return is_new ? scalar_of(result) : result;
+  });
 }
 
-std::array<PyMethodDef, 5> functions = {{
-    {"allreduce_array", as_method(run_found<allreduce>), METH_FASTCALL,
-     "Of (comm, x, op, out). Blocks; the result, or None where x takes a closer look."},
-    {"reduce_scatter_array", as_method(run_found<reduce_scatter>), METH_FASTCALL,
-     "Of (comm, x, op, out), likewise."},
-    {"allgather_array", as_method(run_found<allgather>), METH_FASTCALL,
-     "Of (comm, x, None, out), likewise."},
-    {"bcast_array", as_method(run_found<bcast>), METH_FASTCALL,
-     "Of (comm, x, root, out), likewise."},
-    {nullptr, nullptr, 0, nullptr},
-}};
+PyObject* describe_array(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
+  return with_given(args, nargs, [self](const Communicator& comm, const Given& given) -> PyObject* {
+    auto found = describe(kind_of(self), comm, given);
+    if (!found) return of_python();
+    PlainCall& made = found->made;
+    auto call =
+        std::make_shared<PyCall>(PyCall{std::move(made.call), {}, std::move(made.placement)});
+    return py::make_tuple(std::move(call), std::move(found->result)).release().ptr();
+  });
+}
+
+constexpr const char* kRuns =
+    "Of (comm, x, op or root, out). Blocks; the result, or NotImplemented where the Python path "
+    "has "
+    "to read the arguments.";
+constexpr const char* kDescribes =
+    "Of the same: the call, to be started, and its result; or NotImplemented.";
+
+void add_function(py::module_& m, Kind kind, std::string_view ending, PyCFunction function,
+                  const char* doc) {
+  // As long as the process, as its functions may live so long.
+  const auto* const name = new std::string(std::string(name_of(kind)) + std::string(ending));
+  auto* const row = new PyMethodDef{name->c_str(), function, METH_FASTCALL, doc};
+  const py::int_ self(static_cast<int>(kind));
+  const auto made = py::reinterpret_steal<py::object>(PyCFunction_New(row, self.ptr()));
+  if (!made) throw py::error_already_set();
+  m.attr(name->c_str()) = made;
+}
 
 }  // namespace
 
 void bind_array_calls(py::module_& m) {
-  m.def(
-      "allreduce_call",
-      [](const py::object& comm, const py::object& x, const py::object& op,
-         const py::object& out) -> py::object {
-        auto found = allreduce(communicator_of(comm.ptr()), {x.ptr(), op.ptr(), out.ptr()});
-        if (!found) return py::none();
-        auto& made = found->made;
-        auto call =
-            std::make_shared<PyCall>(PyCall{std::move(made.call), {}, std::move(made.placement)});
-        return py::make_tuple(std::move(call), std::move(found->result));
-      },
-      py::arg("comm"), py::arg("x"), py::arg("op"), py::arg("out"),
-      "The call, to be started, and its result; None where x takes a closer look.");
-  if (PyModule_AddFunctions(m.ptr(), functions.data()) != 0) throw py::error_already_set();
+  for (std::size_t i = 0; i < kCalledKinds; ++i) {
+    const Kind kind = static_cast<Kind>(i);
+    if (info_of(kind).input == Part::kPieces) continue;  // no array is one of its arguments
+    add_function(m, kind, "_array", as_method(run_array), kRuns);
+    add_function(m, kind, "_call", as_method(describe_array), kDescribes);
+  }
 }
 
 }  // namespace gradred

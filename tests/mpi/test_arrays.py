@@ -481,12 +481,20 @@ def test_ranks_whose_arrays_take_a_closer_look_agree_with_the_others(
     assert same(gradred.allreduce(given, out=out(x.shape)), before * SIZE)
     x[...] = before + RANK
     assert same(gradred.bcast(given, SIZE - 1, out=out(x.shape)), before + SIZE - 1)
+    x[...] = before
+    assert same(gradred.scan(given, out=out(x.shape)), before * (RANK + 1))
     if in_out == "in place":
         return
     x[...] = before
     rest = x.shape[1:]
     whole = np.concatenate([before.reshape(x.shape[0] if x.shape else 1, *rest)] * SIZE)
     assert same(gradred.allgather(given, out=out(whole.shape)), whole)
+    gathered = gradred.gather(given, SIZE - 1, out=out(whole.shape))
+    assert gathered is None if RANK != SIZE - 1 else same(gathered, whole)
+    sent = whole if RANK == 0 else np.atleast_1d(x)
+    sent = memoryview(sent) if closer else sent
+    block = gradred.scatter(sent, out=out((len(whole) // SIZE, *rest)))
+    assert same(block, whole[: len(whole) // SIZE])
     x = whole
     given = memoryview(x) if closer else x
     block = whole[: len(whole) // SIZE]
@@ -501,6 +509,20 @@ def test_plain_arrays_take_no_closer_look() -> None:
         assert _core.allreduce_array(comm, x, "sum", out) is out
         assert _core.allreduce_array(comm, x, MPI.MAX, x) is x
         assert _core.bcast_array(comm, x, 0, None).shape == x.shape
+        assert _core.scan_array(comm, x, "sum", out) is out
+        if RANK > 0:  # the first rank writes what changes nothing
+            assert _core.exscan_array(comm, x, "sum", None).shape == x.shape
+        else:
+            gradred.scan(x, exclusive=True, comm=comm)
+        if x.size == 0:
+            continue
+        whole = np.concatenate([np.atleast_1d(x)] * SIZE)
+        found = _core.gather_array(comm, x, SIZE - 1, None)
+        assert found is None if RANK != SIZE - 1 else np.array_equal(found, whole)
+        assert (_core.gather_call(comm, x, 0, None)[1] is None) == (RANK != 0)
+        block = whole[: len(whole) // SIZE]
+        found = _core.scatter_array(comm, whole if RANK == 0 else block, 0, None)
+        assert np.array_equal(found, block)
     # None of these is a collective call.
     x, read_only = np.ones(6), np.ones(6)
     read_only.flags.writeable = False
@@ -522,13 +544,22 @@ def test_plain_arrays_take_no_closer_look() -> None:
         ([1.0], "sum", None),
     ]
     for asked in refused:
-        assert _core.allreduce_array(comm, *asked) is None
-    assert _core.bcast_array(comm, x, SIZE, None) is None
-    assert _core.bcast_array(comm, x, 2**80, None) is None
-    assert _core.bcast_array(comm, x, -1, None) is None
-    assert _core.reduce_scatter_array(comm, np.ones(SIZE + 1) if SIZE > 1 else x, 3, None) is None
-    assert _core.reduce_scatter_array(comm, np.ones(SIZE), "sum", np.ones(2)) is None
-    assert _core.allgather_array(comm, x, None, np.ones(6 * SIZE + 1)) is None
+        assert _core.allreduce_array(comm, *asked) is NotImplemented
+    assert _core.bcast_array(comm, x, SIZE, None) is NotImplemented
+    assert _core.bcast_array(comm, x, 2**80, None) is NotImplemented
+    assert _core.bcast_array(comm, x, -1, None) is NotImplemented
+    odd = np.ones(SIZE + 1) if SIZE > 1 else x
+    assert _core.reduce_scatter_block_array(comm, odd, 3, None) is NotImplemented
+    assert (
+        _core.reduce_scatter_block_array(comm, np.ones(SIZE), "sum", np.ones(2)) is NotImplemented
+    )
+    assert _core.allgather_array(comm, x, None, np.ones(6 * SIZE + 1)) is NotImplemented
+    assert _core.scan_array(comm, x, "nonsense", None) is NotImplemented
+    assert _core.gather_array(comm, x[::2], 0, None) is NotImplemented
+    assert _core.gather_array(comm, x, SIZE, None) is NotImplemented
+    assert _core.scatter_array(comm, None, 0, None) is NotImplemented
+    assert _core.scatter_array(comm, x, RANK, np.ones(7)) is NotImplemented
+    assert _core.scatter_array(comm, x, (RANK + 1) % SIZE, x[::2]) is NotImplemented
     comm.Free()
 
 
@@ -558,7 +589,7 @@ def test_plain_tensors_of_torch_take_no_closer_look() -> None:
         torch.ones(0),
         shrunk,
     ):
-        assert _core.allreduce_array(comm, x, "sum", None) is None
+        assert _core.allreduce_array(comm, x, "sum", None) is NotImplemented
     comm.Free()
 
 

@@ -180,7 +180,7 @@ def by_core(form: str, x: Any, out: Any, op: Any = "sum") -> str | None:
         plain = _core.plain_reduction("allreduce", 1, x, out, op)
         return None if plain is None else repr(plain[0])
     found = _core.allreduce_call(ALONE, x, op, out)
-    return None if found is None else repr(found[0])
+    return None if found is NotImplemented else repr(found[0])
 
 
 def by_python(form: str, x: Any, out: Any, op: Any = "sum") -> str:
@@ -235,6 +235,27 @@ def test_readers_find_the_same_in_tensors(form: str, request: pytest.FixtureRequ
         finally:
             request.getfixturevalue("monkeypatch").undo()
         assert kind
+
+
+KINDS = ("reduce_scatter_block", "allgather", "bcast", "scan", "gather", "scatter")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_readers_make_the_same_call_of_every_kind(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    made = {name: row.make() for name, row in (NUMPY | OTHERS).items()}
+    describe = getattr(_core, f"{kind}_call")
+    asked = Asked(kind, ALONE, None, None)
+    what = asked.op if kind in ("reduce_scatter_block", "scan") else 0
+    core = {name: describe(ALONE, x, what, out) for name, (x, out) in made.items()}
+    request.getfixturevalue("python_alone")
+    for name, (x, out) in made.items():
+        if core[name] is not NotImplemented:
+            call, result = core[name]
+            assert result is out, name
+            assert repr(call) == repr(one.one(asked, x, out).call), name
+    assert core["in C order"] is not NotImplemented
 
 
 OPERATIONS: dict[str, Any] = {

@@ -37,6 +37,12 @@ ArrayT = TypeVar("ArrayT")
 OutT = TypeVar("OutT")
 
 
+def _start(comm: MPI.Intracomm, x: Any, described: tuple[_core.Call, Any]) -> ArrayRequest[Any]:
+    """Start a call that the core has described, on `x`."""
+    call, result = described
+    return ArrayRequest([(None, start(comm, call, (x, result)))], lambda: result)
+
+
 @overload
 def allreduce(x: ArrayT, op: OpLike = ..., *, out: None = ..., **how: Unpack[How]) -> ArrayT: ...
 @overload
@@ -81,7 +87,7 @@ def allreduce(
     comm = arguments.communicator(comm, "allreduce")
     if stream is None and plan is None:
         result = _core.allreduce_array(comm, x, op, out)
-        if result is not None:
+        if result is not NotImplemented:
             return result
     return one.run(Asked("allreduce", comm, stream, plan, op), x, out)
 
@@ -129,10 +135,9 @@ def iallreduce(
     """
     comm = arguments.communicator(comm, "iallreduce")
     if stream is None and plan is None:
-        plain = _core.allreduce_call(comm, x, op, out)
-        if plain is not None:
-            call, result = plain
-            return ArrayRequest([(None, start(comm, call, (x, result)))], lambda: result)
+        described = _core.allreduce_call(comm, x, op, out)
+        if described is not NotImplemented:
+            return _start(comm, x, described)
     return one.start(Asked("iallreduce", comm, stream, plan, op), x, out)
 
 
@@ -239,8 +244,8 @@ def reduce_scatter_block(
     """
     comm = arguments.communicator(comm, "reduce_scatter_block")
     if stream is None and plan is None:
-        result = _core.reduce_scatter_array(comm, x, op, out)
-        if result is not None:
+        result = _core.reduce_scatter_block_array(comm, x, op, out)
+        if result is not NotImplemented:
             return result
     return one.run(Asked("reduce_scatter_block", comm, stream, plan, op), x, out)
 
@@ -275,7 +280,7 @@ def allgather(
     comm = arguments.communicator(comm, "allgather")
     if stream is None and plan is None:
         result = _core.allgather_array(comm, x, None, out)
-        if result is not None:
+        if result is not NotImplemented:
             return result
     return one.run(Asked("allgather", comm, stream, plan), x, out)
 
@@ -312,7 +317,7 @@ def bcast(
     comm = arguments.communicator(comm, "bcast")
     if stream is None and plan is None:
         result = _core.bcast_array(comm, x, root, out)
-        if result is not None:
+        if result is not NotImplemented:
             return result
     return one.run(Asked("bcast", comm, stream, plan, root=root), x, out)
 
@@ -347,6 +352,11 @@ def gather(
         >>> gradred.gather(numpy.ones(2), comm=MPI.COMM_SELF)
         array([1., 1.])
     """
+    comm = arguments.communicator(comm, "gather")
+    if stream is None and plan is None:
+        result = _core.gather_array(comm, x, root, out)
+        if result is not NotImplemented:
+            return result
     return one.run(Asked("gather", comm, stream, plan, root=root), x, out)
 
 
@@ -369,6 +379,11 @@ def igather(
     plan: PlanLike = None,
 ) -> ArrayRequest[Any]:
     """Start a `gather` of arrays. Local: returns immediately, whatever other ranks do."""
+    comm = arguments.communicator(comm, "igather")
+    if stream is None and plan is None:
+        described = _core.gather_call(comm, x, root, out)
+        if described is not NotImplemented:
+            return _start(comm, x, described)
     return one.start(Asked("igather", comm, stream, plan, root=root), x, out)
 
 
@@ -402,6 +417,11 @@ def scatter(
         >>> gradred.scatter(numpy.ones(2), comm=MPI.COMM_SELF)
         array([1., 1.])
     """
+    comm = arguments.communicator(comm, "scatter")
+    if stream is None and plan is None:
+        result = _core.scatter_array(comm, x, root, out)
+        if result is not NotImplemented:
+            return result
     return one.run(Asked("scatter", comm, stream, plan, root=root), x, out)
 
 
@@ -422,6 +442,11 @@ def iscatter(
     plan: PlanLike = None,
 ) -> ArrayRequest[Any]:
     """Start a `scatter` of arrays. Local: returns immediately, whatever other ranks do."""
+    comm = arguments.communicator(comm, "iscatter")
+    if stream is None and plan is None:
+        described = _core.scatter_call(comm, x, root, out)
+        if described is not NotImplemented:
+            return _start(comm, x, described)
     return one.start(Asked("iscatter", comm, stream, plan, root=root), x, out)
 
 
@@ -469,6 +494,12 @@ def scan(
         >>> gradred.scan(numpy.ones(2), exclusive=True, comm=MPI.COMM_SELF)
         array([0., 0.])
     """
+    comm = arguments.communicator(comm, "scan")
+    if stream is None and plan is None:
+        short = _core.exscan_array if exclusive else _core.scan_array
+        result = short(comm, x, op, out)
+        if result is not NotImplemented:
+            return result
     return one.run(Asked("scan", comm, stream, plan, op, exclusive=exclusive), x, out)
 
 
@@ -492,6 +523,12 @@ def iscan(
     plan: PlanLike = None,
 ) -> ArrayRequest[Any]:
     """Start a `scan` of arrays. Local: returns immediately, whatever other ranks do."""
+    comm = arguments.communicator(comm, "iscan")
+    if stream is None and plan is None:
+        describe = _core.exscan_call if exclusive else _core.scan_call
+        described = describe(comm, x, op, out)
+        if described is not NotImplemented:
+            return _start(comm, x, described)
     return one.start(Asked("iscan", comm, stream, plan, op, exclusive=exclusive), x, out)
 
 
