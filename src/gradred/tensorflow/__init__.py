@@ -148,20 +148,6 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
 
     `use_locking` has no effect. The other arguments are the same.
     """
-    del use_locking
-    return _optimizer.DistributedOptimizer(
-        optimizer,
-        name,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        gradient_predivide_factor,
-        op,
-        backward_passes_per_step,
-        average_aggregated_gradients,
-        num_groups,
-        groups,
-        process_set,
-        scale_local_gradients,
-    )
+    arguments = dict(locals())
+    del arguments["use_locking"]
+    return _optimizer.DistributedOptimizer(**arguments)

@@ -173,22 +173,9 @@ def PartialDistributedOptimizer(  # noqa: N802 (Horovod's name)
 
     The other arguments are the same. `local_layers` is a layer, or several. They have to be built.
     """
-    made = DistributedOptimizer(
-        optimizer,
-        name,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        gradient_predivide_factor,
-        op,
-        backward_passes_per_step,
-        average_aggregated_gradients,
-        num_groups,
-        groups,
-        process_set,
-        scale_local_gradients,
-    )
+    arguments = dict(locals())
+    del arguments["local_layers"]
+    made = DistributedOptimizer(**arguments)
     for layer in layers_of(local_layers):
         made._gradred.keep_local(layer.trainable_weights)
     return made

@@ -109,16 +109,9 @@ def PartialDistributedGradientTape(  # noqa: N802 (Horovod's name)
 
     The other arguments are the same. `local_layers` is a layer of Keras, or several.
     """
-    settings = (op, gradient_predivide_factor, num_groups, groups, process_set)
-    made = DistributedGradientTape(
-        gradtape,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        *settings,
-        scale_local_gradients,
-    )
+    arguments = dict(locals())
+    del arguments["local_layers"]
+    made = DistributedGradientTape(**arguments)
     for layer in layers_of(local_layers):
         made._gradred.keep_local(layer.trainable_weights)
     return made
