@@ -118,18 +118,8 @@ class Model:
 
     def seconds(self, cost: Cost, nbytes: int, slices: int) -> float:
         """Return the time of an operation on a vector of `nbytes` bytes."""
-        return self.call + cost.seconds(
-            nbytes,
-            alpha=self.alpha,
-            beta=self.beta,
-            gamma=self.gamma,
-            gap=self.gap,
-            delta=self.delta,
-            alpha_inside=self.alpha_inside,
-            beta_inside=self.beta_inside,
-            far=self.far,
-            slices=slices,
-        )
+        links = {name: one for name, one in vars(self).items() if name not in ("source", "call")}
+        return self.call + cost.seconds(nbytes, slices=slices, **links)
 
 
 def answer(question: Question, figures: str = "") -> Answer:
