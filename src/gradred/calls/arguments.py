@@ -88,14 +88,6 @@ def result(
     return Result(target, lambda: out)
 
 
-def same(given: Array, result: Array, asked: str) -> bool:
-    """Return whether the result replaces the input; UsageError if it overlaps it in part."""
-    if given.address == result.address:
-        return True
-    refuse_overlap(given, result, asked)
-    return False
-
-
 def refuse_overlap(given: Array, result: Array, asked: str) -> None:
     """Raise UsageError if the result would overwrite a part of the input."""
     if arrays.overlap(given, result):

@@ -180,10 +180,9 @@ def _source(
     asked: Asked, given: Array, target: Array, at_root: bool, stream: int | None
 ) -> Array | None:
     """Return the input, None if the result's memory holds it; UsageError if they overlap."""
-    if asked.row["has_blocks"]:
+    in_place = given.address == target.address and not asked.row["has_blocks"]
+    if not in_place:
         arguments.refuse_overlap(given, target, asked.name)
-        return given
-    in_place = arguments.same(given, target, asked.name)
     if asked.kind != "bcast":
         return None if in_place else given
     if at_root and not in_place:
