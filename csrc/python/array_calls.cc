@@ -33,28 +33,23 @@ struct Found {
   py::object result;  // none on a rank that gets none
 };
 
-// The place of the result, an array of this shape: `out`, or a new array like `model` in host
-// memory. Returns nullopt if the Python path has to handle the arguments.
-struct ResultPlace {
-  py::object object;
-  ShapedArray array;
-};
-std::optional<ResultPlace> place_of_result(const Given& given, PyObject* model,
+// Sets `result` to `out`, or to a new array like `model` in host memory, and describes it. Returns
+// nullopt if the Python path has to handle the arguments.
+std::optional<ShapedArray> place_of_result(const Given& given, PyObject* model,
                                            const ShapedArray& like,
-                                           std::span<const std::int64_t> shape) {
-  ResultPlace place;
+                                           std::span<const std::int64_t> shape,
+                                           py::object& result) {
   if (given.out != Py_None) {
-    place.object = py::reinterpret_borrow<py::object>(given.out);
+    result = py::reinterpret_borrow<py::object>(given.out);
   } else if (like.memory == nullptr) {
-    place.object = new_array(model, shape);
+    result = new_array(model, shape);
   }
-  const auto out = place.object ? shaped_array_of(place.object.ptr()) : std::nullopt;
-  if (!out || !out->writable || out->dtype != like.dtype || out->memory != like.memory ||
-      !std::ranges::equal(out->shape(), shape)) {
-    return std::nullopt;
+  auto out = result ? shaped_array_of(result.ptr()) : std::nullopt;
+  if (out && (!out->writable || out->dtype != like.dtype || out->memory != like.memory ||
+              !std::ranges::equal(out->shape(), shape))) {
+    out.reset();
   }
-  place.array = *out;
-  return place;
+  return out;
 }
 
 bool share_memory(const ShapedArray& x, const ShapedArray& out) {
@@ -62,17 +57,17 @@ bool share_memory(const ShapedArray& x, const ShapedArray& out) {
   return overlap(x.data, bytes_of(x), out.data, bytes_of(out));
 }
 
-// The shape of the result of a rank that gives this array, along the first axis: as many blocks, or
-// one of as many. Returns nullopt if it cannot be cut.
-std::optional<ShapedArray> shape_of_result(Kind kind, ShapedArray x, int size) {
+// Sets the shape to that of the result of a rank that gives such an array: as many blocks along the
+// first axis, or one of as many. Returns whether it can be cut.
+bool join_or_cut(Kind kind, ShapedArray& x, int size) {
   if (info_of(kind).input == Part::kOwnBlock) {
     x.lengths[0] = size * (x.axes == 0 ? 1 : x.lengths[0]);
     x.axes = std::max<std::size_t>(x.axes, 1);
-  } else if (has_blocks(kind)) {
-    if (x.axes == 0 || x.lengths[0] % size != 0) return std::nullopt;
-    x.lengths[0] /= size;
+    return true;
   }
-  return x;
+  if (x.axes == 0 || x.lengths[0] % size != 0) return false;
+  x.lengths[0] /= size;
+  return true;
 }
 
 // Describes a call of this kind. Returns nullopt if the Python path has to handle the arguments.
@@ -108,10 +103,15 @@ std::optional<Found> describe(Kind kind, const Communicator& comm, const Given& 
     found.result = py::none();
     return found;
   }
-  const auto got = gives == 0 ? x : shape_of_result(kind, *x, comm.size());
-  auto place = got ? place_of_result(given, model, *x, got->shape()) : std::nullopt;
+  std::optional<ShapedArray> got;
+  if (has_blocks(kind) && gives != 0) {
+    got = x;
+    if (!join_or_cut(kind, *got, comm.size())) return std::nullopt;
+  }
+  const auto place =
+      place_of_result(given, model, *x, got ? got->shape() : x->shape(), found.result);
   if (!place) return std::nullopt;
-  const ShapedArray& out = place->array;
+  const ShapedArray& out = *place;
   bool in_place = out.data == x->data || gives == 0;
   if (gives != 0 && (in_place ? has_blocks(kind) : share_memory(*x, out))) return std::nullopt;
   if (!in_place && has_root(kind) && !has_blocks(kind)) {  // the root's array is the result
@@ -128,7 +128,6 @@ std::optional<Found> describe(Kind kind, const Communicator& comm, const Given& 
   if (out.memory != nullptr) {
     found.made.placement = placement_of(in_place ? nullptr : &*x, out);
   }
-  found.result = std::move(place->object);
   return found;
 }
 
