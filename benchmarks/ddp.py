@@ -304,7 +304,7 @@ def main() -> int:
     parameters = sum(x.numel() for x in ways["alone"].model.parameters())
     model = {"name": given.model, "parameters": parameters, "bytes": 4 * parameters}
     alone = statistics.median(rounds["alone"])
-    told = {
+    shown = {
         name: {
             "ms": statistics.median(found),
             "worst_ms": max(found),
@@ -313,11 +313,11 @@ def main() -> int:
         }
         for name, found in rounds.items()
     }
-    record |= {"model": model, "ways": told}
+    record |= {"model": model, "ways": shown}
     title = f"# {world.size} ranks, {mpi_name()}; {given.model}, {parameters / 1e6:.1f} million"
     say(world, f"{title} parameters; flag {record['flag']}")
     say(world, f"{'way':24}{'ms a step':>10}{'worst':>10}{'/ alone':>9}")
-    for name, one in told.items():
+    for name, one in shown.items():
         say(world, f"{name:24}{one['ms']:10.1f}{one['worst_ms']:10.1f}{one['over_alone']:9.2f}")
     dist.destroy_process_group()
     if world.rank == 0 and given.json == Path("-"):

@@ -75,9 +75,9 @@ class Run:
         today = datetime.date.today().isoformat()
         self.file: Path = given.out / f"h200-{today}.json"
         self.record: Record = {"schema": SCHEMA, "date": today, "sections": {}}
-        told = vars(given) | {"out": given.out.name}
-        told["python"] = [Path(one).absolute().parent.parent.name for one in given.python]
-        self.record["arguments"] = {name: str(value) for name, value in told.items()}
+        arguments = vars(given) | {"out": given.out.name}
+        arguments["python"] = [Path(one).absolute().parent.parent.name for one in given.python]
+        self.record["arguments"] = {name: str(value) for name, value in arguments.items()}
         self.jobs: Record = {}
         self.simulated = "simulated" in given.library
 
@@ -121,11 +121,11 @@ class Run:
         else:
             limit = min(seconds, left)
             words = [word.replace("{seconds}", f"{limit:.0f}") for word in command]
-            self.jobs[name] = told_by([python, "-m", "gradred", *words], limit, variables)
+            self.jobs[name] = record_of([python, "-m", "gradred", *words], limit, variables)
         self.write()
 
 
-def told_by(command: list[str], limit: float, variables: dict[str, str]) -> Record:
+def record_of(command: list[str], limit: float, variables: dict[str, str]) -> Record:
     """Return what a command prints last, or its error. A rank may have been killed on purpose."""
     environment = os.environ | variables
     try:
@@ -239,8 +239,8 @@ def ddp(run: Run) -> None:
             profile = Path(folder) / f"{model}.json"
             command = [*program, "--model", model, "--device", device, *short]
             command += ["--bucket", *buckets, "--json", "-"]
-            told = (variables or {}) | {"GRADRED_PROFILE": str(profile)}
-            run.gradred(f"{model}, 2 ranks", command, 120, **told)
+            profiled = (variables or {}) | {"GRADRED_PROFILE": str(profile)}
+            run.gradred(f"{model}, 2 ranks", command, 120, **profiled)
             written = profile.with_suffix(".0.json")
             if written.exists():
                 run.jobs[f"{model}, profile of rank 0"] = json.loads(written.read_text())

@@ -71,12 +71,12 @@ def train(backend: str) -> None:
         with torch.no_grad():
             right = (model(x).argmax(1) == y).float().mean()
         dist.all_reduce(right)
-    told = torch.tensor([statistics.median(took[WARM:]), max(took[WARM:])], dtype=torch.float64)
-    dist.all_reduce(told, dist.ReduceOp.MAX)
+    slowest = torch.tensor([statistics.median(took[WARM:]), max(took[WARM:])], dtype=torch.float64)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
     record = describe(MPI.COMM_WORLD, {})
     record["versions"]["torch"] = torch.__version__
     record["parameters"] = sum(one.numel() for one in model.parameters())
-    record["step_ms"], record["worst_step_ms"] = told.tolist()
+    record["step_ms"], record["worst_step_ms"] = slowest.tolist()
     if dist.get_rank() == 0:
         print(MARK + json.dumps(record), flush=True)
     dist.destroy_process_group()

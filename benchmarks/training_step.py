@@ -133,7 +133,7 @@ def keep_memory() -> None:
     trim_threshold, mmap_threshold = -1, -3  # parameters of glibc's mallopt
     library = ctypes.CDLL(None)
     if not library.mallopt(trim_threshold, 2**31 - 1) or not library.mallopt(mmap_threshold, 2**25):
-        sys.exit("malloc cannot be told to keep memory")
+        sys.exit("malloc cannot be set to keep memory")
 
 
 def measure(steps: dict[str, Callable[[], None]], rounds: int, comm: gradred.Comm) -> Any:

@@ -133,8 +133,8 @@ def main() -> None:
         rate = train_epoch(model, optimizer, scheduler, train)
         percent = 100 * accuracy(model, test)
         if hvd.rank() == 0:
-            told = f"{percent:.1f} % of the test images are right"
-            print(f"epoch {epoch}: {told}; {rate:.1f} images a second")
+            result = f"{percent:.1f} % of the test images are right"
+            print(f"epoch {epoch}: {result}; {rate:.1f} images a second")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import stepped
 
 HERE = Path(__file__).parent
-faked.stand_as_told()  # TEST_HOSTS=0,0,1 mpiexec -n 3 ... runs any test as if on several hosts
+faked.fake_hosts()  # TEST_HOSTS=0,0,1 mpiexec -n 3 ... runs any test as if on several hosts
 
 # The launcher's variables give the rank before MPI is initialised. Without a launcher it is 0.
 RANK = int(os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0")))

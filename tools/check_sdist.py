@@ -28,8 +28,8 @@ def read_by_builds() -> set[Path]:
     for build in ROOT.glob("build/cmake-*/"):
         for question in (["deps"], ["inputs", "all"], ["query", "build.ninja"]):
             command = [str(Path(ninja.BIN_DIR) / "ninja"), "-C", str(build), "-t", *question]
-            told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-            found |= set(of_the_checkout(told.splitlines(), build))
+            listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            found |= set(of_the_checkout(listed.splitlines(), build))
     return found
 
 

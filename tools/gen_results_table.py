@@ -135,14 +135,14 @@ def table(name: str, record: Record) -> str:
     if record["hosts"] == 1:  # those of several have the sizes in overview()
         lines += [f"Slower than the MPI (lowest ratio) at: {slower(record)}.", ""]
     flags = record.get("placements", {})
-    told = [
+    placements = [
         f"{placement(record) or name}: {flags[name]['rounds']} rounds, one-way latency "
         f"{flags[name]['flag_us']:.2f} µs"
         for name in SHOWN
         if flags.get(name, {}).get("flag_us")
     ]
-    if told:
-        lines += [f"Placement of the cores of ranks 0 and 1: {'; '.join(told)}.", ""]
+    if placements:
+        lines += [f"Placement of the cores of ranks 0 and 1: {'; '.join(placements)}.", ""]
     return "\n".join(lines)
 
 

@@ -118,27 +118,27 @@ def looks_anew(memory: Memory, opened: list[int], handles: list[bytes], record: 
 
 def measure(comm: gradred.Comm, cuda: Any) -> Record:
     """Rank 0 allocates, frees and allocates again, while rank 1 has the memory open."""
-    memory, told = Memory(cuda), {}
+    memory, sent = Memory(cuda), {}
     mine: list[int] = []
     if comm.rank == 0:
         mine = [memory.allocate(SMALL, 1), memory.allocate(SMALL, 2), memory.allocate(LARGE, 3)]
-        told = {"handles": [memory.export(one) for one in mine], "at": mine}
-    told = comm.bcast(told)
+        sent = {"handles": [memory.export(one) for one in mine], "at": mine}
+    sent = comm.bcast(sent)
     record: Record = {}
     opened: Any = None
     if comm.rank == 1:
-        opened = note(record, "opened", lambda: opens(memory, told["handles"], record))
+        opened = note(record, "opened", lambda: opens(memory, sent["handles"], record))
     comm.Barrier()
     if comm.rank == 0:
         ids = [memory.id_of(one) for one in mine]
         for one in mine[1:]:
             memory.free(one)
         new = [memory.allocate(SMALL, 4), memory.allocate(LARGE, 5)]
-        told = {"handles": [memory.export(one) for one in new]}
-        told["same addresses"] = new == mine[1:]
-        told["other buffer ids"] = not {memory.id_of(one) for one in new} & set(ids)
-    told = comm.bcast(told)
+        sent = {"handles": [memory.export(one) for one in new]}
+        sent["same addresses"] = new == mine[1:]
+        sent["other buffer ids"] = not {memory.id_of(one) for one in new} & set(ids)
+    sent = comm.bcast(sent)
     if comm.rank == 1:
-        record |= {name: told[name] for name in ("same addresses", "other buffer ids")}
-        looks_anew(memory, opened if isinstance(opened, list) else [], told["handles"], record)
+        record |= {name: sent[name] for name in ("same addresses", "other buffer ids")}
+        looks_anew(memory, opened if isinstance(opened, list) else [], sent["handles"], record)
     return comm.bcast(record, 1)

@@ -16,11 +16,11 @@ void print_report(const std::string& text) {
 void tell_once(const std::string& text) noexcept try {
   constexpr std::size_t kMost = 20;
   static std::mutex mutex;
-  static auto& told =
+  static auto& printed =
       *new std::set<std::string>;  // never freed: threads may outlive static objects
   {
     const std::lock_guard lock(mutex);
-    if (told.size() >= kMost || !told.insert(text).second) return;
+    if (printed.size() >= kMost || !printed.insert(text).second) return;
   }
   print_report(text);
 } catch (const std::exception&) {  // there is no memory for the text

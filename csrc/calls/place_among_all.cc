@@ -17,9 +17,9 @@ PlaceAmongAll place_among_all(int rank, int size) {
     mpi.check(mpi.call.Comm_size(mpi.is.comm_world, &found.size), "MPI_Comm_size");
   }
   if (found.size > 1) return found;  // an MPI of one process knows no others
-  const std::optional<RankOfJob> told = settings().rank_of_job;
-  return told && told->size >= size ? PlaceAmongAll{told->rank, told->size}
-                                    : PlaceAmongAll{rank, size};
+  const std::optional<RankOfJob> of_job = settings().rank_of_job;
+  return of_job && of_job->size >= size ? PlaceAmongAll{of_job->rank, of_job->size}
+                                        : PlaceAmongAll{rank, size};
 }
 
 }  // namespace gradred

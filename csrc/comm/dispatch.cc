@@ -84,8 +84,8 @@ const Family* Dispatch::family_for(const Call& call, bool started) const {
 
 bool Dispatch::should_tell_of_mpi() {
   constexpr unsigned kMany = 16;  // a few may come before the first blocking call
-  if (parts_.member.rank != 0 || told_of_mpi_ || started_on_mpi_ < kMany) return false;
-  told_of_mpi_ = true;
+  if (parts_.member.rank != 0 || reported_mpi_ || started_on_mpi_ < kMany) return false;
+  reported_mpi_ = true;
   return true;
 }
 

@@ -64,7 +64,7 @@ class Dispatch {
   const Parts parts_;                     // not a reference: short calls look into it
   std::shared_ptr<NodeOperation> spare_;  // reused by the next start_short()
   unsigned started_on_mpi_ = 0;           // before a blocking call has set up the rest
-  bool told_of_mpi_ = false;
+  bool reported_mpi_ = false;
 };
 
 // ---- inline, because short calls pass through it ------------------------------------------------

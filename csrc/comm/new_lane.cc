@@ -27,26 +27,26 @@ RankNames names_of_lane(const CommLiveness& liveness) {
 
 std::shared_ptr<Communicator> Communicator::lane(const Call& call, bool one_order, WaitHook& hook) {
   // Some ranks may have arrays in device memory and others in host memory, so shapes may differ.
-  struct Told {
+  struct LaneRequest {
     std::size_t at_most;
     CommLanes::Report lanes;
     LaneShape::Way way;
     bool one_order;
   };
-  static_assert(sizeof(Told) <= Announcement::kDataBytes);
+  static_assert(sizeof(LaneRequest) <= Announcement::kDataBytes);
   const LaneShape own = lane_shape(call);
-  const Told mine{own.at_most, lanes_.report(), own.way, one_order};
-  std::vector<Told> all(static_cast<std::size_t>(size()), mine);
+  const LaneRequest mine{own.at_most, lanes_.report(), own.way, one_order};
+  std::vector<LaneRequest> all(static_cast<std::size_t>(size()), mine);
   if (size() > 1) OwnCalls(*this, hook).allgather(&mine, sizeof mine, all.data());
   std::vector<CommLanes::Report> reports;
   LaneShape shape = own;
-  for (const Told& told : all) {
-    reports.push_back(told.lanes);
-    shape.way = std::max(shape.way, told.way);
-    shape.at_most = std::max(shape.at_most, told.at_most);
+  for (const LaneRequest& request : all) {
+    reports.push_back(request.lanes);
+    shape.way = std::max(shape.way, request.way);
+    shape.at_most = std::max(shape.at_most, request.at_most);
   }
   lanes_.receive(reports);
-  if (std::ranges::all_of(all, &Told::one_order)) return nullptr;
+  if (std::ranges::all_of(all, &LaneRequest::one_order)) return nullptr;
   auto lane = std::static_pointer_cast<Communicator>(lanes_.take(shape));
   if (lane == nullptr) {
     std::unique_ptr<Communicator> made = new_lane(shape, hook);

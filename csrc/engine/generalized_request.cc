@@ -21,7 +21,7 @@ struct MadeRequest {
   mpi::Handle handle = 0;
   std::list<MadeRequest*> node = {this};  // empty while it is in a list of the RequestPool
   std::list<MadeRequest*>::iterator place = node.begin();
-  bool untold = false;  // in the list of these
+  bool due = false;  // the MPI has to be notified that it is complete
 };
 
 namespace {
@@ -34,20 +34,20 @@ class RequestPool {
  public:
   MadeRequest* take();  // a spare one; nullptr: there is none
   void put(MadeRequest* made);
-  MadeRequest* take_as_untold();  // the same, and it is untold now
-  void add_untold(MadeRequest* made);
-  // Returns whether it was among the untold ones. Of two threads that ask one gets true.
-  bool remove_untold(MadeRequest* made);
-  bool put_if_untold(MadeRequest* made);           // the same, and makes it a spare one
+  MadeRequest* take_as_due();  // the same, and it is due now
+  void add_due(MadeRequest* made);
+  // Returns whether it was due. Of two threads that ask one gets true.
+  bool remove_due(MadeRequest* made);
+  bool put_if_due(MadeRequest* made);              // the same, and makes it a spare one
   bool remove_if_listed(const MadeRequest* made);  // the same; it may have been destroyed
-  MadeRequest* take_untold();                      // nullptr: there is none
+  MadeRequest* take_due();                         // nullptr: there is none
 
  private:
   void take_out(MadeRequest* made, std::list<MadeRequest*>& list);
 
   std::mutex mutex_;
-  std::list<MadeRequest*> spare_, untold_;
-  std::atomic<bool> any_untold_{false};
+  std::list<MadeRequest*> spare_, due_;
+  std::atomic<bool> any_due_{false};
 };
 
 // Never destroyed: operations may end after static destructors.
@@ -56,18 +56,18 @@ RequestPool& request_pool() {
   return *all;
 }
 
-void tell(MadeRequest& made) {
-  if (request_pool().remove_untold(&made)) mpi::get().call.Grequest_complete(made.handle);
+void complete_if_due(MadeRequest& made) {
+  if (request_pool().remove_due(&made)) mpi::get().call.Grequest_complete(made.handle);
 }
 
 // Open MPI calls this from all functions that wait or test. Returns how many are complete now.
-int tell_all() {
-  int told = 0;
-  while (const MadeRequest* const made = request_pool().take_untold()) {
+int complete_due() {
+  int completed = 0;
+  while (const MadeRequest* const made = request_pool().take_due()) {
     mpi::get().call.Grequest_complete(made->handle);
-    ++told;
+    ++completed;
   }
-  return told;
+  return completed;
 }
 
 // Whether functions of the MPI that wait or test call back, so that it need not learn it before.
@@ -76,7 +76,7 @@ bool mpi_asks() {
   if (call.Grequest_start_driven != nullptr) return true;
   if (call.Progress_register == nullptr) return false;
   static std::once_flag once;
-  std::call_once(once, [&] { call.Progress_register(tell_all); });
+  std::call_once(once, [&] { call.Progress_register(complete_due); });
   return true;
 }
 
@@ -99,7 +99,8 @@ int query(void* extra, void* status) {
   const MadeRequest& made = made_request(extra);
   // An error here would go to the program's error handler, which may end the job. So none is
   // returned if gradred itself raises the error.
-  if (made.operation == nullptr || !made.operation->failed() || made.request->is_told()) return 0;
+  if (made.operation == nullptr || !made.operation->failed() || made.request->is_reported())
+    return 0;
   print_why(*made.operation);
   return mpi.is.err_other;
 }
@@ -124,7 +125,7 @@ class NoHook final : public WaitHook {
 // complete, MPICH leaves its own progress to them, so they make progress on the MPI as well.
 int poll(void* extra, void*) {
   MadeRequest& made = made_request(extra);
-  if (made.operation == nullptr) return tell(made), 0;
+  if (made.operation == nullptr) return complete_if_due(made), 0;
   Operation& operation = *made.operation;
   if (!operation.advance()) drive_if_due();
   if (operation.ended()) {
@@ -139,7 +140,7 @@ int wait(int count, void** extras, double, void*) {
   for (int i = 0; i < count; ++i) {
     MadeRequest& made = made_request(extras[i]);
     if (made.operation == nullptr) {
-      tell(made);
+      complete_if_due(made);
       continue;
     }
     Operation& operation = *made.operation;
@@ -220,10 +221,10 @@ void EndedRequest::open() {
     mpi::get().call.Grequest_complete(made_->handle);
     return;
   }
-  made_ = request_pool().take_as_untold();
+  made_ = request_pool().take_as_due();
   if (made_ != nullptr) return;
   made_ = new_request();
-  request_pool().add_untold(made_);
+  request_pool().add_due(made_);
 }
 
 mpi::Handle EndedRequest::handle() const { return made_->handle; }
@@ -235,9 +236,7 @@ void EndedRequest::drop() {
   }
 }
 
-bool EndedRequest::take_back() {
-  return request_pool().put_if_untold(std::exchange(made_, nullptr));
-}
+bool EndedRequest::take_back() { return request_pool().put_if_due(std::exchange(made_, nullptr)); }
 
 // ---- slots that no operation in flight uses -----------------------------------------------------
 
@@ -256,65 +255,65 @@ void RequestPool::put(MadeRequest* made) {
   spare_.splice(spare_.begin(), made->node);
 }
 
-MadeRequest* RequestPool::take_as_untold() {
+MadeRequest* RequestPool::take_as_due() {
   const std::lock_guard lock(mutex_);
   if (spare_.empty()) return nullptr;
   MadeRequest* const made = spare_.front();
-  untold_.splice(untold_.begin(), spare_, made->place);
-  made->untold = true;
-  any_untold_.store(true, std::memory_order_release);
+  due_.splice(due_.begin(), spare_, made->place);
+  made->due = true;
+  any_due_.store(true, std::memory_order_release);
   return made;
 }
 
-void RequestPool::add_untold(MadeRequest* made) {
+void RequestPool::add_due(MadeRequest* made) {
   const std::lock_guard lock(mutex_);
-  untold_.splice(untold_.begin(), made->node);
-  made->untold = true;
-  any_untold_.store(true, std::memory_order_release);
+  due_.splice(due_.begin(), made->node);
+  made->due = true;
+  any_due_.store(true, std::memory_order_release);
 }
 
 // `list` is where it is afterwards.
 void RequestPool::take_out(MadeRequest* made, std::list<MadeRequest*>& list) {
-  list.splice(list.begin(), untold_, made->place);
-  made->untold = false;
-  any_untold_.store(!untold_.empty(), std::memory_order_relaxed);
+  list.splice(list.begin(), due_, made->place);
+  made->due = false;
+  any_due_.store(!due_.empty(), std::memory_order_relaxed);
 }
 
-bool RequestPool::remove_untold(MadeRequest* made) {
+bool RequestPool::remove_due(MadeRequest* made) {
   const std::lock_guard lock(mutex_);
-  if (!made->untold) return false;
+  if (!made->due) return false;
   take_out(made, made->node);
   return true;
 }
 
 bool RequestPool::remove_if_listed(const MadeRequest* made) {
   const std::lock_guard lock(mutex_);
-  const auto found = std::ranges::find(untold_, made);
-  if (found == untold_.end()) return false;
+  const auto found = std::ranges::find(due_, made);
+  if (found == due_.end()) return false;
   take_out(*found, (*found)->node);
   return true;
 }
 
-bool RequestPool::put_if_untold(MadeRequest* made) {
+bool RequestPool::put_if_due(MadeRequest* made) {
   const std::lock_guard lock(mutex_);
-  if (!made->untold) return false;
+  if (!made->due) return false;
   take_out(made, spare_);
   return true;
 }
 
-MadeRequest* RequestPool::take_untold() {
-  if (!any_untold_.load(std::memory_order_acquire)) return nullptr;
+MadeRequest* RequestPool::take_due() {
+  if (!any_due_.load(std::memory_order_acquire)) return nullptr;
   const std::lock_guard lock(mutex_);
-  if (untold_.empty()) return nullptr;
-  MadeRequest* const made = untold_.front();
+  if (due_.empty()) return nullptr;
+  MadeRequest* const made = due_.front();
   take_out(made, made->node);
   return made;
 }
 
 void complete_spare_requests() noexcept {
   const mpi::Mpi& mpi = mpi::get();
-  if (mpi.call.Progress_unregister != nullptr) mpi.call.Progress_unregister(tell_all);
-  tell_all();
+  if (mpi.call.Progress_unregister != nullptr) mpi.call.Progress_unregister(complete_due);
+  complete_due();
   while (const MadeRequest* const made = request_pool().take()) {
     mpi::Handle handle = made->handle;
     mpi.call.Grequest_complete(handle);

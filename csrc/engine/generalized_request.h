@@ -34,8 +34,8 @@ class GeneralizedRequest final : public Completable {
   std::shared_ptr<Operation> operation() const;  // between end() and complete()
   // gradred reports to the program how the operation has ended. Otherwise the reason for the error
   // with which the MPI's own Wait or Test ends is printed.
-  void told() { told_.store(true, std::memory_order_relaxed); }
-  bool is_told() const { return told_.load(std::memory_order_relaxed); }
+  void reported() { reported_.store(true, std::memory_order_relaxed); }
+  bool is_reported() const { return reported_.load(std::memory_order_relaxed); }
 
   // Held by a thread that waits in gradred's functions and may call take_back(). If the operation
   // has ended by the time of the destructor, and the request was not taken back, the MPI is
@@ -66,7 +66,7 @@ class GeneralizedRequest final : public Completable {
   bool change(State from, State to) { return state_.compare_exchange_strong(from, to); }
 
   std::atomic<State> state_{State::kNone};
-  std::atomic<bool> told_{false};
+  std::atomic<bool> reported_{false};
   MadeRequest* made_ = nullptr;  // for kOpen, kHeld, kEnded
   mpi::Handle handle_ = mpi::get().is.request_null;
 };

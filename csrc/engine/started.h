@@ -28,7 +28,7 @@ class StartedOperation : public Operation {
   // its own.
   void tested() { tested_ns_.store(now_ns(), std::memory_order_relaxed); }
   // gradred reports to the program how the operation has ended.
-  void told() { generalized_request_.told(); }
+  void reported() { generalized_request_.reported(); }
   // The program may be in the MPI's Wait, or may not wait: reports, and sets no time limit.
   void look_after() noexcept override;
   // After a failure: whether the MPI may still read and write the caller's memory.

@@ -12,17 +12,19 @@
 namespace gradred {
 namespace {
 
-std::atomic<std::size_t> told_ranks{0};  // of the job on this host; 0: not set
-std::atomic<bool> is_over{false};        // the last search has begun
+std::atomic<std::size_t> expected_ranks{0};  // of the job on this host; 0: not set
+std::atomic<bool> is_over{false};            // the last search has begun
 
 std::size_t ranks_of_job_here(const AboutRank& mine) {
-  const std::size_t told = told_ranks.load(std::memory_order_relaxed);
-  return told != 0 ? told : static_cast<std::size_t>(mine.size);
+  const std::size_t expected = expected_ranks.load(std::memory_order_relaxed);
+  return expected != 0 ? expected : static_cast<std::size_t>(mine.size);
 }
 
 }  // namespace
 
-void expect_ranks_on_host(std::size_t ranks) { told_ranks.store(ranks, std::memory_order_relaxed); }
+void expect_ranks_on_host(std::size_t ranks) {
+  expected_ranks.store(ranks, std::memory_order_relaxed);
+}
 
 bool meet_local_peers() {
   const std::optional<AboutRank> mine = shown_by_this_process();

@@ -200,7 +200,7 @@ void CallInFlight::submit_part(const KernelCall& call, std::size_t first, std::s
   try {
     operations_.push_back(all_->submit(name_of_part(first), what, std::move(arrays),
                                        std::move(splits), {.structure = std::move(structure)}));
-    operations_.back()->told();  // `done` gets the error
+    operations_.back()->reported();  // `done` gets the error
   } catch (...) {
     left_.fetch_sub(1, std::memory_order_relaxed);
     throw;

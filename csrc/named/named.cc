@@ -352,7 +352,7 @@ void NamedOperations::refuse(std::string name, std::string why) noexcept {
   try {
     Submission what;
     what.kind = NamedKind::kRefusal;
-    submit(std::move(name), what, {}, {}, {.why_refused = std::move(why)})->told();
+    submit(std::move(name), what, {}, {}, {.why_refused = std::move(why)})->reported();
   } catch (...) {  // this rank has an error to report already
   }
 }
@@ -473,10 +473,10 @@ void NamedOperations::forget(NamedOperation& operation, const std::exception_ptr
 // Ends all operations: after an error the ranks might carry out different calls.
 void NamedOperations::fail(const std::exception_ptr& reason) noexcept {
   std::vector<Shared> over;
-  const std::exception_ptr told = without_shrink(reason);
+  const std::exception_ptr reported = without_shrink(reason);
   {
     const std::lock_guard lock(intake_);
-    if (!failure_) failure_ = told;
+    if (!failure_) failure_ = reported;
     for (auto& [place, operation] : agreed_on_) over.push_back(std::move(operation));
     over.insert(over.end(), backlog_.begin(), backlog_.end());
     over.insert(over.end(), held_.begin(), held_.end());
@@ -497,7 +497,7 @@ void NamedOperations::fail(const std::exception_ptr& reason) noexcept {
   works_.clear();
   under_way_ = 0;
   for (const Shared& operation : over) {  // an operation with several chunks occurs several times
-    if (!operation->finished_.load(std::memory_order_relaxed)) finish(operation, told);
+    if (!operation->finished_.load(std::memory_order_relaxed)) finish(operation, reported);
   }
   const FailureReport report = first_report_of(reason);
   // This notifies the other ranks.

@@ -107,7 +107,7 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   void add_work(NamedPart part, bool joins);
   void end_what_is_left_over();
   void run_works();
-  void tell_given();
+  void publish_given();
   void advance_behind_given();
   void start_works();
   bool waits_for_memory(const NamedWork& work) const;

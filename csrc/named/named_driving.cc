@@ -33,11 +33,11 @@ Progress NamedOperations::drive(Operation::Caller caller, const Operation* excep
   } catch (...) {
     fail(std::current_exception());
   }
-  tell_given();
+  publish_given();
   const Progress stopped = where(except != nullptr);
   lock.unlock();
-  const bool all_told = advance_finished(except);
-  return all_told ? stopped : Progress{Progress::State::kPolls, {}};
+  const bool all_reported = advance_finished(except);
+  return all_reported ? stopped : Progress{Progress::State::kPolls, {}};
 }
 
 void NamedOperations::go_on(bool waits) {
@@ -198,11 +198,11 @@ void NamedOperations::end_what_is_left_over() {
 
 // Lets streams of the program wait for operations whose work has been given to the device. They no
 // longer keep others from being taken.
-void NamedOperations::tell_given() {
+void NamedOperations::publish_given() {
   if (!streams_wait_.load(std::memory_order_relaxed)) return;
   for (const auto& work : works_) {
-    if (work->is_told_given() || !work->is_given()) continue;
-    work->tell_given();
+    if (work->is_given_published() || !work->is_given()) continue;
+    work->publish_given();
     under_way_ -= work->bytes();
     for (const NamedPart& part : work->parts()) {
       if (part.operation == nullptr) continue;
@@ -237,7 +237,7 @@ void NamedOperations::run_works() {
     stopped_ = {Progress::State::kPolls, {}};
     if (!first.finish(*comm_)) return;
     const std::unique_ptr<NamedWork> done = std::move(works_.front());
-    if (!done->is_told_given()) under_way_ -= done->bytes();
+    if (!done->is_given_published()) under_way_ -= done->bytes();
     works_.pop_front();
     for (const NamedPart& part : done->parts()) {
       if (part.operation == nullptr) continue;

@@ -194,7 +194,8 @@ std::string difference(const RankNames& names, const Submitted& submitted,
     return "Mismatched " + std::string(what) + ": " + whose + " has " + mine + ", " + whose_other +
            " has " + theirs;
   };
-  const auto told = [&](std::string_view what, const std::string& mine, const std::string& theirs) {
+  const auto mismatch = [&](std::string_view what, const std::string& mine,
+                            const std::string& theirs) {
     return differs(what, mine, theirs) +
            ". All ranks have to submit the same by this name; calls of torch.distributed, which "
            "are named by their numbers, in the same order";
@@ -204,7 +205,7 @@ std::string difference(const RankNames& names, const Submitted& submitted,
       if (of != NamedKind::kRefusal) continue;
       return who + " has refused its arguments, as its own error says";
     }
-    return told("operations", describe(names, one), describe(names, other));
+    return mismatch("operations", describe(names, one), describe(names, other));
   }
   if (one.structure != other.structure) {
     const auto [path, mine, theirs] = difference_of_structures(submitted, submitted_later);
@@ -212,36 +213,37 @@ std::string difference(const RankNames& names, const Submitted& submitted,
            ". All ranks have to pass trees of one structure";
   }
   if (one.dtype != other.dtype) {
-    return told("data types", std::string(name_of(one.dtype)), std::string(name_of(other.dtype)));
+    return mismatch("data types", std::string(name_of(one.dtype)),
+                    std::string(name_of(other.dtype)));
   }
   if (one.on_device != other.on_device) {
     const auto where = [](const Submission& of) {
       return std::string(of.on_device != 0 ? "arrays in a GPU's memory" : "arrays in host memory");
     };
-    return told("CPU/GPU device selection", where(one), where(other));
+    return mismatch("CPU/GPU device selection", where(one), where(other));
   }
   if (!same_shapes(one, other)) {
     const std::string what = std::string(name_of_call(one)) + " tensor shapes";
-    if (arrays_of(one) != arrays_of(other)) return told(what, arrays_of(one), arrays_of(other));
+    if (arrays_of(one) != arrays_of(other)) return mismatch(what, arrays_of(one), arrays_of(other));
     const auto [mine, theirs] = others_of(one, other);
-    return told(what, mine, theirs);
+    return mismatch(what, mine, theirs);
   }
   if (one.order != other.order) {
     const auto lies = [](const Submission& of) {
       return text(shape_of(of)) + " with its axes in the order " + order_of(of);
     };
-    return told(std::string(name_of_call(one)) + " memory layouts", lies(one), lies(other));
+    return mismatch(std::string(name_of_call(one)) + " memory layouts", lies(one), lies(other));
   }
   if (reduces(one.kind) && one.op != other.op) {
-    return told("reduction operation", std::string(name_of(one.op)),
-                std::string(name_of(other.op)));
+    return mismatch("reduction operation", std::string(name_of(one.op)),
+                    std::string(name_of(other.op)));
   }
   if (reduces(one.kind) && (one.prescale != other.prescale || one.postscale != other.postscale)) {
-    return told("prescale and/or postscale factors", factors_of(one), factors_of(other));
+    return mismatch("prescale and/or postscale factors", factors_of(one), factors_of(other));
   }
   if (one.kind == NamedKind::kBroadcast && one.root != other.root) {
-    return told("broadcast root ranks", std::to_string(names.called(one.root)),
-                std::to_string(names.called(other.root)));
+    return mismatch("broadcast root ranks", std::to_string(names.called(one.root)),
+                    std::to_string(names.called(other.root)));
   }
   return {};
 }

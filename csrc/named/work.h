@@ -50,8 +50,8 @@ class NamedWork {
   // Whether devices have been given all work of all calls. given(): the moments behind it.
   bool is_given() const;
   const std::vector<std::shared_ptr<GivenEnd>>& given() const { return given_; }
-  void tell_given() { told_given_ = true; }
-  bool is_told_given() const { return told_given_; }
+  void publish_given() { given_published_ = true; }
+  bool is_given_published() const { return given_published_; }
   std::uint64_t started_ns() const { return started_ns_; }  // 0 unless note_start() was called
 
   bool has_begun() const { return phase_ != 0; }
@@ -116,7 +116,7 @@ class NamedWork {
   std::vector<Order> orders_;
   // The ends of the calls on device arrays. Each of these calls has an order of its own.
   std::vector<std::shared_ptr<GivenEnd>> given_;
-  bool gives_ = false, told_given_ = false;
+  bool gives_ = false, given_published_ = false;
   int phase_ = 0;
   bool started_ = false;
   bool concluded_ = false;

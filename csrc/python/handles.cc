@@ -25,11 +25,11 @@ namespace {
 class Handles {
  public:
   // Functions that convert the errors of starting an operation and of waiting for it.
-  struct Told {
+  struct Converters {
     py::object starting, waiting;
   };
-  explicit Handles(Told told) : told(std::move(told)) {}
-  const Told told;
+  explicit Handles(Converters converters) : converters(std::move(converters)) {}
+  const Converters converters;
 
   using Request = std::shared_ptr<PyNamedRequest>;  // shared: a thread may test while another waits
   using Entry = std::variant<Request, py::object>;  // the object: made by Python code
@@ -100,11 +100,11 @@ PyObject* guarded(Body body) {
   }
 }
 
-// Raises the current Python exception after its conversion by `told`.
-PyObject* raise_as(const py::object& told) {
+// Raises the current Python exception after its conversion by `convert`.
+PyObject* raise_as(const py::object& convert) {
   try {
     const py::error_already_set raised;  // takes the current exception
-    const py::object other = told(raised.value());
+    const py::object other = convert(raised.value());
     if (!other.is(raised.value())) {
       PyException_SetCause(other.ptr(), Py_NewRef(raised.value().ptr()));
     }
@@ -165,7 +165,7 @@ PyObject* start_allreduce(PyObject* self, PyObject* const* given, Py_ssize_t cou
     if (request == nullptr) return none();
     return PyLong_FromLongLong(handles.add(std::move(request)));
   });
-  return started != nullptr ? started : raise_as(handles_of(self).told.starting);
+  return started != nullptr ? started : raise_as(handles_of(self).converters.starting);
 }
 
 // wait(handle): waits and returns the result, or NotImplemented if take(handle) has to be called.
@@ -177,7 +177,7 @@ PyObject* wait_handle(PyObject* self, PyObject* given) {
     if (taken == nullptr) return Py_NewRef(Py_NotImplemented);
     return taken->wait_for_held().release().ptr();
   });
-  return result != nullptr ? result : raise_as(handles_of(self).told.waiting);
+  return result != nullptr ? result : raise_as(handles_of(self).converters.waiting);
 }
 
 // carry_out(finish, start, ...): calls start(...), in which submissions wait, and returns the
@@ -252,7 +252,7 @@ PyObject* make_handles(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
     const auto function = [args](Py_ssize_t index) {
       return py::reinterpret_borrow<py::object>(PyTuple_GET_ITEM(args, index));
     };
-    auto handles = std::make_unique<Handles>(Handles::Told{function(0), function(1)});
+    auto handles = std::make_unique<Handles>(Handles::Converters{function(0), function(1)});
     PyObject* const self = type->tp_alloc(type, 0);
     if (self != nullptr) reinterpret_cast<Object*>(self)->handles = handles.release();
     return self;

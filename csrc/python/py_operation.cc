@@ -96,7 +96,7 @@ bool PyOperation::test() {
   operation_->call_callbacks();
   GilHook hook;
   count_operation(hook);
-  operation_->told();
+  operation_->reported();
   return true;
 }
 
@@ -108,7 +108,7 @@ bool PyOperation::wait(std::optional<double> seconds) {
   RequestHook with_gil;
   OrderHook hook(with_gil, order_.get());
   count_operation(hook);
-  operation_->told();
+  operation_->reported();
   const bool ended = wait_until(*operation_, hook, deadline);
   if (!ended) return false;
   operation_->call_callbacks();

@@ -17,8 +17,8 @@ namespace {
 
 // The home directory, found as a shell does; empty if there is none.
 std::string home() {
-  const std::string told = variable("HOME");
-  if (!told.empty()) return told;
+  const std::string value = variable("HOME");
+  if (!value.empty()) return value;
   std::array<char, 4096> room{};
   passwd entry{};
   passwd* found = nullptr;

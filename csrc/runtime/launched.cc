@@ -32,11 +32,11 @@ std::span<const char> map(const std::string& path) {
 // Maps the page if it is the right one. The descriptor's number may belong to another file by now,
 // or a rank in a container may not reach it. src/gradred/launch/failure_board.py sets the variable.
 void find_failure_board(const std::string& where) {
-  std::istringstream told(where);
+  std::istringstream fields(where);
   long process = 0;
   int number = 0;
   std::string token;
-  if (!(told >> process >> number >> token)) return;
+  if (!(fields >> process >> number >> token)) return;
   const std::span<const char> page =
       map("/proc/" + std::to_string(process) + "/fd/" + std::to_string(number));
   if (page.empty() || use_failure_board(page, token)) return;
@@ -44,10 +44,10 @@ void find_failure_board(const std::string& where) {
 }
 
 void find_pipe(const std::string& where) {
-  std::istringstream told(where);
+  std::istringstream fields(where);
   int pipe = -1;
   ino_t inode = 0;
-  if (told >> pipe >> inode) use_supervisor(pipe, inode);
+  if (fields >> pipe >> inode) use_supervisor(pipe, inode);
 }
 
 }  // namespace

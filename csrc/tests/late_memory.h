@@ -130,7 +130,7 @@ class LateMemory final : public DeviceMemory {
     friend class LateMemory;
     bool is_done() {
       if (done_.load(std::memory_order_acquire) == given_) return true;
-      if (std::exchange(told_, given_) != given_) memory_.wake(*this);
+      if (std::exchange(given_when_asked_, given_) != given_) memory_.wake(*this);
       return false;
     }
     void give(std::function<void()> work) {
@@ -139,8 +139,8 @@ class LateMemory final : public DeviceMemory {
     }
 
     LateMemory& memory_;
-    std::uint64_t given_ = 0;  // operations enqueued by the stream's owner
-    std::uint64_t told_ = 0;   // value of given_ at the last ready()
+    std::uint64_t given_ = 0;             // operations enqueued by the stream's owner
+    std::uint64_t given_when_asked_ = 0;  // value of given_ at the last ready()
     std::atomic<std::uint64_t> done_{0};
     // Protected by the memory's mutex. If asked_ changed during a search, the search could find a
     // task before the one that precedes it.

@@ -34,14 +34,14 @@ class LateWorkspace final : public Workspace {
   }
 
   Ticket ticket() override {
-    const Told mine{part_.data(), kind_.bytes, kind_.device};
+    const Contents mine{part_.data(), kind_.bytes, kind_.device};
     Ticket ticket{};
     std::memcpy(ticket.data(), &mine, sizeof mine);
     return ticket;
   }
   void open(std::size_t rank, const Ticket& ticket) override {
     if (static_cast<int>(rank) == kind_.refuses) throw DeviceError("another namespace");
-    Told theirs{};
+    Contents theirs{};
     std::memcpy(&theirs, ticket.data(), sizeof theirs);
     parts_[rank] = theirs.part;
     least_ = std::min(least_, theirs.bytes);
@@ -143,7 +143,7 @@ class LateWorkspace final : public Workspace {
     LateWorkspace& workspace_;
     const std::shared_ptr<Words> words_ = std::make_shared<Words>();
   };
-  struct Told {
+  struct Contents {
     std::byte* part;
     std::size_t bytes;
     int device;

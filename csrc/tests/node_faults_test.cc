@@ -350,7 +350,7 @@ std::string ranks_spin_only_with_a_core_each() {
   return right ? "" : "wrong answer\n";
 }
 
-std::string processes_are_told_apart() {
+std::string processes_are_distinguished() {
   const ProcessId me = this_process();
   ProcessId earlier = me;
   --earlier.start_time;  // same process number, another process
@@ -371,7 +371,7 @@ std::string processes_are_told_apart() {
   return right ? "" : "wrong answer\n";
 }
 
-std::string processes_are_told_apart_without_descriptors() {
+std::string processes_are_distinguished_without_descriptors() {
   const ProcessId me = this_process();
   const pid_t ended = fork();
   if (ended == 0) _exit(0);
@@ -438,9 +438,9 @@ int run_all(const std::string& part) {
                a_rank_that_sees_other_memory_is_named_on_every_rank);
   on_processes(3, "nothing_is_left_behind", nothing_is_left_behind);
   report("ranks_spin_only_with_a_core_each", ranks_spin_only_with_a_core_each);
-  report("processes_are_told_apart", processes_are_told_apart);
-  report("processes_are_told_apart_without_descriptors",
-         processes_are_told_apart_without_descriptors);
+  report("processes_are_distinguished", processes_are_distinguished);
+  report("processes_are_distinguished_without_descriptors",
+         processes_are_distinguished_without_descriptors);
   return report.finish();
 }
 

@@ -452,8 +452,8 @@ void arrivals_are_those_of_the_same_operation(BoardBootstrap& bootstrap) {
   std::vector<float> data(3000, 1.0F);
   for (std::uint64_t operation = 1; operation <= 600; ++operation) {
     const int odd_one = static_cast<int>(operation) % group->size();
-    const bool told = operation % 3 == 0;
-    if (told) group->arrive(time_of(operation, group->rank()));
+    const bool publishes = operation % 3 == 0;
+    if (publishes) group->arrive(time_of(operation, group->rank()));
     if (operation % 7 == 0 && group->size() > 1 && odd_one == group->rank()) {
       group->abort("a test");
       continue;
@@ -466,7 +466,7 @@ void arrivals_are_those_of_the_same_operation(BoardBootstrap& bootstrap) {
     }
     for (int rank = 0; rank < group->size(); ++rank) {
       const std::uint64_t found = group->arrival_ns(rank);
-      expect(found == (told ? time_of(operation, rank) : 0),
+      expect(found == (publishes ? time_of(operation, rank) : 0),
              "operation " + std::to_string(operation) + ": rank " + std::to_string(rank) +
                  " came at " + std::to_string(found));
     }

@@ -291,7 +291,8 @@ void memory_of_an_abandoned_call_is_given_to_nobody_else() {
     expect(!scheduled.step(), "the second round ended");
     expect(!scheduled.holds_memory(), "it holds memory before it is given up");
     scheduled.abandon();
-    expect(scheduled.holds_memory(), "the caller was not told that the transport uses its memory");
+    expect(scheduled.holds_memory(),
+           "the caller does not learn that the transport uses its memory");
   }
   expect(stuck.size() == 2, std::to_string(stuck.size()) + " messages of the second round");
   for (const std::size_t bytes : {kRanks * kCount * 4, kCount * 4}) {  // work, scratch

@@ -338,7 +338,7 @@ void sites_agree_on_one_order(Job& job, BoardBootstrap& ranks) {
       look();
       const std::uint64_t begin = now_ns();
       if (!board.any()) Sleep::until(board.news(), kLong);
-      expect(now_ns() - begin < kLong, "who sleeps is told of what all have submitted");
+      expect(now_ns() - begin < kLong, "a rank that sleeps learns what all have submitted");
       take(true);
     }
   }
@@ -489,7 +489,7 @@ void sites_meet_and_strangers_do_not(BoardBootstrap&) {
   expect(word == 'x', "the right one hears it");
 }
 
-void an_address_where_nobody_listens_is_told(BoardBootstrap&) {
+void an_address_where_nobody_listens_is_reported(BoardBootstrap&) {
   Meeting meeting;
   {
     const Accepting accepting(2);
@@ -515,7 +515,7 @@ int run_all(const std::string& part) {
   alone("what_was_agreed_on_comes_before_the_end", what_was_agreed_on_comes_before_the_end);
   alone("sites_join", sites_join);
   alone("sites_meet_and_strangers_do_not", sites_meet_and_strangers_do_not);
-  alone("an_address_where_nobody_listens_is_told", an_address_where_nobody_listens_is_told);
+  alone("an_address_where_nobody_listens_is_reported", an_address_where_nobody_listens_is_reported);
   const auto on = [&](std::size_t sites, const std::string& name, const auto& body) {
     Job job(sites);
     on_ranks(report, Ranks::kThreads)(static_cast<int>(sites * Job::kRanks), name,

@@ -34,7 +34,7 @@ struct Pipe {
     close(reads);
     close(writes);
   }
-  std::string told() const {
+  std::string received() const {
     std::array<char, 1000> text{};
     const auto bytes = read(reads, text.data(), text.size());
     return bytes > 0 ? std::string(text.data(), static_cast<std::size_t>(bytes)) : "";
@@ -45,17 +45,17 @@ void test_lines() {
   const Pipe pipe;
   const std::array ended = {4, 17};
   gradred::tell_survived(ended);
-  expect(pipe.told() == "ended 4 17\n", "those that have ended are told by their numbers");
+  expect(pipe.received() == "ended 4 17\n", "those that have ended are named by their numbers");
   gradred::tell_survived({});
-  expect(pipe.told().empty(), "that none has ended is no news");
+  expect(pipe.received().empty(), "that none has ended is no news");
   gradred::tell_finalize("enters");
-  expect(pipe.told() == "finalize enters\n", "MPI_Finalize is told of");
+  expect(pipe.received() == "finalize enters\n", "MPI_Finalize is reported");
   gradred::tell_leaving(true, FailureReport{Failure::kPeerLost, "rank 1\nhas ended"});
-  const std::string told = pipe.told();
-  expect(told.starts_with("follows 1") && told.ends_with(" 1 rank 1 has ended\n"),
+  const std::string received = pipe.received();
+  expect(received.starts_with("follows 1") && received.ends_with(" 1 rank 1 has ended\n"),
          "a report is one line");
   gradred::tell_leaving(false, std::nullopt);
-  expect(pipe.told().starts_with("leaves 1"), "a rank that has seen no failure says so");
+  expect(pipe.received().starts_with("leaves 1"), "a rank that has seen no failure says so");
 }
 
 void test_closed_pipe_whose_number_is_used_again() {
@@ -66,7 +66,7 @@ void test_closed_pipe_whose_number_is_used_again() {
   gradred::use_supervisor(pipe.writes, found.st_ino);
   dup2(other.writes, pipe.writes);
   gradred::tell_finalize("enters");
-  expect(other.told().empty(), "another file that has the number of the pipe gets nothing");
+  expect(other.received().empty(), "another file that has the number of the pipe gets nothing");
   close(pipe.writes);
   gradred::tell_finalize("enters");
   pipe.writes = -1;
@@ -98,12 +98,12 @@ void test_failure_board() {
   expect(gradred::any_rank_failed(), "a rank has failed");
   const auto failure = gradred::failure_among(world);
   expect(failure && failure->first == 1 && failure->second == "on h2 was killed by SIGKILL",
-         "the first that has failed is told by its place, and how");
+         "the first that has failed is named by its place, and how");
   const auto report = gradred::report_among(world);
   expect(report && report->kind == Failure::kTimeout && report->text == "late: a rank",
-         "the first report is told");
-  expect(gradred::failures_among(world) == std::vector{1, 2}, "all are told by their places");
-  expect(!gradred::failure_among(std::array{1}), "of other ranks nothing is told");
+         "the first report is shown");
+  expect(gradred::failures_among(world) == std::vector{1, 2}, "all are named by their places");
+  expect(!gradred::failure_among(std::array{1}), "of other ranks nothing is reported");
 }
 
 }  // namespace

@@ -476,8 +476,8 @@ def serve_kernels(process_set: int, operations: NamedOperations | None) -> None:
 class Handles:
     def __new__(
         cls,
-        told_when_starting: Callable[[BaseException], BaseException],
-        told_when_waiting: Callable[[BaseException], BaseException],
+        raised_when_starting: Callable[[BaseException], BaseException],
+        raised_when_waiting: Callable[[BaseException], BaseException],
         /,
     ) -> Handles: ...
     def start_allreduce(

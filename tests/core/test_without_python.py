@@ -115,9 +115,9 @@ def test_call_made_before_allocates_nothing_and_takes_one_lock(
 
 def test_survivors_of_a_killed_rank_get_peer_lost_in_time() -> None:
     done = run(gradred_run(3), "lost")
-    told = re.findall(r"rank (\d): PeerLost after ([\d.]+) s: (.*)", done.stdout)
-    assert sorted(rank for rank, _, _ in told) == ["0", "2"], done.stdout + done.stderr
-    for _, seconds, text in told:
+    reports = re.findall(r"rank (\d): PeerLost after ([\d.]+) s: (.*)", done.stdout)
+    assert sorted(rank for rank, _, _ in reports) == ["0", "2"], done.stdout + done.stderr
+    for _, seconds, text in reports:
         assert float(seconds) < within(2.5)
         assert re.search(r"rank 1 .*has ended", text)
     assert done.returncode == 128 + 9, done.stderr  # the killed rank's status
@@ -132,9 +132,9 @@ def test_peers_of_a_rank_that_ends_by_an_error_get_its_reason() -> None:
 
 def test_late_rank_is_reported_and_given_up_on_all_ranks() -> None:
     done = run(gradred_run(2), "late", warn_after="300ms", timeout="1s")
-    told = re.findall(r"rank (\d): TimeoutError after ([\d.]+) s: (.*)", done.stdout)
-    assert sorted(rank for rank, _, _ in told) == ["0", "1"], done.stdout + done.stderr
-    seconds = {rank: float(after) for rank, after, _ in told}
+    reports = re.findall(r"rank (\d): TimeoutError after ([\d.]+) s: (.*)", done.stdout)
+    assert sorted(rank for rank, _, _ in reports) == ["0", "1"], done.stdout + done.stderr
+    seconds = {rank: float(after) for rank, after, _ in reports}
     assert 0.9 < seconds["0"] < within(1.9)
     assert seconds["1"] < within(0.5)
     reported = r"gradred: rank 0 .*has waited 0\.\d s in operation \d+ .*missing: rank 1"
@@ -147,19 +147,19 @@ KINDS = ["bcast", "allgather", "reduce_scatter_block"]
 @pytest.mark.parametrize("kind", KINDS)
 def test_rank_killed_within_a_call_of_the_mpis_is_peer_lost_in_time(kind: str) -> None:
     done = run(gradred_run(2), f"lost:{kind}")
-    told = re.findall(r"rank (\d): PeerLost after ([\d.]+) s: (.*)", done.stdout)
-    assert [rank for rank, _, _ in told] == ["0"], done.stdout + done.stderr
-    assert float(told[0][1]) < within(2.5)
-    assert re.search(r"rank 1 .*has ended", told[0][2]), told
+    reports = re.findall(r"rank (\d): PeerLost after ([\d.]+) s: (.*)", done.stdout)
+    assert [rank for rank, _, _ in reports] == ["0"], done.stdout + done.stderr
+    assert float(reports[0][1]) < within(2.5)
+    assert re.search(r"rank 1 .*has ended", reports[0][2]), reports
     assert done.returncode == 128 + 9, done.stderr
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_time_limit_holds_within_a_call_of_the_mpis(kind: str) -> None:
     done = run(gradred_run(2), f"late:{kind}", warn_after="300ms", timeout="1s")
-    told = re.findall(r"rank (\d): TimeoutError after ([\d.]+) s: ", done.stdout)
-    assert [rank for rank, _ in told] == ["0"], done.stdout + done.stderr
-    assert 0.9 < float(told[0][1]) < within(1.9)
+    reports = re.findall(r"rank (\d): TimeoutError after ([\d.]+) s: ", done.stdout)
+    assert [rank for rank, _ in reports] == ["0"], done.stdout + done.stderr
+    assert 0.9 < float(reports[0][1]) < within(1.9)
     assert re.search(r"gradred: rank 0 .*has waited 0\.\d s in .*" + kind, done.stderr), done.stderr
 
 

@@ -56,10 +56,10 @@ def test_wait_of_the_mpi_is_reported_and_ends_with_the_reason(
     program = tmp_path / "program.py"
     program.write_text(WAITS_IN_THE_MPI)
     seen = seeing.job(program, ranks=3, GRADRED_WARN_AFTER="0.5", **knobs)
-    told = [line for line in seen.stderr.splitlines() if "in flight for " in line]
-    assert len(told) >= 1, seen
-    assert all("(allreduce of 4 float64" in line for line in told), seen
-    assert all("rank 1 (process" in line for line in told), seen
+    reports = [line for line in seen.stderr.splitlines() if "in flight for " in line]
+    assert len(reports) >= 1, seen
+    assert all("(allreduce of 4 float64" in line for line in reports), seen
+    assert all("rank 1 (process" in line for line in reports), seen
     ends = [line for line in seen.stderr.splitlines() if "own Wait or Test ends with" in line]
     assert len(ends) == 2, seen
     assert all("PeerLost: " in line and "left the program" in line for line in ends), seen

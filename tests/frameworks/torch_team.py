@@ -235,7 +235,7 @@ class Team:
             silent = {self._ranks.pipes[rank]: rank for rank in range(RANKS) if rank not in found}
             for pipe in wait(list(silent), left):
                 assert isinstance(pipe, Connection)
-                verdict = told(pipe)
+                verdict = verdict_from(pipe)
                 found[silent[pipe]] = verdict
                 if verdict.word == FAILED:
                     end = min(end, time.monotonic() + AFTER_A_FAILURE)
@@ -246,7 +246,7 @@ class Team:
         self._ranks.end()
 
 
-def told(pipe: Connection) -> Verdict:
+def verdict_from(pipe: Connection) -> Verdict:
     """The verdict of one rank."""
     try:
         verdict: Verdict = pipe.recv()

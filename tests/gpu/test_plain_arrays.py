@@ -303,7 +303,7 @@ def test_options_that_have_changed_take_a_closer_look(comm: gradred.Comm, pair: 
     assert [is_closer(call) for _ in range(2)] == [True, False]
 
 
-def test_what_differs_is_told_with_what_was_passed(comm: gradred.Comm, pair: Pair) -> None:
+def test_what_differs_is_shown_with_what_was_passed(comm: gradred.Comm, pair: Pair) -> None:
     if SIZE == 1:
         pytest.skip("takes two ranks")
     x, y = (Described(each, shape=(COUNT - RANK,)) for each in (pair.sent, pair.got))

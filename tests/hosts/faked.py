@@ -28,7 +28,7 @@ def stand_on(host: int) -> None:
     socket.sethostname(f"host{host}")
 
 
-def stand_as_told() -> list[int]:
+def fake_hosts() -> list[int]:
     """Apply the variable to this rank; returns the hosts of all ranks."""
     layout = [int(host) for host in os.environ.get(VARIABLE, "").split(",") if host]
     if layout:
@@ -37,5 +37,5 @@ def stand_as_told() -> list[int]:
 
 
 if __name__ == "__main__":  # faked.py PROGRAM ARGUMENTS...
-    stand_as_told()
+    fake_hosts()
     os.execv(sys.argv[1], sys.argv[1:])

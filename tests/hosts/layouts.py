@@ -5,7 +5,7 @@ import sys
 
 import faked
 
-LAYOUT = faked.stand_as_told()
+LAYOUT = faked.fake_hosts()
 
 import numpy as np  # noqa: E402 (after the host has its name)
 from mpi4py import MPI  # noqa: E402

@@ -321,7 +321,7 @@ def status_of(*words: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "error"),
     [
         ("-d cuda -T bfloat16", "the CUDA Array Interface has no name for bfloat16"),
         ("-d cuda --peers gloo", "only the MPI's blocking calls are compared there"),
@@ -350,11 +350,11 @@ def status_of(*words: str) -> int:
     ],
 )
 def test_wrong_usage_says_what_to_do_and_starts_nothing(
-    words: str, told: str, capsys: pytest.CaptureFixture[str]
+    words: str, error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert status_of("-np", "2", *words.split()) == 2
     captured = capsys.readouterr()
-    assert told in captured.err
+    assert error in captured.err
     assert "gradred bench: gradred bench" not in captured.err
     assert not captured.out
 
@@ -379,7 +379,7 @@ def test_missing_package_is_named_with_the_command_that_installs_it(
     assert command in capsys.readouterr().err
 
 
-def test_one_process_alone_is_told_how_to_start_more() -> None:
+def test_one_process_alone_gets_the_command_that_starts_more() -> None:
     if launch.inside_job() is not None:
         pytest.skip("this is a rank")
     answer = bench("-m", "4:8")
@@ -398,7 +398,7 @@ def record_of(path: Path) -> dict[str, Any]:
 
 
 @needs_no_job
-def test_a_busy_machine_is_told_before_the_times() -> None:
+def test_a_busy_machine_is_reported_before_the_times() -> None:
     loop = [sys.executable, "-c", "while True: pass"]
     loops = [subprocess.Popen(loop) for _ in range(os.cpu_count() or 1)]
     try:
@@ -753,7 +753,7 @@ def test_other_collectives_are_measured_checked_and_compared(name: str, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "error"),
     [
         ("--collective alltoall", "invalid choice"),
         ("--collective bcast --nonblocking", "no nonblocking one of its own"),
@@ -763,10 +763,10 @@ def test_other_collectives_are_measured_checked_and_compared(name: str, tmp_path
     ],
 )
 def test_collectives_refuse_what_they_have_not(
-    words: str, told: str, capsys: pytest.CaptureFixture[str]
+    words: str, error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert status_of("-np", "2", *words.split()) == 2
-    assert told in capsys.readouterr().err
+    assert error in capsys.readouterr().err
 
 
 # ---- several hosts ---------------------------------------------------------------------------

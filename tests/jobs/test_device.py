@@ -101,12 +101,12 @@ def test_a_thread_without_a_context_loads_kernels(tmp_path: pathlib.Path) -> Non
     assert done.stderr == ""
 
 
-def test_what_makes_calls_slow_is_told_once(tmp_path: pathlib.Path) -> None:
+def test_what_makes_calls_slow_is_reported_once(tmp_path: pathlib.Path) -> None:
     knobs = {"GRADRED_LIBNVRTC": "/nowhere/libnvrtc.so", "SIMULATED_CUDA_MPS": "1"}
     done = job(tmp_path, IN_A_THREAD, 2, IMPORTS, **knobs)
-    told = [line for line in done.stderr.splitlines() if "go through host memory" in line]
-    assert len(told) == 2, (done.stdout, done.stderr)  # by each rank
-    assert all("there is no NVRTC to compile kernels" in line for line in told)
+    reports = [line for line in done.stderr.splitlines() if "go through host memory" in line]
+    assert len(reports) == 2, (done.stdout, done.stderr)  # by each rank
+    assert all("there is no NVRTC to compile kernels" in line for line in reports)
 
 
 @pytest.mark.parametrize("shm", ["1", "0"])
@@ -241,9 +241,9 @@ def test_nccl_that_fails_on_one_rank_fails_the_call_of_all(
     )
     assert "1 DeviceError: NCCL 2.27.7: " in done.stdout, (done.stdout, done.stderr)
     for rank in (0, 2):  # the error comes from rank 1 or from NCCL
-        (told,) = (line for line in done.stdout.splitlines() if line.startswith(f"{rank} "))
-        assert told.startswith((f"{rank} Tr", f"{rank} Dev")), (done.stdout, done.stderr)
-        assert "simulated failure" in told, done.stdout
+        (words,) = (line for line in done.stdout.splitlines() if line.startswith(f"{rank} "))
+        assert words.startswith((f"{rank} Tr", f"{rank} Dev")), (done.stdout, done.stderr)
+        assert "simulated failure" in words, done.stdout
 
 
 @pytest.mark.parametrize("sharing", [(), (0,), (0, 1)], ids=["none", "one", "both"])
@@ -558,18 +558,18 @@ def test_script_for_a_real_gpu_runs_on_the_simulated_driver(
     done, record = script_for_a_real_gpu(tmp_path, "--only", *sections, *more)
     assert done.returncode == 0, (done.stdout, done.stderr, record)
     assert done.stdout.count(" ok\n") == len(sections), done.stdout
-    told = record["sections"]
-    assert list(told) == list(sections)
+    found = record["sections"]
+    assert list(found) == list(sections)
     if "machine" in sections:
-        assert told["machine"]["jobs"]["2 ranks"]["stream_memory_operations"] == "ok"
+        assert found["machine"]["jobs"]["2 ranks"]["stream_memory_operations"] == "ok"
     if "kernels" in sections:
-        types = {row["type"] for row in told["kernels"]["jobs"]["rank 0"]["rows"]}
+        types = {row["type"] for row in found["kernels"]["jobs"]["rank 0"]["rows"]}
         assert types >= {"float32", "bfloat16", "float8_e4m3fn"}
     if "host" in sections:
-        assert len(told["host"]["jobs"]) == 2
+        assert len(found["host"]["jobs"]) == 2
     if "nccl" in sections:
-        assert told["nccl"]["jobs"]["2 ranks"]["graph"]["launches"] == 3
-        assert "PeerLost" in told["death"]["jobs"]["2 ranks"]["met"]
+        assert found["nccl"]["jobs"]["2 ranks"]["graph"]["launches"] == 3
+        assert "PeerLost" in found["death"]["jobs"]["2 ranks"]["met"]
 
 
 @pytest.mark.parametrize("end", ["time.sleep(60)", "sys.exit(3)"])
@@ -581,9 +581,9 @@ def test_script_for_a_real_gpu_keeps_the_rows_of_a_job_that_is_ended(end: str) -
     script.loader.exec_module(h200)
     rows = "print(json.dumps({'rows': [1, 2]}), flush=True); print('{half', flush=True)"
     program = f"import json, sys, time; {rows}; {end}"
-    told = h200.told_by([sys.executable, "-c", program], 0.1, {})
-    assert told["rows"] == [1, 2]
-    assert "timed out" in told["error"] or told["error"] == "exit status 3"
+    printed = h200.record_of([sys.executable, "-c", program], 0.1, {})
+    assert printed["rows"] == [1, 2]
+    assert "timed out" in printed["error"] or printed["error"] == "exit status 3"
 
 
 def test_script_for_a_real_gpu_leaves_out_what_no_longer_fits_its_time(

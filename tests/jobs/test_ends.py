@@ -226,7 +226,7 @@ def test_report_of_a_hang_says_that_a_main_thread_has_ended_beside_another(
     monkeypatch.setenv("GRADRED_TIMEOUT", "2")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     out, err, _ = run(THREAD_GOES_ON, tmp_path)
-    told = "its main thread has ended and other threads go on"
-    assert any(f"sleeping, {told}, last left operation" in line for line in out), (out, err)
+    cause = "its main thread has ended and other threads go on"
+    assert any(f"sleeping, {cause}, last left operation" in line for line in out), (out, err)
     (report,) = tmp_path.glob("gradred-*-job-*.txt")
-    assert told in report.read_text()
+    assert cause in report.read_text()

@@ -292,7 +292,7 @@ def _ranks_begin_with(statement: str, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @needs_no_job
-def test_reason_of_a_job_that_fails_is_told(
+def test_reason_of_a_job_that_fails_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     _ranks_begin_with("os.kill(os.getpid(), 9)", tmp_path, monkeypatch)
@@ -399,7 +399,7 @@ def test_answer_is_as_wide_as_the_terminal_and_whole_in_a_pipe(columns: int | No
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "error"),
     [
         ("", "--bytes"),
         ("--bytes many", "not a number of bytes"),
@@ -414,11 +414,11 @@ def test_answer_is_as_wide_as_the_terminal_and_whole_in_a_pipe(columns: int | No
     ],
 )
 def test_wrong_usage_says_what_to_do(
-    words: str, told: str, capsys: pytest.CaptureFixture[str]
+    words: str, error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert status_of(*words.split()) == 2
     captured = capsys.readouterr()
-    assert told in captured.err
+    assert error in captured.err
     assert not captured.out
 
 

@@ -62,7 +62,7 @@ sys.exit(int(sys.argv[1]) if comm.rank == 1 else 0)
 
 
 @pytest.mark.parametrize(
-    ("sent", "of_one", "status", "told"),
+    ("sent", "of_one", "status", "line"),
     [
         ("SIGTERM", 0, 0, "interrupted by SIGTERM; all ranks ended with status 0"),
         ("SIGTERM", 3, 143, "interrupted by SIGTERM"),
@@ -70,7 +70,7 @@ sys.exit(int(sys.argv[1]) if comm.rank == 1 else 0)
     ],
 )
 def test_sigterm_is_no_failure_if_all_ranks_leave_in_order(
-    sent: str, of_one: int, status: int, told: str, tmp_path: Path
+    sent: str, of_one: int, status: int, line: str, tmp_path: Path
 ) -> None:
     job = start(SAVES, tmp_path, str(of_one))
     assert job.stdout is not None
@@ -78,7 +78,7 @@ def test_sigterm_is_no_failure_if_all_ranks_leave_in_order(
     job.send_signal(getattr(signal, sent))
     out, err, found = finish(job)
     assert (out, found) == (["saved", "saved"], status), err
-    assert err[-1] == f"gradred run: {told}"
+    assert err[-1] == f"gradred run: {line}"
 
 
 def test_rank_that_sigterm_kills_has_not_left_in_order(tmp_path: Path) -> None:
@@ -111,10 +111,10 @@ def test_rank_that_ends_before_mpi_init_ends_the_job(
     assert (out, status) == ([], 1), err
     assert time.monotonic() - began < within(15)
     if launch.find_mpi().family == "Open MPI":  # its mpiexec finds out, and says more before that
-        told = "rank 1 ended with status 0 without MPI_Init or MPI_Finalize; others waited for it"
+        line = "rank 1 ended with status 0 without MPI_Init or MPI_Finalize; others waited for it"
     else:
-        told = f"rank 1 on {HOST} ended with status 0 before MPI_Init, in which others wait"
-    assert err[-1] == f"gradred run: {told}"
+        line = f"rank 1 on {HOST} ended with status 0 before MPI_Init, in which others wait"
+    assert err[-1] == f"gradred run: {line}"
 
 
 WITHOUT = f"""

@@ -195,7 +195,7 @@ def test_time_hidden_behind_computing_is_not_exposed(tmp_path: Path) -> None:
 
 
 @pytest.mark.each_mpi
-def test_way_of_calls_is_told(tmp_path: Path) -> None:
+def test_way_of_calls_is_shown(tmp_path: Path) -> None:
     body = """
     def call(count):
         comm.Allreduce(MPI.IN_PLACE, np.zeros(count, np.float32))

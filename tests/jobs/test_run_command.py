@@ -115,10 +115,10 @@ def test_shared_memory_of_ranks_that_end_without_a_word_is_removed(tmp_path):
 
 def test_survivors_are_ended_when_the_grace_is_over():
     began = time.monotonic()
-    text = on_rank(1, "exit 4") + "trap 'echo told; exit 9' TERM; while :; do sleep 0.05; done"
+    text = on_rank(1, "exit 4") + "trap 'echo ended; exit 9' TERM; while :; do sleep 0.05; done"
     out, err, status = run("-np", "3", "--grace", "0.5", *script(text))
     assert time.monotonic() - began < within(6)
-    assert (out, status) == (["told", "told"], 4)
+    assert (out, status) == (["ended", "ended"], 4)
     assert err[-2:] == [  # a shell may also report that its `sleep` was ended
         "gradred run: ranks 0, 2 did not end within 0.5 s: ended",
         f"gradred run: rank 1 on {HOST} exited with status 4",
@@ -225,20 +225,20 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 @pytest.mark.one_mpi
 @pytest.mark.parametrize(
-    ("left", "told"),
+    ("left", "line"),
     [
         (12, "starting 8 ranks: the connection of a rank cannot be accepted (Too many open files)"),
         (7, "a file or connection: it cannot be opened (Too many open files)"),
     ],
 )
-def test_too_few_descriptors_end_the_job_with_one_line_that_says_so(left, told):
+def test_too_few_descriptors_end_the_job_with_one_line_that_says_so(left, line):
     job = command("-np", "8", "--timeout", "20", *script("sleep 30"))
     words = [sys.executable, "-c", WITH_FEW_DESCRIPTORS, str(left), *job]
     answer = subprocess.run(words, capture_output=True, text=True, timeout=50)
     assert answer.returncode == 1
     # Each shell whose child is killed after the grace period prints this; each rank runs one.
     said = re.sub(r"\A(Killed\n)+", "", answer.stderr)
-    assert said == f"gradred run: {told}. Allow more open files (ulimit -n).\n"
+    assert said == f"gradred run: {line}. Allow more open files (ulimit -n).\n"
 
 
 @pytest.mark.one_mpi
@@ -299,7 +299,7 @@ def on_terminal(*words, environment, keys=b""):
 
 @pytest.mark.one_mpi
 @pytest.mark.parametrize("colour", [True, False])
-def test_terminal_shows_ranks_before_lines_and_colours_unless_told(colour):
+def test_terminal_shows_ranks_before_lines_and_colours_unless_set(colour):
     environment = {**os.environ, "TERM": "xterm", "NO_COLOR": "" if colour else "1"}
     shown, status = on_terminal("-np", "2", *script("echo hello"), environment=environment)
     assert status == 0
@@ -372,11 +372,11 @@ def allocation(batch, folder):
 @pytest.mark.parametrize("batch", ["Slurm", "PBS"])
 @pytest.mark.parametrize("more", [[], ["--no-env"]])
 def test_ranks_asked_for_on_this_host_stay_here_in_an_allocation_and_see_it(batch, more, tmp_path):
-    told = allocation(batch, tmp_path)
+    variables = allocation(batch, tmp_path)
     words = ["-H", "localhost:2", "--timeout", "20", *more, *script("env; hostname")]
-    out, err, status = run(*words, env={**os.environ, **told})
+    out, err, status = run(*words, env={**os.environ, **variables})
     assert (status, out.count(HOST)) == (0, 2), err
-    for name, value in told.items():
+    for name, value in variables.items():
         assert out.count(f"{name}={value}") == 2
 
 

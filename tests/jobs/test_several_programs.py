@@ -134,7 +134,7 @@ def test_colon_behind_two_dashes_is_a_word_of_the_program() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "error"),
     [
         ("-np 1 echo a : echo b", "echo b: the number of its ranks is missing"),
         ("echo a : -np 1 echo b", "echo a: the number of its ranks is missing"),
@@ -152,12 +152,12 @@ def test_colon_behind_two_dashes_is_a_word_of_the_program() -> None:
     ],
 )
 def test_what_is_no_list_of_programs_starts_none(
-    words: str, told: str, capfd: pytest.CaptureFixture[str]
+    words: str, error: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", *words.split()]) == 2
     out, err = capfd.readouterr()
     assert out == ""
-    assert told in err
+    assert error in err
     assert len(err.splitlines()) == 1
 
 

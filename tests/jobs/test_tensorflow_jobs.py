@@ -107,8 +107,8 @@ if hvd.rank() == 0:
     try:
         alone(tf.ones(1))
     except tf.errors.AbortedError as error:
-        told = " ".join(error.message.split())
-        print(f"after {time.monotonic() - begin:.2f} s: {told}", flush=True)
+        text = " ".join(error.message.split())
+        print(f"after {time.monotonic() - begin:.2f} s: {text}", flush=True)
     over.touch()
 while not over.exists():
     time.sleep(0.01)
@@ -308,8 +308,8 @@ for name, call in surfaces.items():
         call()
     except (ValueError, tf.errors.OpError, hvd.HorovodInternalError) as error:
         text = str(error)
-        told = "has not been initialized" in text or "has not been registered" in text
-        assert told, (name, text)
+        is_clear = "has not been initialized" in text or "has not been registered" in text
+        assert is_clear, (name, text)
     else:
         print("silent:", name)
 """

@@ -96,6 +96,6 @@ def test_script_for_a_real_gpu_takes_torchs_tensors(tmp_path: pathlib.Path) -> N
     """On the simulated driver, so the test checks no times."""
     done, record = script_for_a_real_gpu(tmp_path, "--only", "training")
     assert done.returncode == 0, (done.stdout, done.stderr, record)
-    told = record["sections"]["training"]["jobs"]["2 ranks"]
-    assert [row["bytes"] for row in told["rows"]] == [1 << 10, 1 << 14, 1 << 17, 1 << 20]
-    assert told["gradients"]["tensors"] == 11
+    measured = record["sections"]["training"]["jobs"]["2 ranks"]
+    assert [row["bytes"] for row in measured["rows"]] == [1 << 10, 1 << 14, 1 << 17, 1 << 20]
+    assert measured["gradients"]["tensors"] == 11

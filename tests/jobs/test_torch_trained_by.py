@@ -108,6 +108,6 @@ def test_backends_that_gradred_could_stand_for_are_named(
     monkeypatch.setattr(trained_by, "_gradred_serves", lambda: False)
     monkeypatch.delattr(sys, "last_value", raising=False)
     trained_by._say(core, os.getpid())
-    told = capsys.readouterr().err
-    assert said in told
-    assert bool(told) == bool(said)
+    errors = capsys.readouterr().err
+    assert said in errors
+    assert bool(errors) == bool(said)

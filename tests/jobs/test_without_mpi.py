@@ -249,7 +249,7 @@ def test_without_shared_memory_they_connect_by_mpi_if_it_needs_no_mpiexec() -> N
         assert run(3, _over_mpi, GRADRED_SHM="0") == [0, 0, 0]
 
 
-def test_what_allgather_raises_or_returns_is_told() -> None:
+def test_what_allgather_raises_or_returns_is_reported() -> None:
     def fail(mine: bytes) -> list[bytes]:
         raise OSError("the store is gone")
 

@@ -69,7 +69,7 @@ def foreign() -> Launcher:
     return MPICH if own == "Open MPI" else OPEN_MPI
 
 
-def told(launcher: Launcher, size: int = 2, **more: str) -> dict[str, str]:
+def started_by(launcher: Launcher, size: int = 2, **more: str) -> dict[str, str]:
     also = dict.fromkeys(launcher.also, "1")
     return {**os.environ, launcher.rank: "0", launcher.size: str(size), **also, **more}
 
@@ -92,7 +92,7 @@ def is_done(lines: list[str]) -> bool:
 
 @pytest.mark.each_mpi
 def test_every_first_communication_names_both_mpis_and_the_right_command() -> None:
-    lines = run(COMMUNICATE, told(foreign()))
+    lines = run(COMMUNICATE, started_by(foreign()))
     assert not is_done(lines)
     mpi = launch.find_mpi()
     for line in lines:
@@ -104,7 +104,7 @@ def test_every_first_communication_names_both_mpis_and_the_right_command() -> No
 
 
 def test_knob_allows_ranks_that_are_alone() -> None:
-    assert is_done(run(COMMUNICATE, told(foreign(), GRADRED_ALLOW_SINGLETON="1")))
+    assert is_done(run(COMMUNICATE, started_by(foreign(), GRADRED_ALLOW_SINGLETON="1")))
 
 
 def bench(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -114,7 +114,7 @@ def bench(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.each_mpi
 def test_bench_below_the_wrong_mpiexec_names_both_mpis_and_the_right_command() -> None:
-    done = bench(told(foreign()))
+    done = bench(started_by(foreign()))
     assert done.returncode == 2
     mpi = launch.find_mpi()
     assert foreign().name in done.stderr
@@ -132,19 +132,19 @@ def test_bench_of_a_singleton_says_that_it_is_alone() -> None:
 @pytest.mark.each_mpi
 @pytest.mark.parametrize("size", [None, 1])
 def test_singletons_are_no_mistake(size: int | None) -> None:
-    environment = dict(os.environ) if size is None else told(foreign(), size)
+    environment = dict(os.environ) if size is None else started_by(foreign(), size)
     assert is_done(run(COMMUNICATE, environment))
 
 
 def test_step_that_srun_started_is_a_mistake_and_the_message_says_so() -> None:
-    lines = run(COMMUNICATE, told(SLURM, 4, SLURM_STEP_ID="0"))
+    lines = run(COMMUNICATE, started_by(SLURM, 4, SLURM_STEP_ID="0"))
     assert not is_done(lines)
     assert all("rank 0 of 4" in line and "srun --mpi=list" in line for line in lines)
 
 
 @pytest.mark.parametrize("step", ["4294967291", "4294967292", "4294967290", "batch", "extern"])
 def test_slurm_steps_without_ranks_are_no_mistake(step: str) -> None:
-    environment = told(SLURM, 4, SLURM_STEP_ID=step, SLURM_NTASKS="4")
+    environment = started_by(SLURM, 4, SLURM_STEP_ID=step, SLURM_NTASKS="4")
     assert wrong_launcher.starts(environment) == []
 
 
@@ -154,7 +154,7 @@ def test_shell_of_sbatch_is_no_mistake() -> None:
 
 
 def test_mpiexec_speaks_before_the_srun_that_started_its_helpers() -> None:
-    environment = told(OPEN_MPI, 1) | told(SLURM, 2, SLURM_STEP_ID="0")
+    environment = started_by(OPEN_MPI, 1) | started_by(SLURM, 2, SLURM_STEP_ID="0")
     assert [start.size for start in wrong_launcher.starts(environment)] == [1]
 
 
@@ -168,16 +168,16 @@ print(subprocess.run(child, capture_output=True, text=True, check=True).stdout, 
 
 def test_child_of_a_rank_is_not_taken_for_one() -> None:
     rank = RANK_WITH_A_CHILD.format(first="from mpi4py import MPI", program=COMMUNICATE)
-    assert is_done(run(rank, told(foreign())))
+    assert is_done(run(rank, started_by(foreign())))
 
 
 def test_rank_started_through_another_program_is_taken_for_one(tmp_path: Path) -> None:
     wrapper = RANK_WITH_A_CHILD.format(first="", program=COMMUNICATE)
-    assert not is_done(run(wrapper, told(foreign())))
+    assert not is_done(run(wrapper, started_by(foreign())))
     shell = tmp_path / "shell"
     shell.write_text('#!/bin/sh\n"$@"\nexit $?\n')
     shell.chmod(0o755)
-    assert not is_done(run(COMMUNICATE, told(foreign()), str(shell), str(shell)))
+    assert not is_done(run(COMMUNICATE, started_by(foreign()), str(shell), str(shell)))
 
 
 every_launcher_without_mpi = pytest.mark.parametrize(
@@ -191,7 +191,7 @@ every_launcher_without_mpi = pytest.mark.parametrize(
 def test_launcher_that_no_mpi_listens_to_is_named_with_the_right_command(
     launcher: Launcher,
 ) -> None:
-    lines = run(COMMUNICATE, told(launcher))
+    lines = run(COMMUNICATE, started_by(launcher))
     assert not is_done(lines)
     mpi = launch.find_mpi()
     for line in lines:
@@ -204,13 +204,13 @@ def test_launcher_that_no_mpi_listens_to_is_named_with_the_right_command(
 
 @every_launcher_without_mpi
 def test_knob_and_a_size_of_one_allow_them(launcher: Launcher) -> None:
-    assert is_done(run(COMMUNICATE, told(launcher, GRADRED_ALLOW_SINGLETON="1")))
-    assert is_done(run(COMMUNICATE, told(launcher, size=1)))
+    assert is_done(run(COMMUNICATE, started_by(launcher, GRADRED_ALLOW_SINGLETON="1")))
+    assert is_done(run(COMMUNICATE, started_by(launcher, size=1)))
 
 
 @every_launcher_without_mpi
 def test_rank_and_size_alone_are_anybodys(launcher: Launcher) -> None:
-    environment = told(launcher)
+    environment = started_by(launcher)
     for name in launcher.also:
         del environment[name]
     assert wrong_launcher.start_without_mpi(environment) is None
@@ -221,18 +221,20 @@ def test_child_of_their_rank_is_not_taken_for_one_and_a_shell_is_no_rank(
     launcher: Launcher, tmp_path: Path
 ) -> None:
     rank = RANK_WITH_A_CHILD.format(first="", program=COMMUNICATE)
-    assert is_done(run(rank, told(launcher)))
+    assert is_done(run(rank, started_by(launcher)))
     shell = tmp_path / "shell"
     shell.write_text('#!/bin/sh\n"$@"\nexit $?\n')
     shell.chmod(0o755)
-    assert not is_done(run(COMMUNICATE, told(launcher), str(shell)))
+    assert not is_done(run(COMMUNICATE, started_by(launcher), str(shell)))
 
 
 def test_launcher_started_by_another_is_the_one_that_is_named() -> None:
     """As in `srun torchrun`: srun's variables are also set in torchrun's agent."""
-    by_srun = told(SLURM, 2, SLURM_STEP_ID="0")
+    by_srun = started_by(SLURM, 2, SLURM_STEP_ID="0")
     torchrun = WITHOUT_MPI[0]
-    started = {name: told(torchrun, 4)[name] for name in ("RANK", "WORLD_SIZE", *torchrun.also)}
+    started = {
+        name: started_by(torchrun, 4)[name] for name in ("RANK", "WORLD_SIZE", *torchrun.also)
+    }
     agent = f"import os; os.environ.update({started!r})\n"
     lines = run(agent + RANK_WITH_A_CHILD.format(first="", program=COMMUNICATE), by_srun)
     assert not is_done(lines)
@@ -241,9 +243,9 @@ def test_launcher_started_by_another_is_the_one_that_is_named() -> None:
 
 @pytest.mark.skipif(launch.inside_job() is not None, reason="ranks cannot start ranks")
 def test_rank_of_torchrun_starts_jobs_of_its_own() -> None:
-    assert run(TWO_RANKS, told(WITHOUT_MPI[0])) == ["[array([2.]), array([2.])]"]
+    assert run(TWO_RANKS, started_by(WITHOUT_MPI[0])) == ["[array([2.]), array([2.])]"]
     one = TWO_RANKS.replace("np=2", "np=1")
-    assert run(one, told(WITHOUT_MPI[0])) == ["[array([1.])]"]
+    assert run(one, started_by(WITHOUT_MPI[0])) == ["[array([1.])]"]
 
 
 TWO_RANKS = """
@@ -256,8 +258,8 @@ print(gradred.run(gradred.allreduce, (numpy.ones(1),), np=2, timeout=30))
 
 
 @pytest.mark.skipif(launch.inside_job() is not None, reason="ranks cannot start ranks")
-def test_shell_that_srun_has_told_to_be_the_only_rank_starts_jobs() -> None:
-    shell = told(SLURM, 1, SLURM_STEP_ID="0", PMI_RANK="0", PMI_SIZE="1")
+def test_shell_that_srun_has_made_the_only_rank_starts_jobs() -> None:
+    shell = started_by(SLURM, 1, SLURM_STEP_ID="0", PMI_RANK="0", PMI_SIZE="1")
     assert run(TWO_RANKS, shell) == ["[array([2.]), array([2.])]"]
 
 

@@ -29,7 +29,7 @@ def test_each_scheme_takes_the_options_that_it_has() -> None:
         settings.cases(["bsp", "ps"], ["mpi"], ["none"], [1], staleness=5)
 
 
-def test_combinations_are_all_that_are_possible_and_the_others_are_told() -> None:
+def test_combinations_are_all_that_are_possible_and_the_others_are_named() -> None:
     chosen, refused = settings.cases(
         ["bsp", "ps", "local"], ["mpi", "tcp"], ["none", "int8"], [1, 2], priority=False
     )

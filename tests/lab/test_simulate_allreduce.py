@@ -348,7 +348,7 @@ def test_table_without_rows_gives_a_record_without_rows(tmp_path: Path) -> None:
     assert json.loads(out.read_text())["rows"] == []
 
 
-def test_record_that_cannot_be_written_is_told_before_the_work(
+def test_record_that_cannot_be_written_is_refused_before_the_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["simulate", "allreduce", "--calibrate", "x", "--rows", "x", "--json", str(tmp_path)]

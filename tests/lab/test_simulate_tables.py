@@ -24,7 +24,7 @@ def written(folder: Path, *lines: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "error"),
     [
         ((), "line 1: there is no heading"),
         (("a,b", "1,2"), "line 1, column system: the heading lacks it (it has a, b)"),
@@ -57,17 +57,17 @@ def written(folder: Path, *lines: str) -> str:
         ((f"{HEADING},p90_us", f"{ROW},12.4"), "line 2, column p90_us: it is 12.4, and median_us"),
     ],
 )
-def test_bad_tables_are_told_with_file_line_and_column(
-    tmp_path: Path, lines: tuple[str, ...], told: str
+def test_bad_tables_are_refused_with_file_line_and_column(
+    tmp_path: Path, lines: tuple[str, ...], error: str
 ) -> None:
     path = written(tmp_path, *lines)
     with pytest.raises(UsageError) as caught:
         measured.read_fit(path)
     assert str(caught.value).startswith(f"{path}, ")
-    assert told in str(caught.value)
+    assert error in str(caught.value)
 
 
-def test_file_that_is_no_text_or_is_not_there_is_told(tmp_path: Path) -> None:
+def test_file_that_is_no_text_or_is_not_there_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_bytes(f"{HEADING}\nthere\xff".encode("latin-1"))
     with pytest.raises(UsageError, match="line 2: byte 0xff is not UTF-8"):
@@ -101,7 +101,7 @@ def test_rows_to_predict_need_no_times_and_other_columns_are_passed_over(tmp_pat
     assert len(measured.read_rows(path)) == 2
 
 
-def test_bad_table_of_training_is_told_too(tmp_path: Path) -> None:
+def test_bad_table_of_training_is_refused_too(tmp_path: Path) -> None:
     heading = "cluster,model,batch,precision,network,scheduler,framework,gpus,nodes,images_per_s"
     path = written(tmp_path, heading, "c,ResNet-50,64,fp32,10 GbE,BSP,f,8,two,100")
     with pytest.raises(UsageError, match=r"line 2, column nodes: it is 'two', no whole number"):

@@ -74,12 +74,12 @@ class Step:
 
     def __str__(self) -> str:
         fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)[2:]}
-        told = [
+        arguments = [
             f"{name}={value}"
             for name, value in fields.items()
             if value or name in ("comm", "count", "root")
         ]
-        return f"step {self.number} {self.kind}({', '.join(told)})"
+        return f"step {self.number} {self.kind}({', '.join(arguments)})"
 
 
 # ---- buffers --------------------------------------------------------------------------------

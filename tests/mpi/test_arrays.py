@@ -593,7 +593,7 @@ def test_plain_tensors_of_torch_take_no_closer_look() -> None:
     comm.Free()
 
 
-def test_arrays_that_disagree_are_told_what_this_rank_has_passed() -> None:
+def test_arrays_that_disagree_are_refused_with_what_this_rank_has_passed() -> None:
     if SIZE == 1:
         pytest.skip("nobody to disagree with")
     x = np.ones((2, 3 + RANK % 2))

@@ -147,8 +147,8 @@ def test_wait_of_the_request_has_called_its_callbacks_in_their_order() -> None:
 def test_what_a_callback_raises_goes_to_the_hook_and_disturbs_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told: list[Any] = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda it: told.append((it.exc_value, it.object)))
+    raised: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda it: raised.append((it.exc_value, it.object)))
 
     def fails(request: gradred.Request) -> None:
         raise KeyError("mine")
@@ -162,7 +162,7 @@ def test_what_a_callback_raises_goes_to_the_hook_and_disturbs_nothing(
         seen.wait()
         request.add_done_callback(fails)
         assert right(comm, y)
-    assert [(type(error), where) for error, where in told] == [(KeyError, fails)] * 2
+    assert [(type(error), where) for error, where in raised] == [(KeyError, fails)] * 2
 
 
 @pytest.mark.parametrize("path", ["shared memory", "messages", "the MPI"])
@@ -298,16 +298,16 @@ def test_callback_of_a_failed_operation_learns_why(path: str) -> None:
         request = comm.Iallreduce(MPI.IN_PLACE, y)
         assert isinstance(request, gradred.Request)
 
-        told: list[gradred.UsageError] = []
+        errors: list[gradred.UsageError] = []
 
         def ask(request: gradred.Request) -> None:
             try:
                 request.Wait()
             except gradred.UsageError as error:
-                told.append(error)
+                errors.append(error)
 
         seen = Seen(ask)
         request.add_done_callback(seen)
         ask(request)
         seen.wait()
-        assert told  # the rank that comes first
+        assert errors  # the rank that comes first

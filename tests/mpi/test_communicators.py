@@ -134,8 +134,8 @@ def test_what_communicators_keep_for_later_calls_is_bounded_for_all_of_them_toge
 
 
 @pytest.mark.skipif(SIZE == 1, reason="one rank has nothing to agree on")
-def test_program_that_makes_no_blocking_call_is_told_once_by_rank_zero() -> None:
-    def told(comm: gradred.Comm, count: int) -> list[str]:
+def test_program_that_makes_no_blocking_call_is_reported_once_by_rank_zero() -> None:
+    def printed(comm: gradred.Comm, count: int) -> list[str]:
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")
             for turn in range(count):
@@ -149,14 +149,14 @@ def test_program_that_makes_no_blocking_call_is_told_once_by_rank_zero() -> None
         return [str(warning.message) for warning in found]
 
     comm = WORLD.Dup()
-    assert told(comm, 15) == []
-    (text,) = told(comm, 20) or [""]
+    assert printed(comm, 15) == []
+    (text,) = printed(comm, 20) or [""]
     assert ("may wait for ever. Begin with a blocking call" in text) == (RANK == 0)
-    assert told(comm, 40) == []
+    assert printed(comm, 40) == []
     comm.Free()
     comm = WORLD.Dup()
     comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
-    assert told(comm, 40) == []
+    assert printed(comm, 40) == []
     comm.Free()
 
 

@@ -320,7 +320,7 @@ def test_last_screen_of_the_demo_is_short_and_tells_unequal_weights(
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "line"),
     [
         ([0.04, 0.25] * 20, ""),
         ([0.1] * 39 + [40.0], ""),
@@ -329,8 +329,8 @@ def test_last_screen_of_the_demo_is_short_and_tells_unequal_weights(
     ],
 )
 def test_demo_tells_a_busy_machine_by_its_one_way_latencies(
-    flags: list[float | None], told: str
+    flags: list[float | None], line: str
 ) -> None:
     import demo
 
-    assert demo.busy_machine(0, {"rows": [{"flag_rounds_us": flags}]}) == told
+    assert demo.busy_machine(0, {"rows": [{"flag_rounds_us": flags}]}) == line

@@ -141,13 +141,13 @@ def test_results_with_rows(waits: bool) -> None:
 def test_wrong_arguments_are_refused_on_this_rank() -> None:
     array = np.ones(3)
     assert submit("allreduce", [array], process_set=SET + 1).wait().end == NOT_SERVED
-    for words, told in {
+    for words, text in {
         ("alltoall", (4,) * SIZE): "splits give out",
         ("nothing", ()): "not a kind of named operation",
     }.items():
         flight = submit(words[0], [array], in_place=False, splits=words[1]).wait()
         assert flight.end == REFUSED
-        assert told in flight.text
+        assert text in flight.text
     scalar = submit("allgather", [np.ones(())], in_place=False).wait()
     assert scalar.end == REFUSED
     assert "no axis" in scalar.text

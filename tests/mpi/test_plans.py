@@ -144,10 +144,10 @@ def test_duplicate_is_made_with_the_knobs_of_its_time() -> None:
     config.reset("shm")
     usual = COMM.Dup()
     usual.Allreduce(MPI.IN_PLACE, np.zeros(1))
-    told = [_core.comm_info(comm)["shares_memory"] for comm in (without, usual)]
+    shares = [_core.comm_info(comm)["shares_memory"] for comm in (without, usual)]
     for comm in (without, usual):
         comm.Free()
-    assert told == [False, SIZE > 1 and _core.comm_info(COMM)["shares_memory"]]
+    assert shares == [False, SIZE > 1 and _core.comm_info(COMM)["shares_memory"]]
 
 
 @pytest.mark.parametrize("plan", plans("allreduce"))

@@ -151,7 +151,7 @@ def test_names_of_callbacks_of_callbacks_stay_short() -> None:
 
 
 @pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")
-def test_a_mismatch_in_a_callback_is_told_where_it_is_waited_for() -> None:
+def test_a_mismatch_in_a_callback_is_raised_where_it_is_waited_for() -> None:
     def differ(_: Any) -> None:
         dist.all_reduce(torch.zeros(2 + (RANK == 0)))
 

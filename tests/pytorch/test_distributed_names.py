@@ -20,7 +20,7 @@ pytestmark = [
 LAST = SIZE - 1
 SHORT = datetime.timedelta(seconds=0.3)
 # every half second hosts ask each other which ranks are missing
-TOLD = datetime.timedelta(seconds=1.5)
+LIMIT = datetime.timedelta(seconds=1.5)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_a_rank_that_has_not_come(but_first: Any) -> None:
     if RANK not in (0, LAST):
         work = dist.all_reduce(torch.ones(2), group=but_first, async_op=True)
         with pytest.raises(RuntimeError) as found:
-            work.wait(TOLD)
+            work.wait(LIMIT)
     dist.barrier()
     if RANK == LAST:
         dist.all_reduce(torch.ones(2), group=but_first)

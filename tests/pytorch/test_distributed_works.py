@@ -150,7 +150,7 @@ def test_messages_that_nobody_waits_for_arrive() -> None:
 
 
 @pytest.mark.skipif(SIZE == 1, reason="takes ranks that differ")
-def test_what_is_moved_is_told_by_its_type() -> None:
+def test_what_is_moved_is_known_by_its_type() -> None:
     x = torch.ones(3, dtype=torch.int32 if RANK == 0 else torch.float32)
     with pytest.raises(ValueError, match=r"Mismatched data types.*int32"):
         dist.broadcast(x, 0)
@@ -470,8 +470,8 @@ def test_refused_arguments_of_one_rank_are_an_error_on_all_and_the_group_goes_on
         pytest.skip("takes several ranks")
     x = torch.ones(8)[::2] if RANK == 1 else torch.ones(4)
     why = "all_reduce: the tensor is not dense"
-    told = why if RANK == 1 else rf"rank 1 (\(.*\) )?has refused its arguments: {why}"
-    with pytest.raises((ValueError, RuntimeError), match=told):
+    text = why if RANK == 1 else rf"rank 1 (\(.*\) )?has refused its arguments: {why}"
+    with pytest.raises((ValueError, RuntimeError), match=text):
         dist.all_reduce(x)
     for value in (10.0, 100.0):
         x = torch.full((4,), value)

@@ -94,7 +94,7 @@ def test_a_job_goes_on_from_the_newest_state(folder: str) -> None:
         counted(hvd.elastic.TorchState(step=0), 1)
 
 
-def test_a_state_that_no_file_can_hold_is_told_of(folder: str) -> None:
+def test_a_state_that_no_file_can_hold_is_reported(folder: str) -> None:
     class Own(hvd.elastic.State):
         step = 0
 

@@ -316,7 +316,7 @@ def test_ranks_that_differ_get_an_error_on_all_and_go_on() -> None:
 
 
 @pytest.mark.skipif(RANKS == 1, reason="takes several ranks")
-def test_an_average_and_a_sum_are_told_by_their_names() -> None:
+def test_an_average_and_a_sum_are_distinguished_by_their_names() -> None:
     mine, others = ("avg", "sum") if hvd.rank() == 0 else ("sum", "avg")
     op = hvd.Average if mine == "avg" else hvd.Sum
     with pytest.raises(hvd.HorovodInternalError, match="Mismatched reduction operation") as caught:

@@ -210,7 +210,7 @@ def test_sparse_gradients(as_dense: bool) -> None:
 
 
 @pytest.mark.skipif(RANKS == 1, reason="takes several ranks")
-def test_misuse_of_the_optimizer_is_told() -> None:
+def test_misuse_of_the_optimizer_is_refused() -> None:
     model = model_of()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
     x = batches(1)[0, 0, hvd.rank()]

@@ -102,7 +102,7 @@ def test_timeline_is_rank_zeros_and_names_process_sets(shared_folder: Path) -> N
 
 
 @pytest.mark.skipif("not os.path.exists('/dev/full')")
-def test_timeline_on_a_full_disk_is_told_of() -> None:
+def test_timeline_on_a_full_disk_is_reported() -> None:
     hvd.start_timeline("/dev/full")
     hvd.allreduce(torch.ones(1), name=name())
     with pytest.warns(UserWarning, match="No space left") if hvd.rank() == 0 else nullcontext():

@@ -130,7 +130,7 @@ def test_types_without_reductions_are_refused(x: npt.NDArray[Any]) -> None:
         describe(x, ASKED)
 
 
-def test_the_other_byte_order_is_told() -> None:
+def test_the_other_byte_order_is_named() -> None:
     with pytest.raises(TypeError, match=r"the other byte order .*Pass x.astype\('float32'\)"):
         describe(np.zeros(2, ">f4"), ASKED)
 

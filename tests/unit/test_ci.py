@@ -410,7 +410,7 @@ def test_change_of_an_example_concerns_the_tests_that_name_it() -> None:
     assert "tests/jobs/test_torchrun.py" in chosen("examples/ddp.py")
 
 
-def test_what_runs_is_named_and_what_is_left_out_is_told_by_folders() -> None:
+def test_what_runs_is_named_and_what_is_left_out_is_named_by_folders() -> None:
     said = str(importlib.import_module("since").choose(["src/gradred/doctor/job.py"]))
     runs, left_out = said.split(" are left out:\n")
     assert "  tests/jobs/test_doctor.py\n  tests/unit/test_docs.py\n" in runs

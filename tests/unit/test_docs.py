@@ -126,7 +126,7 @@ def test_newest_result_of_each_mpi_is_shown_and_slow_sizes_are_named(tmp_path: P
     assert "Slower than the MPI (lowest ratio) at: no size measured." in section
 
 
-def test_rounds_of_two_placements_have_their_rows_and_each_loss_is_told(
+def test_rounds_of_two_placements_have_their_rows_and_each_loss_is_shown(
     tmp_path: Path,
 ) -> None:
     mpich = "MPICH Version: 5.0.2 MPICH Release date: x"

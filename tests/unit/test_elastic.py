@@ -119,7 +119,7 @@ def test_a_script_has_to_work_at_the_beginning(
         DiscoveryScript(str(script(tmp_path, text)), slots=1).first()
 
 
-def test_a_rank_is_told_that_hosts_have_changed() -> None:
+def test_a_rank_learns_that_hosts_have_changed() -> None:
     board = failure_board.FailureBoard()
     assert not failure_board.hosts_have_changed(board.where)
     for rank in range(failure_board.ENTRIES + 1):

@@ -129,10 +129,10 @@ def test_report_of_a_timeout_waits_for_nobody_and_follows_no_link(
         os.mkfifo(report)
         reads = os.open(report, os.O_RDONLY | os.O_NONBLOCK) if what != "pipe" else None
     assert hang_report.report("the reason", met=True, failure=2) is None
-    told = capsys.readouterr().err
-    assert "no report of the ranks could be written" in told
-    assert str(report) in told
-    assert what == "folder" or "not a regular file" in told
+    errors = capsys.readouterr().err
+    assert "no report of the ranks could be written" in errors
+    assert str(report) in errors
+    assert what == "folder" or "not a regular file" in errors
     assert not report.with_name("elsewhere").exists()
     if reads is not None:
         assert os.read(reads, 100) == b""

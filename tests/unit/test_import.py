@@ -100,19 +100,19 @@ def test_without_an_mpi_the_error_says_where_to_get_one(
     call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MPI4PY_LIBMPI", "/none/libmpi.so")
-    kind, told = run_fresh(WITHOUT_MPI.format(before="", call=call))
+    kind, text = run_fresh(WITHOUT_MPI.format(before="", call=call))
     assert kind == "UsageError"
-    assert told.startswith(f"{call.partition('(')[0]}: mpi4py finds no MPI (")
+    assert text.startswith(f"{call.partition('(')[0]}: mpi4py finds no MPI (")
     for remedy in ('pip install "mpich>=5"', "module load", "MPI4PY_LIBMPI=/path/libmpi.so"):
-        assert remedy in told
+        assert remedy in text
 
 
 def test_without_mpi4py_the_error_says_how_to_install_it() -> None:
     absent = 'sys.modules["mpi4py"] = None  # as if it were not installed'
     program = WITHOUT_MPI.format(before=absent, call="gradred.allreduce(numpy.ones(3))")
-    kind, told = run_fresh(program)
+    kind, text = run_fresh(program)
     assert kind == "UsageError"
-    assert told.startswith("gradred.allreduce: there is no mpi4py. Install it with: pip install")
+    assert text.startswith("gradred.allreduce: there is no mpi4py. Install it with: pip install")
 
 
 def test_without_jax_the_import_says_what_to_install() -> None:

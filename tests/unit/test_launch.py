@@ -231,7 +231,7 @@ def test_intel_mpi_with_unequal_hosts_is_refused():
         launch.launcher_command(INTEL, 3, hosts=(Host("h1", 1), Host("h2", 2)))
 
 
-def test_intel_mpi_is_told_by_environment_not_to_bind(monkeypatch):
+def test_intel_mpi_gets_a_variable_not_to_bind(monkeypatch):
     monkeypatch.delenv("I_MPI_PIN", raising=False)
     assert launch.job_environment(INTEL)["I_MPI_PIN"] == "0"
     assert launch.job_environment(INTEL, "core")["I_MPI_PIN_DOMAIN"] == "core"

@@ -60,7 +60,7 @@ setuptools.command.build_ext.build_ext.finalize_options = finalize_options
     assert "-DGRADRED_TESTING_MODULE=_core_testing." in last_line_of_build(editable)
 
 
-def test_missing_extension_of_the_tests_is_told_with_what_builds_it(tmp_path: Path) -> None:
+def test_missing_extension_of_the_tests_is_reported_with_what_builds_it(tmp_path: Path) -> None:
     shutil.copy(ROOT / "tests" / "core_testing.py", tmp_path)
     command = [sys.executable, "-c", "import core_testing"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)

@@ -177,7 +177,7 @@ def test_ranks_with_equal_stacks_share_them(monkeypatch: pytest.MonkeyPatch) -> 
     ]
 
 
-def test_lost_wake_ups_are_told() -> None:
+def test_lost_wake_ups_are_reported() -> None:
     page = bytearray(_core.STATUS_PAGE[1])
     assert status.parts(bytes(page))["lost_wake_ups"] == 0
     fault = dataclasses.replace(waiting(0, 1, 9), lost_wake_ups=2)
@@ -186,7 +186,7 @@ def test_lost_wake_ups_are_told() -> None:
     )
 
 
-def test_end_of_the_main_thread_beside_others_is_told() -> None:
+def test_end_of_the_main_thread_beside_others_is_reported() -> None:
     page = bytearray(_core.STATUS_PAGE[1])
     assert not status.parts(bytes(page))["main_thread_ended"]
     alone = dataclasses.replace(waiting(0, 1, 9), main_thread_ended=True)
@@ -195,7 +195,7 @@ def test_end_of_the_main_thread_beside_others_is_told() -> None:
     )
 
 
-def test_ranks_with_equal_stacks_that_wait_for_others_are_told_apart() -> None:
+def test_ranks_with_equal_stacks_that_wait_for_others_are_distinguished() -> None:
     found = [waiting(0, 1, 9), waiting(1, 1, 9, missing="rank 5"), waiting(2, 1, 9)]
     named = [line.partition(":")[0] for line in status.lines(found)[2:4]]
     assert named == ["  ranks 0, 2 (processes 100, 102)", "  rank 1 (process 101)"]

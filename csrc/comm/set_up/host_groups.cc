@@ -23,15 +23,15 @@ std::unique_ptr<NodeGroup> make_host_group(SetUpCalls& calls, MpiTransport& tran
     HostCalls host(calls, transport, std::move(members), names);
     group = make_group(host, options, reason);
   }
-  struct Told {
-    char reason[200] = {};
+  struct Reason {
+    char text[200] = {};
   } mine;
-  set_text(mine.reason, reason);
-  std::vector<Told> all(static_cast<std::size_t>(calls.size()));
+  set_text(mine.text, reason);
+  std::vector<Reason> all(static_cast<std::size_t>(calls.size()));
   calls.allgather(&mine, sizeof mine, all.data());
-  const auto lacks = [](const Told& one) { return one.reason[0] != '\0'; };
+  const auto lacks = [](const Reason& one) { return one.text[0] != '\0'; };
   if (const auto first = std::ranges::find_if(all, lacks); first != all.end()) {
-    why_not = first->reason;
+    why_not = first->text;
     return nullptr;
   }
   if (group != nullptr) Registry::get().add_pool(group->pool());

@@ -162,15 +162,15 @@ int await_duplicate(mpi::Handle comm, mpi::Handle& request, WaitHook& hook) {
 
 void throw_if_any(Bootstrap& calls, const std::string& reason, const std::string& what,
                   const std::string& remedy) {
-  struct Told {
-    char reason[200] = {};
+  struct Reason {
+    char text[200] = {};
   };
-  Told mine;
-  set_text(mine.reason, reason);
-  std::vector<Told> all(static_cast<std::size_t>(calls.size()));
+  Reason mine;
+  set_text(mine.text, reason);
+  std::vector<Reason> all(static_cast<std::size_t>(calls.size()));
   calls.allgather(&mine, sizeof mine, all.data());
-  for (const Told& one : all) {
-    if (one.reason[0] != '\0') throw TransportError(what + ": " + one.reason + ". " + remedy);
+  for (const Reason& one : all) {
+    if (one.text[0] != '\0') throw TransportError(what + ": " + one.text + ". " + remedy);
   }
 }
 

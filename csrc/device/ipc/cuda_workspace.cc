@@ -164,7 +164,7 @@ CudaWorkspace::Sample CudaWorkspace::sample_of(Address array) {
 Workspace::Ticket CudaWorkspace::ticket_of(SharedPlace place) {
   const ScopedContext scope = cuda_.context.scope();
   const Block block = described(place);
-  if (place.is_programs()) told_.insert(place.allocation());
+  if (place.is_programs()) exported_.insert(place.allocation());
   return as_ticket(DescribedArray{block, sample_of(block.exported.begin + place.offset())});
 }
 
@@ -189,18 +189,18 @@ bool CudaWorkspace::has_ended() {
   const std::uint64_t ended = cuda_.programs.ended();
   if (ended == ended_seen_) return false;
   const auto gone = [this](std::uint64_t number) { return !cuda_.programs.has(number); };
-  if (std::ranges::any_of(told_, gone)) return true;
+  if (std::ranges::any_of(exported_, gone)) return true;
   ended_seen_ = ended;
   return false;
 }
 
 std::vector<std::uint64_t> CudaWorkspace::take_ended(std::size_t most) {
   std::vector<std::uint64_t> taken;
-  for (const std::uint64_t number : told_) {
+  for (const std::uint64_t number : exported_) {
     if (taken.size() < most && !cuda_.programs.has(number)) taken.push_back(number);
   }
   for (const std::uint64_t number : taken) {
-    told_.erase(number);
+    exported_.erase(number);
     known_.erase(number);
   }
   return taken;
@@ -219,7 +219,7 @@ void CudaWorkspace::let_go_of_programs() noexcept {
     for (auto one = first; one != opened.end(); ++one) cuda_.of_peers.let_go(one->second.key);
     opened.erase(first, opened.end());
   }
-  told_.clear();
+  exported_.clear();
 }
 
 // ---- work ---------------------------------------------------------------------------------------

@@ -86,11 +86,11 @@ class CudaWorkspace final : public Workspace {
   std::vector<Opened> parts_;
   std::vector<std::uint64_t> offsets_;  // by rank: the part's offset in its allocation
   // Per rank, the opened allocations of peers' arrays by the peer's number. known_: allocations of
-  // this rank that all peers have opened. told_: allocations of the program that some peers have
-  // opened.
+  // this rank that all peers have opened. exported_: allocations of the program that some peers
+  // have opened.
   std::vector<std::map<std::uint64_t, Opened>> arrays_;
-  std::set<std::uint64_t> known_, told_;
-  // Value of ProgramsMemory::ended() up to which told_ has been checked.
+  std::set<std::uint64_t> known_, exported_;
+  // Value of ProgramsMemory::ended() up to which exported_ has been checked.
   std::uint64_t ended_seen_ = 0;
   CudaStream stream_;
   bool one_device_ = true;

@@ -72,8 +72,8 @@ void OperationLog::open(const MpiTransport& transport, std::shared_ptr<NoticeCou
 // lock.
 void OperationLog::note_state() {
   refuses_ = !refused_.empty();
-  told_ = !waiting_.empty() || !differing_.empty();
-  busy_ = refuses_ || told_ || !sending_.empty() || arriving_ != nullptr;
+  has_notices_ = !waiting_.empty() || !differing_.empty();
+  busy_ = refuses_ || has_notices_ || !sending_.empty() || arriving_ != nullptr;
 }
 
 bool OperationLog::may_start(std::uint64_t number) const {
@@ -113,7 +113,7 @@ void OperationLog::tell_waiting(std::uint64_t number, const Signature& signature
 }
 
 void OperationLog::answer(std::uint64_t number, const Signature& signature) {
-  if (!told_) return;
+  if (!has_notices_) return;
   const std::lock_guard lock(mutex_);
   const auto found = waiting_.find(number);
   if (found == waiting_.end()) return;
@@ -172,7 +172,7 @@ std::optional<FailureReport> OperationLog::failure() const {
 
 std::optional<SignatureMismatch> OperationLog::disagreement(std::uint64_t number,
                                                             const Signature& signature) {
-  if (!told_) return std::nullopt;
+  if (!has_notices_) return std::nullopt;
   const std::lock_guard lock(mutex_);
   const auto found = differing_.find(number);
   if (found == differing_.end()) return std::nullopt;

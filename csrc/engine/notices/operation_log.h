@@ -113,9 +113,9 @@ class OperationLog {
   // Read without the lock, since all operations ask, and hardly any has to do with the rest.
   OperationNumbers numbers_;
   std::atomic<bool> open_{false};
-  std::atomic<bool> refuses_{false};  // refused_ is not empty
-  std::atomic<bool> told_{false};     // waiting_ or differing_ is not empty
-  std::atomic<bool> busy_{false};     // any of these, or sending_ or arriving_ is not empty
+  std::atomic<bool> refuses_{false};      // refused_ is not empty
+  std::atomic<bool> has_notices_{false};  // waiting_ or differing_ is not empty
+  std::atomic<bool> busy_{false};         // any of these, or sending_ or arriving_ is not empty
 
   mutable std::mutex mutex_;  // guards what follows
   std::optional<FailureReport> failure_;

@@ -50,23 +50,23 @@ void LibraryRanks::pass(std::uint64_t turn) {
   while (passed_.erase(next_) > 0) ++next_;
 }
 
-LibraryRanks::Told LibraryRanks::told(const Call& call, int rank, int ranks) noexcept {
-  Told told;
+LibraryRanks::PeerInfo LibraryRanks::peer_info(const Call& call, int rank, int ranks) noexcept {
+  PeerInfo info;
   memory_ = call.out.memory.device();
   const std::lock_guard lock(mutex_);
   try {
     std::string why;
     CollectiveLibrary& library = *memory_->collectives(plan_, why);
-    told.device = memory_->identity();
-    told.shares_devices = library.shares_devices() ? 1 : 0;
-    group_ = library.open(rank, ranks, told.ticket);
+    info.device = memory_->identity();
+    info.shares_devices = library.shares_devices() ? 1 : 0;
+    group_ = library.open(rank, ranks, info.ticket);
   } catch (const std::exception& error) {
-    std::string(error.what()).copy(told.why_not, sizeof told.why_not - 1);
+    std::string(error.what()).copy(info.why_not, sizeof info.why_not - 1);
   }
-  return told;
+  return info;
 }
 
-void LibraryRanks::connect(const std::vector<Told>& all) {
+void LibraryRanks::connect(const std::vector<PeerInfo>& all) {
   std::string why;
   const CollectiveLibrary& library = *memory_->collectives(plan_, why);
   for (std::size_t one = 0; one < all.size() && why_not_.empty(); ++one) {
@@ -84,7 +84,7 @@ void LibraryRanks::connect(const std::vector<Told>& all) {
   const std::lock_guard lock(mutex_);
   if (!why_not_.empty()) require_group();
   std::vector<CollectiveLibrary::Ticket> tickets;
-  for (const Told& one : all) tickets.push_back(one.ticket);
+  for (const PeerInfo& one : all) tickets.push_back(one.ticket);
   group_->connect(tickets);
   joined_ = true;
 }
@@ -127,14 +127,14 @@ void LibraryRanks::abort() noexcept {
 
 namespace {
 
-using Told = LibraryRanks::Told;
+using PeerInfo = LibraryRanks::PeerInfo;
 
 class LibraryOperation final : public StartedOperation {
  public:
   // What the ranks send each other if they have not connected yet; alive until they have.
   struct Exchange {
-    Told mine;
-    std::vector<Told> all;
+    PeerInfo mine;
+    std::vector<PeerInfo> all;
   };
 
   LibraryOperation(std::shared_ptr<const Parts> parts, LibraryRanks& ranks, const Call& call,
@@ -329,10 +329,10 @@ std::shared_ptr<StartedOperation> library_operation(const Parts& parts, const Ca
   std::shared_ptr<StartedOperation> agreement;
   if (ranks.first()) {
     exchange = std::make_unique<LibraryOperation::Exchange>();
-    exchange->mine = ranks.told(call, parts.member.rank, parts.member.size);
+    exchange->mine = ranks.peer_info(call, parts.member.rank, parts.member.size);
     exchange->all.resize(static_cast<std::size_t>(parts.member.size));
     Call gather{.kind = Kind::kAllgather, .in = {&exchange->mine}, .out = {exchange->all.data()}};
-    gather.count = sizeof(Told);
+    gather.count = sizeof(PeerInfo);
     gather.plan = "";  // the selector's choice, whatever the settings ask for
     gather.layout = mix(signature.what, signature.detail);
     agreement = inner_operation(gather);

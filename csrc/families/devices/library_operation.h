@@ -35,7 +35,7 @@ class LibraryRanks {
   void pass(std::uint64_t turn);
 
   // What each rank sends the others at the first call.
-  struct Told {
+  struct PeerInfo {
     CollectiveLibrary::Ticket ticket{};
     DeviceMemory::Identity device{};
     std::uint64_t shares_devices = 0;
@@ -44,10 +44,10 @@ class LibraryRanks {
   bool first() { return !begun_.exchange(true); }
   std::string text() const;             // in words, whether the ranks are connected
   void try_again() { begun_ = false; }  // the ranks did not agree on that call
-  Told told(const Call& call, int rank, int ranks) noexcept;
+  PeerInfo peer_info(const Call& call, int rank, int ranks) noexcept;
   // Connects the ranks. `all`: what the ranks have sent, the same on all. Throws UsageError if they
   // cannot connect.
-  void connect(const std::vector<Told>& all);
+  void connect(const std::vector<PeerInfo>& all);
 
   // One thread at a time uses the group. Returns what work() returns, or false while another thread
   // uses the group. Throws UsageError if the ranks have not connected.

@@ -80,7 +80,7 @@ class CommOperation : public StartedOperation {
   // Prepares a cached operation for this call: begin() may then be called again.
   virtual void bind(const Call& call) {
     scheduled_.bind(call);
-    started_ = told_ = false;
+    started_ = notified_ = false;
     renew();
   }
 
@@ -189,7 +189,7 @@ class CommOperation : public StartedOperation {
   static constexpr std::uint64_t kAsleepPerLookNs = 10'000'000;
   static constexpr std::uint64_t kOperationsPerLook = 16;
   // Ranks that wait longer than this compare what they wait for: they may wait for each other.
-  static constexpr std::uint64_t kTellsAfterNs = 50'000'000;
+  static constexpr std::uint64_t kNotifiesAfterNs = 50'000'000;
 
   bool is_due() {
     if (++looks_ % kStepsPerLook == 0) return true;
@@ -235,8 +235,8 @@ class CommOperation : public StartedOperation {
     throw_if_lost();
     if (const auto reason = log.refusal(number_)) throw UsageError(*reason);
     if (const auto mismatch = log.disagreement(number_, scheduled_.signature())) throw *mismatch;
-    if (told_ || !started_ || now_ns() - since_ns_ < kTellsAfterNs) return;
-    told_ = true;
+    if (notified_ || !started_ || now_ns() - since_ns_ < kNotifiesAfterNs) return;
+    notified_ = true;
     if (any_rank_failed() && parts_->liveness.find_lost()) return;  // see throw_if_failed_before()
     log.tell_waiting(number_, scheduled_.signature());
   }
@@ -284,7 +284,7 @@ class CommOperation : public StartedOperation {
   std::optional<std::string> refusal_;
   unsigned looks_ = 0;
   std::uint64_t since_ns_ = 0, looked_ns_ = 0;
-  bool told_ = false;
+  bool notified_ = false;
 };
 
 }  // namespace gradred

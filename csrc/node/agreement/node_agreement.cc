@@ -62,11 +62,11 @@ std::uint64_t NodeAgreement::head(const Signature& signature) const {
 
 void NodeAgreement::announce(const Signature& signature, const void* data, std::size_t bytes) {
   Announcement& mine = announcement(rank_);
-  Particulars& told = particulars(rank_);
-  told.detail = signature.detail;
+  Particulars& published = particulars(rank_);
+  published.detail = signature.detail;
   if (arrival_ns_ != 0) [[unlikely]] {
-    told.arrival_ns = std::exchange(arrival_ns_, 0);
-    told.arrival_of = operation_;
+    published.arrival_ns = std::exchange(arrival_ns_, 0);
+    published.arrival_of = operation_;
   }
   mine.what = signature.what;
   copy_few(mine.data, static_cast<const std::byte*>(data), bytes);
@@ -313,8 +313,8 @@ void NodeAgreement::throw_poisoned() const {
     usleep(100);
   }
   if (part_.header().poison.load(std::memory_order_acquire) != 2) {
-    throw_report({Failure::kPeerLost, "a rank ended while it told the others why it failed"}, true,
-                 names_.carries());
+    throw_report({Failure::kPeerLost, "a rank ended while it reported to the others why it failed"},
+                 true, names_.carries());
   }
   throw_report({part_.header().failure, part_.header().reason, part_.header().failure_id}, true,
                names_.carries());

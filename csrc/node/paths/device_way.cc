@@ -259,7 +259,7 @@ class DeviceWay::Rest final : public GivenRest {
 };
 
 // What a rank asks its peers to open; it travels in a chunk.
-struct DeviceWay::Told {
+struct DeviceWay::Requested {
   static constexpr std::size_t kMostEnded = 64;
 
   bool not_now;  // peers must open nothing, only close what has ended
@@ -282,18 +282,18 @@ struct DeviceWay::Opened {
 };
 
 // The call's arrays do not change any more.
-DeviceWay::Told DeviceWay::told_by(const DeviceCall& device) {
+DeviceWay::Requested DeviceWay::requested_by(const DeviceCall& device) {
   Workspace& workspace = *device.workspace;
-  Told told{};
-  std::ranges::copy(workspace.take_ended(Told::kMostEnded), told.ended);
-  told.not_now = !workspace.attempt([&] {
-    if (!workspace.in_use()) told.part = workspace.ticket();
-    if (workspace.takes(device.input_place)) told.input = device.input_place;
-    if (workspace.takes(device.result_place)) told.result = device.result_place;
-    if (told.input) told.of_input = workspace.ticket_of(told.input);
-    if (told.result) told.of_result = workspace.ticket_of(told.result);
+  Requested requested{};
+  std::ranges::copy(workspace.take_ended(Requested::kMostEnded), requested.ended);
+  requested.not_now = !workspace.attempt([&] {
+    if (!workspace.in_use()) requested.part = workspace.ticket();
+    if (workspace.takes(device.input_place)) requested.input = device.input_place;
+    if (workspace.takes(device.result_place)) requested.result = device.result_place;
+    if (requested.input) requested.of_input = workspace.ticket_of(requested.input);
+    if (requested.result) requested.of_result = workspace.ticket_of(requested.result);
   });
-  return told;
+  return requested;
 }
 
 void DeviceWay::offer(const DeviceCall& device, ReadOffer& offer) {
@@ -359,8 +359,8 @@ bool DeviceWay::takes_arrays(const NodeCall& call) const {
 }
 
 // Opens what a peer has requested. The caller skips peers that had no tickets now
-// (`Told::not_now`).
-void DeviceWay::open(Workspace& workspace, std::size_t peer, const Told& told,
+// (`Requested::not_now`).
+void DeviceWay::open(Workspace& workspace, std::size_t peer, const Requested& requested,
                      Opened& found) const {
   const auto attempt = [this](std::span<char> why, const auto& work) {
     try {
@@ -370,23 +370,23 @@ void DeviceWay::open(Workspace& workspace, std::size_t peer, const Told& told,
     }
   };
   if (!workspace.in_use() && found.why[0] == '\0') {
-    attempt(found.why, [&] { workspace.open(peer, told.part); });
+    attempt(found.why, [&] { workspace.open(peer, requested.part); });
   }
   const auto open_array = [&](SharedPlace place, const Workspace::Ticket& ticket) {
     if (!place) return;
     attempt(found.why_not(place), [&] { workspace.open_array(peer, place, ticket); });
   };
-  open_array(told.input, told.of_input);
-  open_array(told.result, told.of_result);
+  open_array(requested.input, requested.of_input);
+  open_array(requested.result, requested.of_result);
 }
 
 // Opens what all peers have requested in their chunks.
 DeviceWay::Opened DeviceWay::opened(Workspace& workspace) const {
-  std::vector<Told> told(size_);
+  std::vector<Requested> requested(size_);
   for (std::size_t distance = 1; distance < size_; ++distance) {
     const std::size_t peer = peer_at(distance);
-    std::memcpy(&told[peer], chunk(peer, 0), sizeof told[peer]);
-    for (const std::uint64_t number : told[peer].ended) {
+    std::memcpy(&requested[peer], chunk(peer, 0), sizeof requested[peer]);
+    for (const std::uint64_t number : requested[peer].ended) {
       if (number != 0) workspace.close_array(peer, number);
     }
   }
@@ -394,7 +394,7 @@ DeviceWay::Opened DeviceWay::opened(Workspace& workspace) const {
   found.not_now = !workspace.attempt([&] {
     for (std::size_t distance = 1; distance < size_; ++distance) {
       const std::size_t peer = peer_at(distance);
-      if (!told[peer].not_now) open(workspace, peer, told[peer], found);
+      if (!requested[peer].not_now) open(workspace, peer, requested[peer], found);
     }
   });
   return found;
@@ -469,14 +469,14 @@ Steps DeviceWay::steps(NodeCall call) {
   const bool one_by_one = workspace.is_of_one_device() && workspace.is_used_by_turns();
   while (one_by_one && *rests_ > 0) co_await Steps::LookAgain{WaitCause::kDevice};
   if (tells) {
-    const Told told = told_by(device);
-    std::memcpy(chunk(rank_, 0), &told, sizeof told);
+    const Requested requested = requested_by(device);
+    std::memcpy(chunk(rank_, 0), &requested, sizeof requested);
     step_done(1);
     for (std::size_t distance = 1; distance < size_; ++distance) {
       co_await step_of(peer_at(distance), 1);
     }
     Opened found = opened(workspace);
-    found.not_now |= told.not_now;
+    found.not_now |= requested.not_now;
     std::memcpy(chunk(rank_, 1), &found, sizeof found);
     step_done(2);
     for (std::size_t distance = 1; distance < size_; ++distance) {
@@ -507,7 +507,7 @@ Steps DeviceWay::steps(NodeCall call) {
       workspace.refuse_programs(found.why_no_programs);
       workspace.let_go_of_programs();
     }
-    for (const SharedPlace place : {told.input, told.result}) {
+    for (const SharedPlace place : {requested.input, requested.result}) {
       if (all_known && place) workspace.set_known(place);
     }
   }

@@ -36,15 +36,16 @@ class DeviceWay final : public NodeWay {
 
  private:
   class Rest;
-  struct Told;
+  struct Requested;
   struct Opened;
 
   ReadOffer offer_of(std::size_t rank) const { return ReadOffer::of(announcement(rank)); }
   bool any_says(std::uint16_t what) const;
   bool is_faster_on_host(const NodeCall& call) const;
   bool takes_arrays(const NodeCall& call) const;
-  static Told told_by(const DeviceCall& device);
-  void open(Workspace& workspace, std::size_t peer, const Told& told, Opened& found) const;
+  static Requested requested_by(const DeviceCall& device);
+  void open(Workspace& workspace, std::size_t peer, const Requested& requested,
+            Opened& found) const;
   Opened opened(Workspace& workspace) const;
   bool give(const NodeCall& call);
   void work_on_arrays(const NodeCall& call);

@@ -311,8 +311,8 @@ void calls_take_turns_with_words_and_streams(BoardBootstrap&) {
   expect(program.found == numbers(5 + 210), "each has added one");
 }
 
-void streams_that_cannot_wait_are_told_of(BoardBootstrap&, const char* variable, const char* value,
-                                          const std::string& reason) {
+void streams_that_cannot_wait_are_reported(BoardBootstrap&, const char* variable, const char* value,
+                                           const std::string& reason) {
   setenv(variable, value, 1);
   Program program;
   CudaMemory& memory = memory_at(program.array);
@@ -459,12 +459,12 @@ int run_all(const std::string& part) {
   }
   alone("what_is_given_out_of_order_waits_for_ever", what_is_given_out_of_order_waits_for_ever);
   alone("calls_take_turns_with_words_and_streams", calls_take_turns_with_words_and_streams);
-  alone("streams_that_cannot_wait_are_told_of, old driver", [](BoardBootstrap& ranks) {
-    streams_that_cannot_wait_are_told_of(ranks, "SIMULATED_CUDA_VERSION", "11040",
-                                         "no cuStreamWaitValue32");
+  alone("streams_that_cannot_wait_are_reported, old driver", [](BoardBootstrap& ranks) {
+    streams_that_cannot_wait_are_reported(ranks, "SIMULATED_CUDA_VERSION", "11040",
+                                          "no cuStreamWaitValue32");
   });
-  alone("streams_that_cannot_wait_are_told_of, device", [](BoardBootstrap& ranks) {
-    streams_that_cannot_wait_are_told_of(ranks, "SIMULATED_CUDA_NO_STREAM_VALUES", "1", "(801)");
+  alone("streams_that_cannot_wait_are_reported, device", [](BoardBootstrap& ranks) {
+    streams_that_cannot_wait_are_reported(ranks, "SIMULATED_CUDA_NO_STREAM_VALUES", "1", "(801)");
   });
   alone("a_stream_that_is_captured_is_refused", a_stream_that_is_captured_is_refused);
   alone("a_device_that_fails_is_found_by_who_waits", a_device_that_fails_is_found_by_who_waits);

@@ -77,8 +77,8 @@ std::size_t bytes_of(const std::string& kernel) {
 
 // The number of inputs in the kernel's name, or else in its argument.
 std::size_t inputs_of(const std::string& kernel, const gradred_kernels::Arguments& call) {
-  const int told = kernel.back() - '0';
-  return told != 0 ? static_cast<std::size_t>(told) : call.k;
+  const int named = kernel.back() - '0';
+  return named != 0 ? static_cast<std::size_t>(named) : call.k;
 }
 
 // Runs a kernel. Device addresses are replaced by those of the driver.

@@ -68,9 +68,9 @@ def _require_peers(size: int) -> None:
 def _require_sizes(asked: Options, size: int) -> None:
     for dtype in asked.types:
         if not asked.sizes(dtype, size):
-            told = f"--collective {asked.collective} -m {asked.smallest}:{asked.largest} -T {dtype}"
+            what = f"--collective {asked.collective} -m {asked.smallest}:{asked.largest} -T {dtype}"
             found = f"that has no element for each of {size} ranks"
-            raise UsageError(explain(told, found, "Give a larger range"))
+            raise UsageError(explain(what, found, "Give a larger range"))
 
 
 def _device(asked: Options, world: MPI.Intracomm) -> Device | None:
@@ -143,10 +143,10 @@ class _Bench:
             self.keep(record)
             wrong = [name for name, result in row["results"].items() if not result["checked"]]
             if wrong:
-                told = (
+                problem = (
                     f"DATA VALIDATION ERROR at {size} bytes: {', '.join(wrong)} gave a wrong result"
                 )
-                say(comm, f"gradred bench: {told}", error=True)
+                say(comm, f"gradred bench: {problem}", error=True)
                 return False
         return True
 

@@ -32,12 +32,12 @@ def bcast(comm: MPI.Comm, buf: Any, root: int) -> None:
         root = rank_of_root(root, comm, "Bcast")
         sends = comm.Get_rank() == root
         message = messages.read(buf, "Bcast's buf", writable=not sends)
-        told = typemaps.comparable(message)
+        block = typemaps.comparable(message)
         memory = _Bytes(message)
         if sends:
             memory.pack()
-    _core.run(comm, _call("bcast", None, memory, told, root))
-    _core.know_compared("bcast", buf, told.count, None, told.hash)
+    _core.run(comm, _call("bcast", None, memory, block, root))
+    _core.know_compared("bcast", buf, block.count, None, block.hash)
     if not sends:
         memory.unpack()
 
@@ -64,9 +64,9 @@ def allgather(comm: MPI.Comm, sendbuf: Any, recvbuf: Any) -> None:
         gradred.UsageError: the specifications are not valid or are inconsistent.
     """
     with refusing(comm):
-        origin, target, told = _gathered(comm, sendbuf, recvbuf)
-    _core.run(comm, _call("allgather", origin, target, told))
-    _core.know_compared("allgather", recvbuf, told.count, None, told.hash)
+        origin, target, block = _gathered(comm, sendbuf, recvbuf)
+    _core.run(comm, _call("allgather", origin, target, block))
+    _core.know_compared("allgather", recvbuf, block.count, None, block.hash)
     target.unpack()
 
 
@@ -74,17 +74,17 @@ def _call(
     kind: Literal["bcast", "allgather"],
     send: _Bytes | None,
     recv: _Bytes,
-    told: Comparable,
+    block: Comparable,
     root: int = 0,
 ) -> _core.Call:
     return _core.Call(
         kind,
         None if send is None else send.address,
         recv.address,
-        told.count,
-        told.dtype,
+        block.count,
+        block.dtype,
         root=root,
-        layout=told.hash,
+        layout=block.hash,
         placement=_core.placement(None if send is None else send.message, recv.message),
     )
 
@@ -95,7 +95,7 @@ def _gathered(
     """Return the input (None for in place), the result, and the elements of a block."""
     size = comm.Get_size()
     recv = messages.read(recvbuf, "Allgather's recvbuf", writable=True, blocks=size)
-    told = typemaps.comparable(recv)
+    block = typemaps.comparable(recv)
     in_place = sendbuf is None or sendbuf is MPI.IN_PLACE
     target = _Bytes(dataclasses.replace(recv, count=recv.count * size))
     origin = None
@@ -103,16 +103,16 @@ def _gathered(
         target.pack()
     else:
         send = messages.read(sendbuf, "Allgather's sendbuf", writable=False)
-        _check(send, recv, told, size)
+        _check(send, recv, block, size)
         origin = _Bytes(send)
         origin.pack()
-    return origin, target, told
+    return origin, target, block
 
 
-def _check(send: Message, recv: Message, told: Comparable, size: int) -> None:
+def _check(send: Message, recv: Message, block: Comparable, size: int) -> None:
     sent = typemaps.comparable(send)
-    if sent != told:
-        found = f"sendbuf has {sent.text}, a block of recvbuf {told.text}"
+    if sent != block:
+        found = f"sendbuf has {sent.text}, a block of recvbuf {block.text}"
         raise usage_error(explain("Allgather", found, "Pass the same in both"), "ERR_TRUNCATE")
     if send.dtype is not None and recv.dtype is not None:
         messages.refuse_overlap("Allgather", send, recv, 1, size)

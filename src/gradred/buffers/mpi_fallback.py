@@ -107,12 +107,20 @@ def of_messages(
     if not datatype.is_predefined:
         datatype.Commit()  # the MPI would refuse an uncommitted type, perhaps on this rank alone
     basics = typemaps.of_message(recv)
-    told = (KINDS[method], recv.count, basics.length, basics.hash, _compared(op), also, recv.layout)
+    same = (
+        KINDS[method],
+        recv.count,
+        basics.length,
+        basics.hash,
+        _compared(op),
+        also,
+        recv.layout,
+    )
     return MpiCall(
         method,
         (send, recv),
         op,
-        detail=typemaps.hash_of(told),
+        detail=typemaps.hash_of(same),
         send=MPI.IN_PLACE if send is None else _specification(send, datatype),
         recv=_specification(recv, datatype),
     )

@@ -116,13 +116,13 @@ def run(arguments: argparse.Namespace, job: JobOrder) -> int:
             folder = until_the_end.enter_context(made)
         folder = os.path.abspath(folder)
         state_files.require(folder)
-        told = {"HOROVOD_ELASTIC": "1", state_files.VARIABLE: f"{least} {folder}"}
+        variables = {"HOROVOD_ELASTIC": "1", state_files.VARIABLE: f"{least} {folder}"}
 
         def make(placed: Sequence[hosts.Host], since: float) -> tuple[Order, foreground.Look]:
             ranks = sum(host.slots or 0 for host in placed)
             all_here = all(hosts.is_this(host.name) for host in placed)
             known = [] if all_here else placed
-            order = job.order(known, ranks, source, told, state_files.AGAIN)
+            order = job.order(known, ranks, source, variables, state_files.AGAIN)
             return order, job.look(since)
 
         if arguments.dry_run:

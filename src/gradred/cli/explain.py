@@ -225,9 +225,9 @@ def measure(
         program.append(accelerator)
         run = [sys.executable, "-m", "gradred", "run", "--bind", "core"]
         run += ["-H", f"localhost:{question.ranks}"]  # needed in an allocation of several hosts
-        with open(pathlib.Path(folder) / "stderr", "w+b") as told:
+        with open(pathlib.Path(folder) / "stderr", "w+b") as errors:
             process = subprocess.Popen(
-                [*run, *program], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=told
+                [*run, *program], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors
             )
             try:
                 status = process.wait(_LONGEST_JOB)
@@ -235,12 +235,12 @@ def measure(
                 return None, f"the job had not ended after {_LONGEST_JOB:g} s"
             finally:
                 processes.end_tree(process, grace=5.0)
-            told.seek(0)
-            lines = told.read().decode(errors="replace").strip().splitlines()
+            errors.seek(0)
+            lines = errors.read().decode(errors="replace").strip().splitlines()
         if status == 0 and path.exists():
             found: dict[str, Any] = json.loads(path.read_text())
             return found, None
-    return None, f"the job ended with status {status} ({(lines or ['it told nothing'])[-1]})"
+    return None, f"the job ended with status {status} ({(lines or ['it printed nothing'])[-1]})"
 
 
 def _model(question: Question, answer: Answer, measured: dict[str, Any] | None) -> Model:
@@ -315,8 +315,8 @@ def _report_text(report: dict[str, Any], columns: int | None) -> str:
     else:
         predicted = report["predicted_us"]
         source = report["model"]["source"]
-        told = "nothing" if predicted is None else f"{predicted:.2f} us ({source})"
-        lines += [f"rounds: none of gradred's: {report['about']}", f"predicted: {told}"]
+        shown = "nothing" if predicted is None else f"{predicted:.2f} us ({source})"
+        lines += [f"rounds: none of gradred's: {report['about']}", f"predicted: {shown}"]
     lines.append(_measured(report))
     lines = [part for line in lines for part in text.wrapped(line, columns)]
     return "\n".join([*lines, *(["", _SIGNS, report["picture"]] if report["picture"] else [])])

@@ -113,11 +113,11 @@ class Runner:
             if self._closed:  # while it started
                 self.close()
             printed, errors = (_content(file) for file in (out, err))
-        told = {part: _told(printed, part) for part in PARTS}
-        met = sorted(told["met"], key=lambda report: int(report["rank"]))
+        reports = {part: _reports_of(printed, part) for part in PARTS}
+        met = sorted(reports["met"], key=lambda report: int(report["rank"]))
         others = [line for line in printed.splitlines() if not line.startswith(MARK)]
         output = "\n".join([*others, errors])
-        return Job(placed, clock.now() - begin, status, told["here"], met, output)
+        return Job(placed, clock.now() - begin, status, reports["here"], met, output)
 
     def close(self) -> None:
         """End the job, also if it is only about to start."""
@@ -131,7 +131,7 @@ def _content(file: IO[bytes]) -> str:
     return file.read().decode(errors="replace")
 
 
-def _told(output: str, part: str) -> list[dict[str, Any]]:
+def _reports_of(output: str, part: str) -> list[dict[str, Any]]:
     """Return the ranks' reports of one part; other lines are from the MPI or a login."""
     begin = f"{MARK} {part} "
     lines = [line for line in output.splitlines(keepends=True) if line.startswith(begin)]

@@ -48,16 +48,16 @@ def internal_error(error: Error) -> HorovodInternalError:
     return HorovodInternalError(text)
 
 
-def told_when_starting(error: BaseException) -> BaseException:
+def raised_when_starting(error: BaseException) -> BaseException:
     """The exception for a call that starts an operation.
 
     UsageError (wrong arguments) is raised unchanged, as in Horovod. Other errors of gradred become
     HorovodInternalError.
     """
-    return error if isinstance(error, UsageError) else told_when_waiting(error)
+    return error if isinstance(error, UsageError) else raised_when_waiting(error)
 
 
-def told_when_waiting(error: BaseException) -> BaseException:
+def raised_when_waiting(error: BaseException) -> BaseException:
     """The exception for a call that waits for an operation: HorovodInternalError for gradred's."""
     return internal_error(error) if isinstance(error, Error) else error
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gradred import _core
-from gradred.horovod.errors import told_when_starting, told_when_waiting
+from gradred.horovod.errors import raised_when_starting, raised_when_waiting
 
 if TYPE_CHECKING:
     from gradred._core import Timeline
@@ -37,7 +37,7 @@ class State:
         self.timeline: Timeline | None = None
         self.dynamic_sets = False
         # Handles of the operations in flight. Their numbers start at 1 after each init().
-        self.handles = _core.Handles(told_when_starting, told_when_waiting)
+        self.handles = _core.Handles(raised_when_starting, raised_when_waiting)
         self.asked: tuple[Any, int] = (None, 0)  # of the last init(): communicator, ranks
 
 

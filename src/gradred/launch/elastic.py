@@ -87,7 +87,7 @@ class _Elastic:
         self._placed: Sequence[Host] = ()
         self._host_of: list[str] = []  # by rank
         self._seen: set[int] = set()  # ranks that have failed since the last start
-        self._told = False
+        self._announced = False
         self._resets = 0
         self._failed_with = 0  # the status of the last rank that failed
 
@@ -114,7 +114,7 @@ class _Elastic:
 
     def _start(self) -> foreground.Outcome:
         self._host_of = [one.name for one in self._placed for _ in range(one.slots or 0)]
-        self._seen, self._told = set(), False
+        self._seen, self._announced = set(), False
         order, look = self._make(self._placed, clock.now() - self._begun)
         return foreground.carry_out(order, look, self._watch)
 
@@ -153,14 +153,14 @@ class _Elastic:
             if failure.rank not in self._seen:
                 self._note(job, failure)
         self._listed = self._discovery.now()
-        may_not = self._told or self._resets == self._limits.resets
+        may_not = self._announced or self._resets == self._limits.resets
         if may_not or job.ending or job.missing or job.fatal:
             return
         living = [host for rank, host in enumerate(self._host_of) if rank not in self._seen]
         room = sum(host.slots or 0 for host in self._plan())
         listed = {host.name for host in self._listed}
         if room > len(living) or (room >= self._limits.least and not listed.issuperset(living)):
-            self._told = True
+            self._announced = True
             job.announce_hosts()
 
     def _note(self, job: Job, failure: Failure) -> None:

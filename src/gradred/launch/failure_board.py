@@ -68,8 +68,8 @@ def hosts_have_changed(where: str) -> bool:
     """
     pid, file, token = where.split()
     with open(f"/proc/{pid}/fd/{file}", "rb", buffering=0) as page:
-        told = page.read(_BYTES)
-    return told.startswith(token.encode()) and told[-1] == 1
+        text = page.read(_BYTES)
+    return text.startswith(token.encode()) and text[-1] == 1
 
 
 def _words(text: str) -> bytes:

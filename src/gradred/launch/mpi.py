@@ -116,8 +116,8 @@ def find_mpi() -> Mpi:
 def inside_job(environment: Mapping[str, str] | None = None) -> tuple[int, int] | None:
     """Return rank and size if mpiexec started this process, or an ancestor, as a rank."""
     environment = os.environ if environment is None else environment
-    told = (variables.told(names, environment) for names in variables.RANK_VARIABLES)
-    return next((job for job in told if job is not None), None)
+    places = (variables.place_in(names, environment) for names in variables.RANK_VARIABLES)
+    return next((job for job in places if job is not None), None)
 
 
 def refuse_inside_job(asked: str) -> None:

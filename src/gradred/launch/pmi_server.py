@@ -103,7 +103,7 @@ class Server:
         self._known: set[int] = set()  # ranks that have connected
         self._came: set[int] = set()  # ranks that are in MPI_Init, or have been
         self._begun: set[int] = set()
-        self._told: set[int] = set()  # ranks that are leaving, or whose failure the others know
+        self._known_to_end: set[int] = set()  # they leave, or their failure is known
         self._failure = ""  # the failure before all had begun, which is sent to the ranks
         self._failed_at = 0.0
         listener.setblocking(False)
@@ -184,9 +184,9 @@ class Server:
 
     def _announce_failed(self, one: _Connection, report: str) -> None:
         """Tell the others that a rank has failed, once."""
-        if one.rank in self._told:
+        if one.rank in self._known_to_end:
             return
-        self._told.add(one.rank)
+        self._known_to_end.add(one.rank)
         for other in self._of_kind("control"):
             if other is not one:
                 other.send(f"failed {one.rank} {one.host} {report}")
@@ -258,7 +258,7 @@ class Server:
         elif word == "report":
             self._announce_failed(one, text)
         elif word == "leaving":
-            self._told.add(one.rank)
+            self._known_to_end.add(one.rank)
 
     def _stop_listening(self) -> None:
         self._selector.unregister(self._listener)

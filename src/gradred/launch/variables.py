@@ -30,7 +30,7 @@ _OF_HOST = ("HOSTNAME", "HOST", "SLURMD_NODENAME", "SHLVL", "_", "OLDPWD", "XDG_
 _OF_LOGIN = ("SSH_", "DBUS_", "XDG_SESSION_")
 
 
-def told(names: tuple[str, str], environment: Mapping[str, str]) -> tuple[int, int] | None:
+def place_in(names: tuple[str, str], environment: Mapping[str, str]) -> tuple[int, int] | None:
     """Return rank and size that a kind of launcher has set for a process; None if it is not a rank.
 
     A shell that `srun` has started may get size 1 over PMI; it is not a rank.
@@ -74,7 +74,7 @@ def _for_torch(own: Mapping[str, str]) -> dict[str, str]:
     Args:
         own: the rank's variables.
     """
-    place = next((found for names in RANK_VARIABLES if (found := told(names, own))), None)
+    place = next((found for names in RANK_VARIABLES if (found := place_in(names, own))), None)
     if place is None:
         return {}
     made = {"RANK": str(place[0]), "WORLD_SIZE": str(place[1])}

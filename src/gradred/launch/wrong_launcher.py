@@ -67,9 +67,9 @@ class Start:
     rank: int
     size: int
 
-    def told(self, environment: Mapping[str, str]) -> bool:
+    def is_in(self, environment: Mapping[str, str]) -> bool:
         """Return whether a process with this environment has the same launcher, rank and size."""
-        return _told(self.launcher, environment) == self
+        return _start_by(self.launcher, environment) == self
 
 
 def starts(environment: Mapping[str, str]) -> list[Start]:
@@ -77,16 +77,16 @@ def starts(environment: Mapping[str, str]) -> list[Start]:
 
     An mpiexec may use srun to start its own helpers, one per host; the ranks inherit its variables.
     """
-    by_mpiexec = [_told(launcher, environment) for launcher in (OPEN_MPI, MPICH)]
+    by_mpiexec = [_start_by(launcher, environment) for launcher in (OPEN_MPI, MPICH)]
     found = [start for start in by_mpiexec if start is not None]
-    by_slurm = _told(SLURM, environment)
+    by_slurm = _start_by(SLURM, environment)
     return found or ([] if by_slurm is None else [by_slurm])
 
 
 def start_without_mpi(environment: Mapping[str, str]) -> Start | None:
     """Return the start by a launcher of WITHOUT_MPI; None if there is none."""
-    told = (_told(launcher, environment) for launcher in WITHOUT_MPI)
-    return next((start for start in told if start is not None), None)
+    found = (_start_by(launcher, environment) for launcher in WITHOUT_MPI)
+    return next((start for start in found if start is not None), None)
 
 
 def is_rank_of_mpi() -> bool:
@@ -113,16 +113,16 @@ def _mistake() -> str | None:
     """Return the error for the user; None if nothing is wrong."""
     from mpi4py import MPI  # a program that communicates has loaded it already
 
-    told = starts(os.environ)
+    found = starts(os.environ)
     beside = start_without_mpi(os.environ)
-    if not (told or beside) or MPI.COMM_WORLD.Get_size() > 1:
+    if not (found or beside) or MPI.COMM_WORLD.Get_size() > 1:
         return None
-    if beside is not None and _is_innermost(beside, told):
+    if beside is not None and _is_innermost(beside, found):
         alone = beside.size == 1 or _is_of_ancestor(beside)
         return None if alone else _message(beside)
-    if any(start.size == 1 and start.launcher.family == _core.mpi_family() for start in told):
+    if any(start.size == 1 and start.launcher.family == _core.mpi_family() for start in found):
         return None  # the program requested one rank of this MPI's own launcher in another job
-    several = [start for start in told if start.size > 1]
+    several = [start for start in found if start.size > 1]
     mistaken = [start for start in several if not inherited(start, os.getppid())]
     return _message(mistaken[0]) if mistaken else None
 
@@ -130,8 +130,8 @@ def _mistake() -> str | None:
 def _is_innermost(start: Start, others: list[Start]) -> bool:
     """Return whether the others started this launcher, as in `srun torchrun`, not the reverse."""
     parent = os.getppid()
-    depth = len(_told_ancestors(start, parent))
-    return all(depth < len(_told_ancestors(other, parent)) for other in others)
+    depth = len(_ancestors_with(start, parent))
+    return all(depth < len(_ancestors_with(other, parent)) for other in others)
 
 
 def _is_of_ancestor(start: Start) -> bool:
@@ -140,7 +140,7 @@ def _is_of_ancestor(start: Start) -> bool:
     An ancestor that runs Python counts as a rank. Others (a shell, numactl) may be between the rank
     and the launcher.
     """
-    return any(_is_python(pid) for pid in _told_ancestors(start, os.getppid()))
+    return any(_is_python(pid) for pid in _ancestors_with(start, os.getppid()))
 
 
 def refuse_child() -> None:
@@ -166,22 +166,22 @@ def inherited(start: Start, parent: int) -> bool:
 
     A process between the launcher and the rank (a shell, numactl) has no such library.
     """
-    return any(_has_mpi(pid) for pid in _told_ancestors(start, parent))
+    return any(_has_mpi(pid) for pid in _ancestors_with(start, parent))
 
 
-def _told(launcher: Launcher, environment: Mapping[str, str]) -> Start | None:
+def _start_by(launcher: Launcher, environment: Mapping[str, str]) -> Start | None:
     if not all(name in environment for name in launcher.also):
         return None
-    found = variables.told((launcher.rank, launcher.size), environment)
+    found = variables.place_in((launcher.rank, launcher.size), environment)
     if launcher is SLURM and environment.get("SLURM_STEP_ID", "").lower() in variables.SLURM_SHELLS:
         return None
     return None if found is None else Start(launcher, *found)
 
 
-def _told_ancestors(start: Start, pid: int) -> list[int]:
+def _ancestors_with(start: Start, pid: int) -> list[int]:
     """Return the process `pid` and its ancestors, up to the first without this start."""
     found: list[int] = []
-    while pid > 0 and start.told(_environment_of(pid)):
+    while pid > 0 and start.is_in(_environment_of(pid)):
         found.append(pid)
         pid = _parent_of(pid)
     return found
@@ -220,7 +220,7 @@ def _message(start: Start) -> str:
 def _launcher_of(start: Start) -> str:
     """Return the launcher's program, the nearest ancestor without the start; empty if unknown."""
     parent = os.getppid()
-    ranks = _told_ancestors(start, parent)
+    ranks = _ancestors_with(start, parent)
     pid = _parent_of(ranks[-1]) if ranks else parent
     try:
         return os.readlink(f"/proc/{pid}/exe")

@@ -209,8 +209,8 @@ def lines(found: list[Rank]) -> list[str]:
             title = f"job {job}" + (f" ({program})" if program else "")
             result.append(f"{title}: {len(members)} of {members[0].size} ranks on this host")
         if job and (unseen := set(range(members[0].size)) - {rank.rank for rank in members}):
-            told = "elsewhere, or has made no gradred.Comm yet"
-            result.append(f"  {ranks_text(unseen)}: {told}")
+            where = "elsewhere, or has made no gradred.Comm yet"
+            result.append(f"  {ranks_text(unseen)}: {where}")
         for alike in _grouped(members, _nameless_stack):
             for same in _grouped(alike, _doing):
                 result.append(f"  {_named(same)}: {_doing_of_all(same)}")

@@ -196,7 +196,7 @@ NETWORKS: dict[str, Network] = {
     "Leonardo": Network(
         about="Leonardo Booster: InfiniBand HDR, Dragonfly+, one rank on a host",
         source="De Sensi et al., PICO (HLC-Lab/pico): latency and speed by hand from its ring on "
-        "128 to 512 hosts; groups are not told apart",
+        "128 to 512 hosts; groups are not distinguished",
         hosts=512,
         local=1,
         device="A100",

@@ -77,9 +77,9 @@ class GradientBucket:
         """Start an operation that fails if the ranks' buckets differ, and return its handle."""
         text = "\n".join([str(self.vector.dtype), *self._layout(names)])
         digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-        told = (0, 0, "uint8", (0, int.from_bytes(digest, "little") >> 2))  # no elements
+        described = (0, 0, "uint8", (0, int.from_bytes(digest, "little") >> 2))  # no elements
         engine = engine_of(process_set)
-        return submit(engine, "allreduce", f"layout of {name}", [told], lambda _: None, None)
+        return submit(engine, "allreduce", f"layout of {name}", [described], lambda _: None, None)
 
     def require_one_layout(self, handle: int, names: Mapping[torch.nn.Parameter, str]) -> None:
         """Wait for the operation that `compare_layout` started.

@@ -42,7 +42,7 @@ class GradredWork(dist.Work):
     _failure: Exception | None = None
     _future: Any = None
     _ended: Any = None  # completing it completes the future
-    _told = False  # `_ended` has been completed
+    _completed = False  # `_ended` has been completed
     _late: Exception | None = None
     _waited = False
 
@@ -255,9 +255,9 @@ class GradredWork(dist.Work):
 
     def _complete_future(self, late: Exception | None = None) -> None:
         with self._lock:
-            if self._told:
+            if self._completed:
                 return
-            self._told, self._late = True, late
+            self._completed, self._late = True, late
         _time_limits.remove(self)
         self._ended.set_result(None)
 

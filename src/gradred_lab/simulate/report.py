@@ -91,7 +91,7 @@ def _compared(validated: Mapping[str, Sequence[Mapping[str, object]]]) -> list[s
     return [*lines, "", *_worst(validated["worst"])]
 
 
-_TOLD = {
+_SHOWN = {
     "extrapolated_near_in_time": "extrapolated, near",
     "extrapolated_far_in_time": "extrapolated, far",
     "all": "from others",
@@ -103,7 +103,7 @@ def _section(entries: Sequence[Mapping[str, object]]) -> list[str]:
     for entry in entries:
         name = " ".join(str(value) for value in entry.values() if not isinstance(value, dict))
         chosen = [
-            how for how in _TOLD if how in entry and (how != "all" or not _is_extrapolated(entry))
+            how for how in _SHOWN if how in entry and (how != "all" or not _is_extrapolated(entry))
         ]
         for how in chosen:
             found = entry[how]
@@ -111,7 +111,7 @@ def _section(entries: Sequence[Mapping[str, object]]) -> list[str]:
             lines.append(
                 f"{name:44.44}{found['rows']:6d}{found['median_error_percent']:8.1f}%"
                 f"{found['p95_error_percent']:7.1f}%{found['within_band_percent']:8.0f}%  "
-                f"{_TOLD[how]}"
+                f"{_SHOWN[how]}"
             )
     return lines
 

@@ -52,12 +52,12 @@ class Model:
 
     def reduction(self, size: Size) -> str:
         """What of a size differs from the published model: `scale 0.25, image 64`; or empty."""
-        told = [
+        differing = [
             f"{name} {getattr(size, name):g}"
             for name in self.reads
             if getattr(size, name) != getattr(Size, name)
         ]
-        return ", ".join(told)
+        return ", ".join(differing)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -131,10 +131,10 @@ def of_this_rank(file_format: StateFormat) -> ElasticJob | None:
     Raises:
         UsageError: the folder of the states does not belong to this user.
     """
-    told = os.environ.get(state_files.VARIABLE, "")
-    if not told:
+    announced = os.environ.get(state_files.VARIABLE, "")
+    if not announced:
         return None
-    least, _, folder = told.partition(" ")
+    least, _, folder = announced.partition(" ")
     try:
         state_files.require(folder)
     except UsageError as error:
