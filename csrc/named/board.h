@@ -16,9 +16,9 @@
 // order is chosen once for all ranks. Entries that are moved together and have the same BatchKey
 // form one batch, which is one operation on every rank.
 //
-// A communicator over several host groups (sites.h) has one board for each of them. There the last
-// rank to arrive at a name puts it on the list for the coordinator. The coordinator has the queue,
-// and what it decides is written to the logs of all host groups.
+// A communicator over several host groups (coordinator.h) has one board for each of them. There the
+// last rank to arrive at a name puts it on the list for the coordinator. The coordinator has the
+// queue, and what it decides is written to the logs of all host groups.
 #pragma once
 
 #include <array>
@@ -37,7 +37,7 @@
 #include "base/bell.h"
 #include "base/errors.h"
 #include "base/rank_names.h"
-#include "named/sites.h"
+#include "named/coordinator.h"
 #include "named/submission.h"
 
 namespace gradred {
@@ -129,14 +129,14 @@ class Board {
   std::vector<std::string> missing(Place place);
 
   // For the relay, if this board is one of several. Takes the messages for the coordinator.
-  std::vector<SiteMessage> take_outgoing();
+  std::vector<HostGroupMessage> take_outgoing();
   // Changes when there are such messages. Rank 0 does not ring the bell for its own submissions: it
   // calls Relay::carry() after them.
   Awaited outgoing() const;
   void ring_outgoing();  // wakes the thread that waits for outgoing()
   // Writes what the coordinator has sent: one message, or all entries of a batch. Returns false if
   // the log has no room; the caller then tries again later.
-  bool hear(std::span<const SiteMessage> messages);
+  bool hear(std::span<const HostGroupMessage> messages);
   // Whether a rank with capacity has taken everything that hear() wrote. If not, outgoing() changes
   // when one has.
   bool is_taken();
@@ -206,11 +206,11 @@ class Board {
   Submission agreed(std::uint32_t index) const;
   void log_slot(std::uint32_t index, bool joins);
   void set_free(std::uint32_t index);
-  Logged& log_message(const SiteMessage& message, bool joins);
+  Logged& log_message(const HostGroupMessage& message, bool joins);
   void append_join(int last);
   void tell();
-  void hear_agreed(const SiteMessage& message, bool joins);
-  void hear_waits(const SiteMessage& message);
+  void hear_agreed(const HostGroupMessage& message, bool joins);
+  void hear_waits(const HostGroupMessage& message);
   void end(std::string_view why);
   bool has_room(std::uint64_t entries = 1) const;
   std::uint64_t taken_by_all() const;  // entries

@@ -318,7 +318,7 @@ void Board::set_free(std::uint32_t index) {
 }
 
 // Logs an entry that the coordinator has sent.
-Board::Logged& Board::log_message(const SiteMessage& message, bool joins) {
+Board::Logged& Board::log_message(const HostGroupMessage& message, bool joins) {
   Logged& entry = next_entry();
   entry = Logged{};
   entry.key = BatchKey::of(message.submission);
@@ -355,7 +355,7 @@ void Board::join() {
 }
 
 void Board::append_join(int last) {
-  SiteMessage message;
+  HostGroupMessage message;
   message.submission.kind = NamedKind::kJoin;
   log_message(message, false).last_joined = last;
   header_.joined = 0;

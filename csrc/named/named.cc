@@ -228,8 +228,8 @@ void NamedOperation::give_up(const std::exception_ptr& reason) noexcept {
 // ---- all of a communicator ----------------------------------------------------------------------
 
 NamedOperations::NamedOperations(std::shared_ptr<Communicator> comm,
-                                 std::shared_ptr<Segment> segment, const std::vector<int>& site,
-                                 std::uint64_t most_fused_bytes)
+                                 std::shared_ptr<Segment> segment,
+                                 const std::vector<int>& host_group, std::uint64_t most_fused_bytes)
     : comm_(std::move(comm)),
       result_log_(ResultLog::get(comm_->own_settings(), comm_->rank(), comm_->size())),
       segment_(std::move(segment)),
@@ -237,10 +237,12 @@ NamedOperations::NamedOperations(std::shared_ptr<Communicator> comm,
                                  : nullptr),
       board_(
           segment_ != nullptr ? segment_->data() + Segment::kProofBytes : alone_[0].bytes,
-          site.size(),
-          static_cast<std::size_t>(std::ranges::find(site, comm_->rank()) - site.begin()),
-          most_fused_bytes, comm_->liveness().names().among(site), [this] { look_after_peers(); },
-          site.size() < static_cast<std::size_t>(comm_->size())),
+          host_group.size(),
+          static_cast<std::size_t>(std::ranges::find(host_group, comm_->rank()) -
+                                   host_group.begin()),
+          most_fused_bytes, comm_->liveness().names().among(host_group),
+          [this] { look_after_peers(); },
+          host_group.size() < static_cast<std::size_t>(comm_->size())),
       memory_(memory_in_flight()) {}
 
 NamedOperations::~NamedOperations() {

@@ -39,9 +39,9 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   // not accept calls from any thread. All ranks throw alike.
   static std::shared_ptr<NamedOperations> create(std::shared_ptr<Communicator> comm,
                                                  std::uint64_t most_fused_bytes, WaitHook& hook);
-  // `site`: the host group, that is, the ranks that share `segment`, this rank among them.
+  // `host_group`: the host group, that is, the ranks that share `segment`, this rank among them.
   NamedOperations(std::shared_ptr<Communicator> comm, std::shared_ptr<Segment> segment,
-                  const std::vector<int>& site, std::uint64_t most_fused_bytes);
+                  const std::vector<int>& host_group, std::uint64_t most_fused_bytes);
   ~NamedOperations();
 
   // Sets the title that messages use, such as "process set 1". Call it before anything is

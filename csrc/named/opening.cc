@@ -20,7 +20,7 @@ constexpr std::uint64_t kConnectNs = 30'000'000'000;
 
 // The host group of each rank. The ranks that share memory form one; group 0 is that of rank 0, and
 // the others are numbered in the order of their first ranks.
-std::vector<int> sites_of(const Communicator& comm) {
+std::vector<int> host_groups_of(const Communicator& comm) {
   std::vector<int> found(static_cast<std::size_t>(comm.size()));
   if (comm.node_path().serves_all()) return found;
   if (comm.place().hosts_share_memory()) return comm.place().topology.host_of;
@@ -28,10 +28,10 @@ std::vector<int> sites_of(const Communicator& comm) {
   return found;
 }
 
-std::vector<int> members_of(const std::vector<int>& site_of, int site) {
+std::vector<int> members_of(const std::vector<int>& host_group_of, int host_group) {
   std::vector<int> members;
-  for (std::size_t rank = 0; rank < site_of.size(); ++rank) {
-    if (site_of[rank] == site) members.push_back(static_cast<int>(rank));
+  for (std::size_t rank = 0; rank < host_group_of.size(); ++rank) {
+    if (host_group_of[rank] == host_group) members.push_back(static_cast<int>(rank));
   }
   return members;
 }
@@ -50,13 +50,13 @@ bool met(SetUpCalls& calls, Side& side) {
 
 // Collective over all ranks. Returns the connections on the first rank of each host group, and
 // nothing on the others.
-std::vector<Socket> connect_sites(SetUpCalls& calls, std::size_t sites, int site, bool leads,
-                                  std::string& reason) {
+std::vector<Socket> connect_host_groups(SetUpCalls& calls, std::size_t host_groups, int host_group,
+                                        bool leads, std::string& reason) {
   std::unique_ptr<Accepting> accepting;
   Meeting meeting;
   if (calls.rank() == 0) {
     try {
-      accepting = std::make_unique<Accepting>(sites);
+      accepting = std::make_unique<Accepting>(host_groups);
       meeting = accepting->meeting();
     } catch (const std::exception& error) {
       reason = error.what();
@@ -72,7 +72,7 @@ std::vector<Socket> connect_sites(SetUpCalls& calls, std::size_t sites, int site
       found.erase(found.begin());  // its own group has no connection
       return found;
     }
-    Connecting connecting(meeting, static_cast<std::size_t>(site));
+    Connecting connecting(meeting, static_cast<std::size_t>(host_group));
     if (!met(calls, connecting)) reason = "tried in vain: " + connecting.tried();
     std::vector<Socket> found;
     found.push_back(connecting.take());
@@ -92,14 +92,14 @@ std::shared_ptr<NamedOperations> NamedOperations::create(std::shared_ptr<Communi
   // The communicator's own calls are not logged: their vectors depend on which operations happen to
   // be ready together, and some only exchange sizes.
   comm->log_no_results();
-  const std::vector<int> site_of = sites_of(*comm);
-  const int site = site_of[static_cast<std::size_t>(comm->rank())];
-  const std::vector<int> members = members_of(site_of, site);
+  const std::vector<int> host_group_of = host_groups_of(*comm);
+  const int host_group = host_group_of[static_cast<std::size_t>(comm->rank())];
+  const std::vector<int> members = members_of(host_group_of, host_group);
   if (comm->size() == 1) {
     return std::make_shared<NamedOperations>(std::move(comm), nullptr, members, most_fused_bytes);
   }
-  const auto sites = static_cast<std::size_t>(std::ranges::max(site_of)) + 1;
-  if (sites > 1 && !(comm->threads_drive() && comm->has_messages())) {
+  const auto host_groups = static_cast<std::size_t>(std::ranges::max(host_group_of)) + 1;
+  if (host_groups > 1 && !(comm->threads_drive() && comm->has_messages())) {
     throw UsageError(
         "named operations: the ranks share no memory (" + comm->place().why_no_memory +
         "), and between such ranks they need an MPI that takes calls from any thread. Ask it for "
@@ -111,7 +111,7 @@ std::shared_ptr<NamedOperations> NamedOperations::create(std::shared_ptr<Communi
   const std::size_t bytes = Board::bytes(members.size());
   std::string reason;
   std::shared_ptr<Segment> segment;
-  if (sites == 1) {
+  if (host_groups == 1) {
     segment = Segment::create(calls, Segment::kProofBytes + bytes, reason);
   } else if (members.size() > 1) {
     HostCalls host(mpi_calls, comm->path().transport(), members, comm->liveness().names());
@@ -132,19 +132,21 @@ std::shared_ptr<NamedOperations> NamedOperations::create(std::shared_ptr<Communi
   if (made == nullptr) {
     made = std::make_shared<NamedOperations>(comm, segment, members, most_fused_bytes);
   }
-  if (sites == 1) return made;
-  std::vector<Socket> sockets = connect_sites(mpi_calls, sites, site, leads, reason);
+  if (host_groups == 1) return made;
+  std::vector<Socket> sockets =
+      connect_host_groups(mpi_calls, host_groups, host_group, leads, reason);
   throw_if_any(calls, reason, "the hosts cannot reach each other by TCP",
                "Let the hosts of a job reach that of its rank 0 on any port.");
   if (!leads) return made;
   std::vector<std::string> leaders;
-  std::unique_ptr<Sites> coordinator;
+  std::unique_ptr<Coordinator> coordinator;
   if (comm->rank() == 0) {
-    for (std::size_t other = 1; other < sites; ++other) {
+    for (std::size_t other = 1; other < host_groups; ++other) {
       leaders.push_back(
-          comm->liveness().names().of(members_of(site_of, static_cast<int>(other)).front()));
+          comm->liveness().names().of(members_of(host_group_of, static_cast<int>(other)).front()));
     }
-    coordinator = std::make_unique<Sites>(sites, most_fused_bytes, comm->liveness().names());
+    coordinator =
+        std::make_unique<Coordinator>(host_groups, most_fused_bytes, comm->liveness().names());
   } else {
     leaders.push_back(comm->liveness().names().of(0));
   }

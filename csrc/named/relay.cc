@@ -44,24 +44,25 @@ enum : std::uint64_t { kConnections, kWake, kTimer };  // in all_set_
 
 }  // namespace
 
-Relay::Relay(Board& board, std::unique_ptr<Sites> sites, std::vector<Socket> connections,
-             std::vector<std::string> leaders, std::function<void(const FailureReport&)> on_failure)
+Relay::Relay(Board& board, std::unique_ptr<Coordinator> coordinator,
+             std::vector<Socket> connections, std::vector<std::string> leaders,
+             std::function<void(const FailureReport&)> on_failure)
     : board_(board),
       on_failure_(std::move(on_failure)),
-      sites_(std::move(sites)),
+      coordinator_(std::move(coordinator)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       timer_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)),
-      sites_set_(epoll_create1(EPOLL_CLOEXEC)),
+      connections_set_(epoll_create1(EPOLL_CLOEXEC)),
       all_set_(epoll_create1(EPOLL_CLOEXEC)) {
-  for (const Socket* one : {&wake_, &timer_, &sites_set_, &all_set_}) {
+  for (const Socket* one : {&wake_, &timer_, &connections_set_, &all_set_}) {
     if (!one->is_open()) throw TransportError("named operations: no file descriptor is left");
   }
-  watch(all_set_, EPOLL_CTL_ADD, sites_set_.fd(), EPOLLIN, kConnections);
+  watch(all_set_, EPOLL_CTL_ADD, connections_set_.fd(), EPOLLIN, kConnections);
   watch(all_set_, EPOLL_CTL_ADD, wake_.fd(), EPOLLIN, kWake);
   watch(all_set_, EPOLL_CTL_ADD, timer_.fd(), EPOLLIN, kTimer);
   for (std::size_t i = 0; i < connections.size(); ++i) {
     connections_.push_back({.socket = std::move(connections[i]), .leader = std::move(leaders[i])});
-    watch(sites_set_, EPOLL_CTL_ADD, connections_[i].socket.fd(), EPOLLIN, i);
+    watch(connections_set_, EPOLL_CTL_ADD, connections_[i].socket.fd(), EPOLLIN, i);
   }
   board_thread_ = std::thread([this] { watch_board(); });
   socket_thread_ = std::thread([this] { watch_sockets(); });
@@ -107,7 +108,7 @@ void Relay::rest() noexcept {
 // After listen(true), messages that have arrived meanwhile wake watch_sockets() at once.
 void Relay::listen(bool on) {
   epoll_event event{.events = on ? EPOLLIN : 0U, .data = {.u64 = kConnections}};
-  epoll_ctl(all_set_.fd(), EPOLL_CTL_MOD, sites_set_.fd(), &event);
+  epoll_ctl(all_set_.fd(), EPOLL_CTL_MOD, connections_set_.fd(), &event);
   listens_ = on;
 }
 
@@ -138,7 +139,7 @@ void Relay::watch_sockets() {
     try {
       if (listens_) hear_all();
       deliver();
-      if (sites_ != nullptr) decide();  // the log may have room again
+      if (coordinator_ != nullptr) decide();  // the log may have room again
       ask_for_missing();
       give_up_lost();
     } catch (const std::exception& error) {
@@ -163,7 +164,7 @@ void Relay::hear_own(std::uint64_t name) {
 // Returns whether anything was received.
 bool Relay::hear_all() {
   std::array<epoll_event, 64> events;
-  const int count = epoll_wait(sites_set_.fd(), events.data(), events.size(), 0);
+  const int count = epoll_wait(connections_set_.fd(), events.data(), events.size(), 0);
   if (count <= 0) return false;
   bool any = false;
   for (int i = 0; i < count; ++i) {
@@ -173,7 +174,7 @@ bool Relay::hear_all() {
     if ((one.events & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0) any |= receive(index);
   }
   deliver();
-  if (sites_ != nullptr) decide();
+  if (coordinator_ != nullptr) decide();
   return any;
 }
 
@@ -183,7 +184,7 @@ void Relay::set_timer() {
   if (!listens_) time_out_in(kLooksAgainNs);
   const auto is_lost = [](const Connection& one) { return one.lost_ns != 0; };
   if (!over_ && std::ranges::any_of(connections_, is_lost)) time_out_in(kLostNs / 8);
-  if (sites_ != nullptr && sites_->any_waiting()) time_out_in(kAskEveryNs);
+  if (coordinator_ != nullptr && coordinator_->any_waiting()) time_out_in(kAskEveryNs);
 }
 
 // The socket thread wakes after this time at the latest.
@@ -206,24 +207,24 @@ void Relay::wake_sockets() noexcept {
 void Relay::carry_locked() {
   try {
     seen_ = board_.outgoing().target;
-    for (const SiteMessage& message : board_.take_outgoing()) to_coordinator(message);
-    if (sites_ != nullptr) decide();
+    for (const HostGroupMessage& message : board_.take_outgoing()) to_coordinator(message);
+    if (coordinator_ != nullptr) decide();
   } catch (const std::exception& error) {
     fail(error.what());
   }
   set_timer();
 }
 
-void Relay::to_coordinator(const SiteMessage& message) {
-  sites_ != nullptr ? sites_->hear(0, message) : send(connections_.front(), message);
+void Relay::to_coordinator(const HostGroupMessage& message) {
+  coordinator_ != nullptr ? coordinator_->hear(0, message) : send(connections_.front(), message);
 }
 
 // While no rank of this host group has taken the last entries, no more are decided on, so that
 // names that become ready meanwhile join the next batch. is_taken() has asked the board to notify
 // this relay when a rank has taken them.
 void Relay::decide() {
-  while (sites_->any_agreed() && (sites_->is_over() || board_.is_taken())) {
-    for (SiteMessage& message : sites_->take()) {
+  while (coordinator_->any_agreed() && (coordinator_->is_over() || board_.is_taken())) {
+    for (HostGroupMessage& message : coordinator_->take()) {
       for (Connection& one : connections_) send(one, message);
       incoming_.push_back(std::move(message));
     }
@@ -231,7 +232,7 @@ void Relay::decide() {
   }
 }
 
-void Relay::send(Connection& connection, const SiteMessage& message) {
+void Relay::send(Connection& connection, const HostGroupMessage& message) {
   if (connection.socket.is_open()) connection.encoder.add(message, connection.unsent);
 }
 
@@ -270,16 +271,16 @@ void Relay::flush(Connection& connection) {
   epoll_event event{.events = EPOLLIN, .data = {.u64 = 0}};
   if (connection.is_full) event.events |= EPOLLOUT;
   event.data.u64 = static_cast<std::uint64_t>(&connection - connections_.data());
-  epoll_ctl(sites_set_.fd(), EPOLL_CTL_MOD, connection.socket.fd(), &event);
+  epoll_ctl(connections_set_.fd(), EPOLL_CTL_MOD, connection.socket.fd(), &event);
 }
 
 // Asks which ranks have not submitted the names for which some groups wait.
 void Relay::ask_for_missing() {
-  if (sites_ == nullptr || over_) return;
+  if (coordinator_ == nullptr || over_) return;
   const std::uint64_t now = now_ns();
   if (now - asked_ns_ < kAskEveryNs) return;
   asked_ns_ = now;
-  for (SiteMessage& message : sites_->waiting(now - kAskEveryNs)) {
+  for (HostGroupMessage& message : coordinator_->waiting(now - kAskEveryNs)) {
     for (Connection& one : connections_) send(one, message);
     incoming_.push_back(std::move(message));
   }
@@ -298,7 +299,7 @@ bool Relay::receive(std::size_t index) {
   if (got <= 0) {
     // A forked child may hold the connection open, too: closing it here would not remove it from
     // the set.
-    epoll_ctl(sites_set_.fd(), EPOLL_CTL_DEL, connection.socket.fd(), nullptr);
+    epoll_ctl(connections_set_.fd(), EPOLL_CTL_DEL, connection.socket.fd(), nullptr);
     connection.socket.close();
     connection.unsent.clear();
     connection.is_full = false;
@@ -307,13 +308,13 @@ bool Relay::receive(std::size_t index) {
     return true;
   }
   connection.decoder.add(std::span(bytes).first(static_cast<std::size_t>(got)),
-                         [&](SiteMessage message) { hear(index, std::move(message)); });
+                         [&](HostGroupMessage message) { hear(index, std::move(message)); });
   return true;
 }
 
-void Relay::hear(std::size_t index, SiteMessage message) {
-  if (sites_ == nullptr) return incoming_.push_back(std::move(message));
-  sites_->hear(index + 1, message);
+void Relay::hear(std::size_t index, HostGroupMessage message) {
+  if (coordinator_ == nullptr) return incoming_.push_back(std::move(message));
+  coordinator_->hear(index + 1, message);
 }
 
 void Relay::deliver() {
@@ -328,8 +329,8 @@ bool Relay::deliver_next() {
     if (++count > incoming_.size()) return false;
   }
   const auto end = incoming_.begin() + static_cast<std::ptrdiff_t>(count);
-  const std::vector<SiteMessage> messages(incoming_.begin(), end);
-  const SiteMessage& first = messages.front();
+  const std::vector<HostGroupMessage> messages(incoming_.begin(), end);
+  const HostGroupMessage& first = messages.front();
   if (first.kind == Said::kWaits) {
     auto lacking = board_.lacking(first.name);
     if (!lacking.empty()) {
@@ -363,12 +364,12 @@ void Relay::give_up_lost() {
 
 void Relay::fail(const std::string& why) noexcept {
   try {
-    const SiteMessage left{.kind = Said::kLeft, .failure = Failure::kPeerLost, .text = why};
-    if (sites_ == nullptr) {
+    const HostGroupMessage left{.kind = Said::kLeft, .failure = Failure::kPeerLost, .text = why};
+    if (coordinator_ == nullptr) {
       incoming_.assign(1, left);
       return deliver();
     }
-    sites_->hear(0, left);
+    coordinator_->hear(0, left);
     decide();
   } catch (const std::exception&) {
     // A peer's process has ended while it held the board's lock; the other ranks notice it as well.

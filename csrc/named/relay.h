@@ -21,18 +21,18 @@
 #include <vector>
 
 #include "named/board.h"
-#include "named/sites.h"
+#include "named/coordinator.h"
 #include "named/sockets.h"
 
 namespace gradred {
 
 class Relay {
  public:
-  // At the coordinator, `sites` is set and there is a connection to each other host group;
-  // elsewhere `sites` is nullptr and there is one connection. `leaders`: for each connection, the
-  // name of the rank at its other end. `on_failure` is called if a rank left because of a failure,
-  // before the board shows it.
-  Relay(Board& board, std::unique_ptr<Sites> sites, std::vector<Socket> connections,
+  // At the coordinator, `coordinator` is set and there is a connection to each other host group;
+  // elsewhere `coordinator` is nullptr and there is one connection. `leaders`: for each connection,
+  // the name of the rank at its other end. `on_failure` is called if a rank left because of a
+  // failure, before the board shows it.
+  Relay(Board& board, std::unique_ptr<Coordinator> coordinator, std::vector<Socket> connections,
         std::vector<std::string> leaders, std::function<void(const FailureReport&)> on_failure);
   ~Relay();
   Relay(const Relay&) = delete;
@@ -54,8 +54,8 @@ class Relay {
   struct Connection {
     Socket socket;
     std::string leader;
-    SiteEncoder encoder{};
-    SiteDecoder decoder{};
+    HostGroupEncoder encoder{};
+    HostGroupDecoder decoder{};
     std::vector<std::byte> unsent{};
     bool is_full = false;       // the socket is full; epoll reports when it has room again
     std::uint64_t lost_ns = 0;  // when the connection broke, until this is reported; else 0
@@ -69,11 +69,11 @@ class Relay {
   void set_timer();
   void time_out_in(std::uint64_t nanoseconds);
   bool receive(std::size_t index);
-  void hear(std::size_t index, SiteMessage message);
+  void hear(std::size_t index, HostGroupMessage message);
   void carry_locked();
-  void to_coordinator(const SiteMessage& message);
+  void to_coordinator(const HostGroupMessage& message);
   void decide();
-  void send(Connection& connection, const SiteMessage& message);
+  void send(Connection& connection, const HostGroupMessage& message);
   void flush(Connection& connection);
   void flush_all();
   void flush_soon();
@@ -88,9 +88,9 @@ class Relay {
   const std::function<void(const FailureReport&)> on_failure_;
   std::mutex mutex_;  // protects the members below
   std::condition_variable ended_;
-  std::unique_ptr<Sites> sites_;  // set at the coordinator only
+  std::unique_ptr<Coordinator> coordinator_;  // set at the coordinator only
   std::vector<Connection> connections_;
-  std::deque<SiteMessage> incoming_;  // messages for the board
+  std::deque<HostGroupMessage> incoming_;  // messages for the board
   std::uint64_t asked_ns_ = 0;
   bool over_ = false;  // a rank has left, and the board shows it
   std::uint64_t flushed_ns_ = 0;
@@ -102,7 +102,7 @@ class Relay {
   Socket wake_;   // an eventfd
   Socket timer_;  // a timerfd
   // Epoll sets: the connections; and that set together with wake_ and timer_.
-  Socket sites_set_, all_set_;
+  Socket connections_set_, all_set_;
   std::thread board_thread_, socket_thread_;
 };
 

@@ -32,7 +32,7 @@ constexpr char kWord[8] = {'g', 'r', 'a', 'd', 'r', 'e', 'd', '1'};
 struct Greeting {
   char word[8] = {};
   std::uint64_t secret[2] = {};
-  std::uint32_t site = 0, submission_bytes = sizeof(Submission);
+  std::uint32_t host_group = 0, submission_bytes = sizeof(Submission);
 };
 
 std::string error_text(int error) { return std::generic_category().message(error); }
@@ -139,7 +139,7 @@ void Socket::close() noexcept {
 
 // ---- the coordinator's side ---------------------------------------------------------------------
 
-Accepting::Accepting(std::size_t sites) : sites_(sites), missing_(sites - 1) {
+Accepting::Accepting(std::size_t host_groups) : sockets_(host_groups), missing_(host_groups - 1) {
   listener_ = listen_by(AF_INET6);
   const bool v6 = listener_.is_open();
   if (!v6) listener_ = listen_by(AF_INET);
@@ -179,14 +179,15 @@ bool Accepting::hear(Guest& guest) {
   std::memcpy(&greeting, guest.said.data(), sizeof greeting);
   const bool known = std::equal(kWord, std::end(kWord), greeting.word) &&
                      std::ranges::equal(greeting.secret, meeting_.secret) &&
-                     greeting.submission_bytes == sizeof(Submission) && greeting.site != 0 &&
-                     greeting.site < sites_.size() && !sites_[greeting.site].is_open();
+                     greeting.submission_bytes == sizeof(Submission) && greeting.host_group != 0 &&
+                     greeting.host_group < sockets_.size() &&
+                     !sockets_[greeting.host_group].is_open();
   if (!known) return true;
   prepare(guest.socket.fd());
   const ssize_t sent =
       ::send(guest.socket.fd(), meeting_.answer, sizeof meeting_.answer, MSG_NOSIGNAL);
   if (sent != sizeof meeting_.answer) return true;
-  sites_[greeting.site] = std::move(guest.socket);
+  sockets_[greeting.host_group] = std::move(guest.socket);
   --missing_;
   return true;
 }
@@ -238,7 +239,7 @@ bool Connecting::advance() {
       give_up(error);
       return false;
     }
-    Greeting greeting{.site = static_cast<std::uint32_t>(site_)};
+    Greeting greeting{.host_group = static_cast<std::uint32_t>(host_group_)};
     std::copy(kWord, std::end(kWord), greeting.word);
     std::ranges::copy(meeting_.secret, greeting.secret);
     if (::send(socket_.fd(), &greeting, sizeof greeting, MSG_NOSIGNAL) != sizeof greeting) {

@@ -46,13 +46,13 @@ struct Meeting {
 class Accepting {
  public:
   // Throws TransportError if no socket can be opened.
-  explicit Accepting(std::size_t sites);
+  explicit Accepting(std::size_t host_groups);
   const Meeting& meeting() const { return meeting_; }
   // Returns whether all host groups have connected. Closes connections that do not know the secret.
   bool advance();
   std::size_t missing() const { return missing_; }
   // Returns the sockets, indexed by host group. The entry of group 0 is not open.
-  std::vector<Socket> take() { return std::move(sites_); }
+  std::vector<Socket> take() { return std::move(sockets_); }
 
  private:
   struct Guest {
@@ -65,14 +65,15 @@ class Accepting {
   Meeting meeting_;
   Socket listener_;
   std::vector<Guest> guests_;
-  std::vector<Socket> sites_;
+  std::vector<Socket> sockets_;
   std::size_t missing_;
 };
 
 // The side of another host group. Never blocks.
 class Connecting {
  public:
-  Connecting(const Meeting& meeting, std::size_t site) : meeting_(meeting), site_(site) {}
+  Connecting(const Meeting& meeting, std::size_t host_group)
+      : meeting_(meeting), host_group_(host_group) {}
   bool advance();
   Socket take() { return std::move(socket_); }
   // For messages: the addresses that did not answer, and why.
@@ -83,7 +84,7 @@ class Connecting {
   void give_up(int error);
 
   const Meeting meeting_;
-  const std::size_t site_;
+  const std::size_t host_group_;
   std::size_t next_ = 0;
   std::size_t greeted_ = 0;  // bytes of the answer that have been received
   std::byte answer_[sizeof Meeting::answer] = {};

@@ -17,8 +17,8 @@ void Board::tell() {
   if (rank_ != 0) ring_for_sleepers(header_.outgoing_bell, nullptr);
 }
 
-std::vector<SiteMessage> Board::take_outgoing() {
-  std::vector<SiteMessage> made;
+std::vector<HostGroupMessage> Board::take_outgoing() {
+  std::vector<HostGroupMessage> made;
   const Lock lock(*this);
   for (; header_.first_ready != 0; header_.first_ready = slot(header_.first_ready - 1).next_ready) {
     const Slot& ready = slot(header_.first_ready - 1);
@@ -52,13 +52,13 @@ Awaited Board::outgoing() const {
           &header_.outgoing_bell, nullptr};
 }
 
-bool Board::hear(std::span<const SiteMessage> messages) {
+bool Board::hear(std::span<const HostGroupMessage> messages) {
   const Lock lock(*this);
-  const SiteMessage& first = messages.front();
+  const HostGroupMessage& first = messages.front();
   switch (first.kind) {
     case Said::kAgreed:
       if (!has_room(messages.size())) return false;
-      for (const SiteMessage& one : messages) hear_agreed(one, &one != &first);
+      for (const HostGroupMessage& one : messages) hear_agreed(one, &one != &first);
       wake();
       return true;
     case Said::kAllJoined:
@@ -77,11 +77,11 @@ bool Board::hear(std::span<const SiteMessage> messages) {
     case Said::kLacks:
       break;
   }
-  throw TransportError("named operations: the coordinator has sent what only sites send");
+  throw TransportError("named operations: the coordinator has sent what only host groups send");
 }
 
 // If all ranks of this host group have joined, the board has no slot of this name.
-void Board::hear_agreed(const SiteMessage& message, bool joins) {
+void Board::hear_agreed(const HostGroupMessage& message, bool joins) {
   const std::uint32_t index = find(message.name, hash_of(message.name));
   Logged& entry = log_message(message, joins);
   if (index == kSlots || !slot(index).ready) return;
@@ -91,7 +91,7 @@ void Board::hear_agreed(const SiteMessage& message, bool joins) {
   if (entry.is_last) set_free(index);
 }
 
-void Board::hear_waits(const SiteMessage& message) {
+void Board::hear_waits(const HostGroupMessage& message) {
   const std::uint32_t index = find(message.name, hash_of(message.name));
   if (index == kSlots || slot(index).arrived == 0) return;
   std::string text;

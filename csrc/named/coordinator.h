@@ -1,4 +1,4 @@
-// Ranks on several hosts. The ranks that share memory form a host group (called site in the code),
+// Ranks on several hosts. The ranks that share memory form a host group,
 // which has its own board. The groups agree by messages to a coordinator and back.
 #pragma once
 
@@ -32,7 +32,7 @@ enum class Said : std::uint8_t {
   kLeft,  // a rank has left, and `text` says why
 };
 
-struct SiteMessage {
+struct HostGroupMessage {
   Said kind = Said::kReady;
   bool more = false;         // kAgreed: the next entry belongs to the same batch
   bool some_joined = false;  // kReady: some ranks of the group have joined and have no array
@@ -51,22 +51,22 @@ struct SiteMessage {
 
 // Encodes messages for one direction of a connection. A name that was sent before with the same
 // submission is sent as a number.
-class SiteEncoder {
+class HostGroupEncoder {
  public:
-  void add(const SiteMessage& message, std::vector<std::byte>& bytes);
+  void add(const HostGroupMessage& message, std::vector<std::byte>& bytes);
 
  private:
   std::unordered_map<std::string, std::uint32_t> known_;
 };
 
-class SiteDecoder {
+class HostGroupDecoder {
  public:
   // Calls `take` for each message that is complete, and stores the rest. Throws TransportError for
   // bytes that no encoder produces.
-  void add(std::span<const std::byte> bytes, const std::function<void(SiteMessage)>& take);
+  void add(std::span<const std::byte> bytes, const std::function<void(HostGroupMessage)>& take);
 
  private:
-  SiteMessage decode(std::span<const std::byte> bytes);
+  HostGroupMessage decode(std::span<const std::byte> bytes);
 
   struct Known {
     std::string name, structure;
@@ -77,15 +77,15 @@ class SiteDecoder {
 };
 
 // The coordinator's state: which host groups are ready for which names, and the order of the log.
-class Sites {
+class Coordinator {
  public:
-  Sites(std::size_t sites, std::uint64_t most_fused_bytes, RankNames names)
-      : sites_(sites),
+  Coordinator(std::size_t host_groups, std::uint64_t most_fused_bytes, RankNames names)
+      : host_groups_(host_groups),
         most_fused_bytes_(most_fused_bytes),
-        joined_(sites),
+        joined_(host_groups),
         names_(std::move(names)) {}
 
-  void hear(std::size_t site, const SiteMessage& message);
+  void hear(std::size_t host_group, const HostGroupMessage& message);
   bool any_agreed() const { return !queue_.empty() || all_joined_ || left_; }
   bool any_waiting() const { return !pending_.empty(); }
   bool is_over() const { return over_; }  // a rank has left: nothing more is agreed on
@@ -93,13 +93,13 @@ class Sites {
   // bytes if there are so many. Entries that are taken together and have the same BatchKey form one
   // batch. The end of a join is taken when no other entry is left. Once a rank has left, one call
   // takes all entries, and the message about it as the last.
-  std::vector<SiteMessage> take();
+  std::vector<HostGroupMessage> take();
   // Returns kWaits for each name for which some groups have waited since before `since_ns`.
-  std::vector<SiteMessage> waiting(std::uint64_t since_ns) const;
+  std::vector<HostGroupMessage> waiting(std::uint64_t since_ns) const;
 
  private:
   struct Pending {
-    SiteMessage first;
+    HostGroupMessage first;
     std::uint64_t since_ns;
     std::vector<bool> arrived;  // by host group
     std::size_t arrivals = 0;
@@ -109,20 +109,20 @@ class Sites {
 
   struct Queued {
     Turn turn;
-    SiteMessage entry;
+    HostGroupMessage entry;
 
     bool operator<(const Queued& other) const { return turn < other.turn; }
   };
 
-  void arrive(std::size_t site, const SiteMessage& message);
-  void join(std::size_t site, int last);
+  void arrive(std::size_t host_group, const HostGroupMessage& message);
+  void join(std::size_t host_group, int last);
   bool is_complete(const Pending& pending) const;
   void agree(Pending&& pending);
-  void left(const SiteMessage& message);
-  SiteMessage next();
-  void form_batches(std::vector<SiteMessage>& taken) const;
+  void left(const HostGroupMessage& message);
+  HostGroupMessage next();
+  void form_batches(std::vector<HostGroupMessage>& taken) const;
 
-  const std::size_t sites_;
+  const std::size_t host_groups_;
   const std::uint64_t most_fused_bytes_;
   std::unordered_map<std::string, Pending> pending_;
   std::vector<Queued> queue_;  // a heap
@@ -132,8 +132,8 @@ class Sites {
   std::size_t joins_ = 0;
   int last_joined_ = -1;
   bool all_joined_ = false;
-  bool over_ = false;                // a rank has left
-  std::optional<SiteMessage> left_;  // the message about it, until it is taken
+  bool over_ = false;                     // a rank has left
+  std::optional<HostGroupMessage> left_;  // the message about it, until it is taken
   const RankNames names_;
 };
 

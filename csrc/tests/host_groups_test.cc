@@ -1,7 +1,5 @@
-// Agreement between host groups ("sites"). The relays are threads, and their connections stay
+// Agreement between host groups. The relays are threads, and their connections stay
 // inside this process. Also tests the encoding of messages, and how the groups find each other.
-#include "named/sites.h"
-
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -18,6 +16,7 @@
 #include "base/clock.h"
 #include "base/errors.h"
 #include "boards.h"
+#include "named/coordinator.h"
 #include "named/relay.h"
 #include "named/sockets.h"
 #include "node_calls.h"
@@ -25,13 +24,13 @@
 namespace gradred::testing {
 namespace {
 
-SiteMessage ready(const std::string& name, std::size_t count, int rank) {
+HostGroupMessage ready(const std::string& name, std::size_t count, int rank) {
   return {.kind = Said::kReady, .rank = rank, .name = name, .submission = sum_of(count)};
 }
 
 // ---- messages as bytes --------------------------------------------------------------------------
 
-bool same(const SiteMessage& one, const SiteMessage& other) {
+bool same(const HostGroupMessage& one, const HostGroupMessage& other) {
   return one.kind == other.kind && one.more == other.more && one.some_joined == other.some_joined &&
          one.chunk == other.chunk && one.submission.priority == other.submission.priority &&
          one.submission.form == other.submission.form && one.failure == other.failure &&
@@ -41,14 +40,14 @@ bool same(const SiteMessage& one, const SiteMessage& other) {
          one.structure == other.structure;
 }
 
-SiteMessage any_message(std::mt19937& random) {
+HostGroupMessage any_message(std::mt19937& random) {
   const auto below = [&](unsigned end) { return static_cast<int>(random() % end); };
-  SiteMessage made{.kind = static_cast<Said>(below(7)),
-                   .more = below(2) == 1,
-                   .some_joined = below(2) == 1,
-                   .rank = below(100) - 1,
-                   .name = "name" + std::to_string(below(9000)),
-                   .text = std::string(static_cast<std::size_t>(below(300)), 't')};
+  HostGroupMessage made{.kind = static_cast<Said>(below(7)),
+                        .more = below(2) == 1,
+                        .some_joined = below(2) == 1,
+                        .rank = below(100) - 1,
+                        .name = "name" + std::to_string(below(9000)),
+                        .text = std::string(static_cast<std::size_t>(below(300)), 't')};
   if (below(3) == 0) made.failure = static_cast<Failure>(below(3));
   if (made.has_submission()) {
     made.structure = "a tree of " + made.name;
@@ -62,9 +61,9 @@ SiteMessage any_message(std::mt19937& random) {
 
 void messages_come_as_they_were_sent(BoardBootstrap&) {
   std::mt19937 random(1);
-  SiteEncoder encoder;
-  SiteDecoder decoder;
-  std::vector<SiteMessage> sent;
+  HostGroupEncoder encoder;
+  HostGroupDecoder decoder;
+  std::vector<HostGroupMessage> sent;
   std::size_t next = 0;
   for (int turn = 0; turn < 300; ++turn) {
     std::vector<std::byte> bytes;
@@ -74,7 +73,7 @@ void messages_come_as_they_were_sent(BoardBootstrap&) {
     }
     for (std::size_t begin = 0; begin < bytes.size();) {  // in pieces of any size
       const std::size_t count = std::min<std::size_t>(bytes.size() - begin, random() % 5000);
-      decoder.add(std::span(bytes).subspan(begin, count), [&](const SiteMessage& message) {
+      decoder.add(std::span(bytes).subspan(begin, count), [&](const HostGroupMessage& message) {
         expect(same(message, sent.at(next++)), "a message has changed on its way");
       });
       begin += count;
@@ -84,7 +83,7 @@ void messages_come_as_they_were_sent(BoardBootstrap&) {
 }
 
 void a_name_that_was_sent_is_a_number(BoardBootstrap&) {
-  SiteEncoder encoder;
+  HostGroupEncoder encoder;
   std::vector<std::byte> first, second, other;
   encoder.add(ready("a gradient of some layer", 5, 0), first);
   encoder.add(ready("a gradient of some layer", 5, 0), second);
@@ -96,14 +95,14 @@ void a_name_that_was_sent_is_a_number(BoardBootstrap&) {
 void bytes_of_no_message_are_an_error(BoardBootstrap&) {
   std::mt19937 random(2);
   for (int turn = 0; turn < 20'000; ++turn) {
-    SiteEncoder encoder;
+    HostGroupEncoder encoder;
     std::vector<std::byte> bytes;
     for (int i = 0; i < 3; ++i) encoder.add(any_message(random), bytes);
     for (unsigned i = random() % 8; i > 0; --i) {
       bytes[random() % (turn % 2 == 0 ? 40 : bytes.size())] = static_cast<std::byte>(random());
     }
     try {
-      SiteDecoder().add(bytes, [](const SiteMessage&) {});
+      HostGroupDecoder().add(bytes, [](const HostGroupMessage&) {});
     } catch (const TransportError&) {
     }
   }
@@ -111,58 +110,58 @@ void bytes_of_no_message_are_an_error(BoardBootstrap&) {
 
 // ---- the coordinator ----------------------------------------------------------------------------
 
-void the_last_site_completes_a_name(BoardBootstrap&) {
-  Sites sites(3, 1000, RankNames());
-  sites.hear(2, ready("b", 5, 4));
-  sites.hear(0, ready("a", 5, 0));
-  sites.hear(1, ready("b", 5, 2));
-  expect(!sites.any_agreed(), "one is missing");
-  const auto waiting = sites.waiting(~std::uint64_t{0});
+void the_last_host_group_completes_a_name(BoardBootstrap&) {
+  Coordinator coordinator(3, 1000, RankNames());
+  coordinator.hear(2, ready("b", 5, 4));
+  coordinator.hear(0, ready("a", 5, 0));
+  coordinator.hear(1, ready("b", 5, 2));
+  expect(!coordinator.any_agreed(), "one is missing");
+  const auto waiting = coordinator.waiting(~std::uint64_t{0});
   expect(waiting.size() == 2, "two names wait");
-  sites.hear(0, {.kind = Said::kLacks, .name = "nobody's", .ranks = {1}});
-  sites.hear(0, {.kind = Said::kLacks, .name = "b", .ranks = {0, 1}});
-  for (const SiteMessage& one : sites.waiting(~std::uint64_t{0})) {
+  coordinator.hear(0, {.kind = Said::kLacks, .name = "nobody's", .ranks = {1}});
+  coordinator.hear(0, {.kind = Said::kLacks, .name = "b", .ranks = {0, 1}});
+  for (const HostGroupMessage& one : coordinator.waiting(~std::uint64_t{0})) {
     expect(one.ranks == (one.name == "b" ? std::vector{0, 1} : std::vector<int>{}), "who lacks it");
   }
-  sites.hear(0, ready("b", 5, 1));
-  sites.hear(1, ready("a", 5, 3));
-  sites.hear(2, ready("a", 5, 5));
-  const auto taken = sites.take();
+  coordinator.hear(0, ready("b", 5, 1));
+  coordinator.hear(1, ready("a", 5, 3));
+  coordinator.hear(2, ready("a", 5, 5));
+  const auto taken = coordinator.take();
   expect(taken.size() == 2 && taken[0].name == "b" && taken[1].name == "a", "in this order");
   expect(taken[0].more && !taken[1].more, "as one batch");
-  expect(!sites.any_agreed() && !sites.any_waiting(), "that was all");
+  expect(!coordinator.any_agreed() && !coordinator.any_waiting(), "that was all");
 }
 
-void what_a_site_submits_as_alone_is_in_no_batch(BoardBootstrap&) {
-  Sites sites(2, 1000, RankNames());
+void what_a_host_group_submits_as_alone_is_in_no_batch(BoardBootstrap&) {
+  Coordinator coordinator(2, 1000, RankNames());
   for (const std::string name : {"first", "second", "third", "fourth"}) {
     for (const int rank : {0, 2}) {
-      SiteMessage message = ready(name, 5, rank);
+      HostGroupMessage message = ready(name, 5, rank);
       message.submission.priority = name == "first" ? 1 : 0;  // the others might go in chunks
       if (name == "second" && rank == 2) message.submission.form = NamedForm::kAlone;
-      sites.hear(static_cast<std::size_t>(rank / 2), message);
+      coordinator.hear(static_cast<std::size_t>(rank / 2), message);
     }
   }
-  const auto taken = sites.take();
+  const auto taken = coordinator.take();
   std::vector<bool> more;
-  for (const SiteMessage& one : taken) more.push_back(one.more);
+  for (const HostGroupMessage& one : taken) more.push_back(one.more);
   expect(more == std::vector{false, false, true, false}, "only the last two are a batch");
-  expect(taken[1].submission.form == NamedForm::kAlone, "all sites learn why");
+  expect(taken[1].submission.form == NamedForm::kAlone, "all host groups learn why");
 }
 
-void sites_that_differ_hear_of_it(BoardBootstrap&) {
-  Sites sites(2, 1000, RankNames());
-  sites.hear(0, ready("a", 5, 0));
-  sites.hear(1, ready("a", 6, 3));
-  sites.hear(0, ready("b", 5, 0));
-  sites.hear(1, ready("b", 5, 3));
-  for (const std::size_t site : {0, 1}) {
-    SiteMessage leaf = ready("c", 1, static_cast<int>(3 * site));
-    leaf.structure = site == 0 ? "{'a': *}" : "{'b': *}";
+void host_groups_that_differ_get_an_error(BoardBootstrap&) {
+  Coordinator coordinator(2, 1000, RankNames());
+  coordinator.hear(0, ready("a", 5, 0));
+  coordinator.hear(1, ready("a", 6, 3));
+  coordinator.hear(0, ready("b", 5, 0));
+  coordinator.hear(1, ready("b", 5, 3));
+  for (const std::size_t host_group : {0, 1}) {
+    HostGroupMessage leaf = ready("c", 1, static_cast<int>(3 * host_group));
+    leaf.structure = host_group == 0 ? "{'a': *}" : "{'b': *}";
     leaf.submission = leaf_of(leaf.structure);
-    sites.hear(site, leaf);
+    coordinator.hear(host_group, leaf);
   }
-  const auto taken = sites.take();
+  const auto taken = coordinator.take();
   expect(taken[0].text.find("rank 0") != std::string::npos &&
              taken[0].text.find("rank 3") != std::string::npos && !taken[0].more,
          "the error names both: " + taken[0].text);
@@ -173,63 +172,65 @@ void sites_that_differ_hear_of_it(BoardBootstrap&) {
 }
 
 void the_most_urgent_goes_first(BoardBootstrap&) {
-  Sites sites(2, 1000, RankNames());
+  Coordinator coordinator(2, 1000, RankNames());
   const auto submit = [&](const std::string& name, std::size_t count, int priority) {
     for (const int rank : {0, 2}) {
-      SiteMessage message = ready(name, count, rank);
+      HostGroupMessage message = ready(name, count, rank);
       message.submission.priority =
           rank == 0 ? priority : -5;  // the highest priority of all ranks applies
-      sites.hear(static_cast<std::size_t>(rank / 2), message);
+      coordinator.hear(static_cast<std::size_t>(rank / 2), message);
     }
   };
   const auto next = [&] {
     std::string names;
-    for (const SiteMessage& one : sites.take()) names += one.name + std::to_string(one.chunk);
+    for (const HostGroupMessage& one : coordinator.take())
+      names += one.name + std::to_string(one.chunk);
     return names;
   };
   submit("large", 3 * Submission::kChunkBytes / 4, 0);
-  expect(next() == "large0" && !sites.any_agreed(), "whole: nothing has been more urgent");
+  expect(next() == "large0" && !coordinator.any_agreed(), "whole: nothing has been more urgent");
   submit("urgent", 1, 1);
   expect(next() == "urgent0", "from now on large ones go in chunks");
   submit("large", 3 * Submission::kChunkBytes / 4, 0);
   expect(next() == "large0", "the first chunk alone");
   submit("last", 1, -1);
   submit("urgent", 1, 1);
-  for (const std::size_t site : {0, 1}) sites.hear(site, {.kind = Said::kJoined, .rank = 0});
+  for (const std::size_t host_group : {0, 1})
+    coordinator.hear(host_group, {.kind = Said::kJoined, .rank = 0});
   expect(next() == "urgent0large1", "the urgent one, then the next chunk");
   expect(next() == "large2", "the last chunk");
-  const auto taken = sites.take();
+  const auto taken = coordinator.take();
   expect(taken.size() == 2 && taken[0].name == "last", "what has no hurry");
-  expect(taken[1].kind == Said::kAllJoined && !sites.any_agreed(), "the join comes last");
+  expect(taken[1].kind == Said::kAllJoined && !coordinator.any_agreed(), "the join comes last");
 }
 
 void what_was_agreed_on_comes_before_the_end(BoardBootstrap&) {
-  Sites sites(1, 1000, RankNames());
-  SiteMessage large = ready("large", 3 * Submission::kChunkBytes / 4, 0);
+  Coordinator coordinator(1, 1000, RankNames());
+  HostGroupMessage large = ready("large", 3 * Submission::kChunkBytes / 4, 0);
   large.submission.priority = -1;
-  sites.hear(0, large);
-  sites.hear(0, ready("small", 3, 0));
-  sites.hear(0, {.kind = Said::kLeft, .text = "rank 0 has left"});
-  const auto taken = sites.take();
+  coordinator.hear(0, large);
+  coordinator.hear(0, ready("small", 3, 0));
+  coordinator.hear(0, {.kind = Said::kLeft, .text = "rank 0 has left"});
+  const auto taken = coordinator.take();
   expect(taken.size() == 5 && taken[0].name == "small" && taken[3].chunk == 2, "all of it");
-  expect(taken[4].kind == Said::kLeft && !sites.any_agreed(), "then the end");
+  expect(taken[4].kind == Said::kLeft && !coordinator.any_agreed(), "then the end");
 }
 
-void sites_join(BoardBootstrap&) {
-  Sites sites(2, 0, RankNames());
-  sites.hear(0, ready("a", 5, 0));
-  sites.hear(1, {.kind = Said::kJoined, .rank = 3});
-  sites.hear(0, ready("b", 5, 0));
-  SiteMessage gather = ready("c", 5, 0);
+void host_groups_join(BoardBootstrap&) {
+  Coordinator coordinator(2, 0, RankNames());
+  coordinator.hear(0, ready("a", 5, 0));
+  coordinator.hear(1, {.kind = Said::kJoined, .rank = 3});
+  coordinator.hear(0, ready("b", 5, 0));
+  HostGroupMessage gather = ready("c", 5, 0);
   gather.submission.kind = NamedKind::kAllgather;
-  sites.hear(0, gather);
-  sites.hear(0, {.kind = Said::kJoined, .rank = 1});
-  const auto taken = sites.take();
+  coordinator.hear(0, gather);
+  coordinator.hear(0, {.kind = Said::kJoined, .rank = 1});
+  const auto taken = coordinator.take();
   expect(taken.size() == 4 && taken[0].text.empty() && taken[1].text.empty(), "zeros for two sums");
   expect(!taken[2].text.empty(), "an allgather takes an array of each");
   expect(taken[3].kind == Said::kAllJoined && taken[3].rank == 1, "rank 1 was the last");
-  sites.hear(0, ready("d", 5, 0));
-  expect(!sites.any_agreed(), "the join is over");
+  coordinator.hear(0, ready("d", 5, 0));
+  expect(!coordinator.any_agreed(), "the join is over");
 }
 
 // ---- relays -------------------------------------------------------------------------------------
@@ -239,18 +240,18 @@ class Job {
  public:
   static constexpr std::size_t kRanks = 2;
 
-  explicit Job(std::size_t sites, std::uint64_t most_fused = 4000) : most_fused_(most_fused) {
+  explicit Job(std::size_t host_groups, std::uint64_t most_fused = 4000) : most_fused_(most_fused) {
     std::vector<Socket> coordinators;
-    for (std::size_t site = 0; site < sites; ++site) {
+    for (std::size_t host_group = 0; host_group < host_groups; ++host_group) {
       memory_.push_back(std::make_unique<std::byte[]>(named::Board::bytes(kRanks)));
-      const int first = static_cast<int>(site * kRanks);
+      const int first = static_cast<int>(host_group * kRanks);
       for (int place = 0; place < static_cast<int>(kRanks); ++place) {
         boards_.push_back(std::make_unique<named::Board>(
-            memory_[site].get(), kRanks, static_cast<std::size_t>(place), most_fused,
+            memory_[host_group].get(), kRanks, static_cast<std::size_t>(place), most_fused,
             RankNames({}, {first, first + 1}), nullptr, true));
       }
       ends_.emplace_back();
-      if (site == 0) continue;
+      if (host_group == 0) continue;
       std::array<int, 2> pair{};
       expect(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair.data()) == 0, "a pair");
       coordinators.emplace_back(pair[0]);
@@ -260,15 +261,16 @@ class Job {
   }
 
   named::Board& board(std::size_t rank) { return *boards_[rank]; }
-  std::size_t sites() const { return ends_.size(); }
+  std::size_t host_groups() const { return ends_.size(); }
   // The relay runs on the first rank of a host group.
-  std::unique_ptr<Relay> relay(std::size_t site, FailureReport* heard = nullptr) {
-    const bool leads = site == 0;
+  std::unique_ptr<Relay> relay(std::size_t host_group, FailureReport* heard = nullptr) {
+    const bool leads = host_group == 0;
     return std::make_unique<Relay>(
-        board(site * kRanks),
-        leads ? std::make_unique<Sites>(sites(), most_fused_, RankNames()) : nullptr,
-        std::move(ends_[site]),
-        std::vector<std::string>(leads ? sites() - 1 : 1, leads ? "rank of a site" : "rank 0"),
+        board(host_group * kRanks),
+        leads ? std::make_unique<Coordinator>(host_groups(), most_fused_, RankNames()) : nullptr,
+        std::move(ends_[host_group]),
+        std::vector<std::string>(leads ? host_groups() - 1 : 1,
+                                 leads ? "rank of a host group" : "rank 0"),
         [heard](const FailureReport& report) {
           if (heard != nullptr) *heard = report;
         });
@@ -288,7 +290,7 @@ std::uint64_t all_saw_the_same(BoardBootstrap& bootstrap, std::uint64_t mine) {
   return mine;
 }
 
-void sites_agree_on_one_order(Job& job, BoardBootstrap& ranks) {
+void host_groups_agree_on_one_order(Job& job, BoardBootstrap& ranks) {
   const auto rank = static_cast<std::size_t>(ranks.rank());
   const auto relay = rank % Job::kRanks == 0 ? job.relay(rank / Job::kRanks) : nullptr;
   named::Board& board = job.board(rank);
@@ -351,7 +353,7 @@ void sites_agree_on_one_order(Job& job, BoardBootstrap& ranks) {
 }
 
 // Rank 1 of host group 0 and all ranks of host group 1 have joined without arrays.
-void ranks_and_sites_have_joined(Job& job, BoardBootstrap& ranks) {
+void ranks_and_host_groups_have_joined(Job& job, BoardBootstrap& ranks) {
   const auto rank = static_cast<std::size_t>(ranks.rank());
   const auto relay = rank % Job::kRanks == 0 ? job.relay(rank / Job::kRanks) : nullptr;
   named::Board& board = job.board(rank);
@@ -372,7 +374,7 @@ void ranks_and_sites_have_joined(Job& job, BoardBootstrap& ranks) {
   }
   expect(entries[0].submission->counts[0] == 7 && entries[0].problem.empty(), "a sum with zeros");
   expect((entries[0].place == named::Board::kSlots) == (rank / Job::kRanks == 1),
-         "whose site has no array");
+         "whose host group has no array");
   expect(entries[1].is_join() && entries[1].last_joined != 1, "all");
   ranks.barrier();
 }
@@ -389,7 +391,7 @@ void a_place_is_kept_until_all_have_taken_its_entry(BoardBootstrap&) {
   named::Board first = board_of(0), second = board_of(1);
   const auto place = first.arrive("a", sum_of(1, 0));
   expect(place == second.arrive("a", sum_of(1, 0)), "one place for both");
-  for (SiteMessage& message : first.take_outgoing()) {
+  for (HostGroupMessage& message : first.take_outgoing()) {
     message.kind = Said::kAgreed;
     expect(first.hear({&message, 1}), "there is room");
   }
@@ -401,13 +403,13 @@ void a_place_is_kept_until_all_have_taken_its_entry(BoardBootstrap&) {
   expect(first.arrive("one more", sum_of(1, 0)) == place, "the place is free");
 }
 
-void a_site_breaks_off(Job& job, BoardBootstrap& ranks) {
+void a_host_group_breaks_off(Job& job, BoardBootstrap& ranks) {
   const auto rank = static_cast<std::size_t>(ranks.rank());
   FailureReport heard;
   auto relay = rank % Job::kRanks == 0 ? job.relay(rank / Job::kRanks, &heard) : nullptr;
   named::Board& board = job.board(rank);
   ranks.barrier();
-  const bool last = rank / Job::kRanks == job.sites() - 1;
+  const bool last = rank / Job::kRanks == job.host_groups() - 1;
   if (last) {
     relay.reset();
   } else {
@@ -423,7 +425,7 @@ void a_site_breaks_off(Job& job, BoardBootstrap& ranks) {
   ranks.barrier();
 }
 
-void structures_are_compared_between_sites(Job& job, BoardBootstrap& ranks) {
+void structures_are_compared_between_host_groups(Job& job, BoardBootstrap& ranks) {
   const auto rank = static_cast<std::size_t>(ranks.rank());
   const auto relay = rank % Job::kRanks == 0 ? job.relay(rank / Job::kRanks) : nullptr;
   named::Board& board = job.board(rank);
@@ -465,7 +467,7 @@ void who_is_missing_elsewhere_is_known(Job& job, BoardBootstrap& ranks) {
 
 // ---- how they find each other -------------------------------------------------------------------
 
-void sites_meet_and_strangers_do_not(BoardBootstrap&) {
+void host_groups_meet_and_strangers_do_not(BoardBootstrap&) {
   Accepting accepting(3);
   const Meeting meeting = accepting.meeting();
   Meeting wrong = meeting;
@@ -481,7 +483,7 @@ void sites_meet_and_strangers_do_not(BoardBootstrap&) {
   }
   expect(all && here && there, "all have met: " + one.tried());
   std::vector<Socket> sockets = accepting.take();
-  expect(!sockets[0].is_open() && sockets[1].is_open() && sockets[2].is_open(), "by site");
+  expect(!sockets[0].is_open() && sockets[1].is_open() && sockets[2].is_open(), "by host group");
   const Socket end = two.take();
   expect(write(sockets[2].fd(), "x", 1) == 1, "one says a word");
   char word = 0;
@@ -508,27 +510,29 @@ int run_all(const std::string& part) {
   alone("messages_come_as_they_were_sent", messages_come_as_they_were_sent);
   alone("a_name_that_was_sent_is_a_number", a_name_that_was_sent_is_a_number);
   alone("bytes_of_no_message_are_an_error", bytes_of_no_message_are_an_error);
-  alone("the_last_site_completes_a_name", the_last_site_completes_a_name);
-  alone("what_a_site_submits_as_alone_is_in_no_batch", what_a_site_submits_as_alone_is_in_no_batch);
-  alone("sites_that_differ_hear_of_it", sites_that_differ_hear_of_it);
+  alone("the_last_host_group_completes_a_name", the_last_host_group_completes_a_name);
+  alone("what_a_host_group_submits_as_alone_is_in_no_batch",
+        what_a_host_group_submits_as_alone_is_in_no_batch);
+  alone("host_groups_that_differ_get_an_error", host_groups_that_differ_get_an_error);
   alone("the_most_urgent_goes_first", the_most_urgent_goes_first);
   alone("what_was_agreed_on_comes_before_the_end", what_was_agreed_on_comes_before_the_end);
-  alone("sites_join", sites_join);
-  alone("sites_meet_and_strangers_do_not", sites_meet_and_strangers_do_not);
+  alone("host_groups_join", host_groups_join);
+  alone("host_groups_meet_and_strangers_do_not", host_groups_meet_and_strangers_do_not);
   alone("an_address_where_nobody_listens_is_reported", an_address_where_nobody_listens_is_reported);
-  const auto on = [&](std::size_t sites, const std::string& name, const auto& body) {
-    Job job(sites);
-    on_ranks(report, Ranks::kThreads)(static_cast<int>(sites * Job::kRanks), name,
+  const auto on = [&](std::size_t host_groups, const std::string& name, const auto& body) {
+    Job job(host_groups);
+    on_ranks(report, Ranks::kThreads)(static_cast<int>(host_groups * Job::kRanks), name,
                                       [&](BoardBootstrap& ranks) { body(job, ranks); });
   };
-  for (const std::size_t sites : {2, 3}) {
-    on(sites, "sites_agree_on_one_order, " + std::to_string(sites), sites_agree_on_one_order);
+  for (const std::size_t host_groups : {2, 3}) {
+    on(host_groups, "host_groups_agree_on_one_order, " + std::to_string(host_groups),
+       host_groups_agree_on_one_order);
   }
   alone("a_place_is_kept_until_all_have_taken_its_entry",
         a_place_is_kept_until_all_have_taken_its_entry);
-  on(3, "ranks_and_sites_have_joined", ranks_and_sites_have_joined);
-  on(3, "a_site_breaks_off", a_site_breaks_off);
-  on(2, "structures_are_compared_between_sites", structures_are_compared_between_sites);
+  on(3, "ranks_and_host_groups_have_joined", ranks_and_host_groups_have_joined);
+  on(3, "a_host_group_breaks_off", a_host_group_breaks_off);
+  on(2, "structures_are_compared_between_host_groups", structures_are_compared_between_host_groups);
   on(2, "who_is_missing_elsewhere_is_known", who_is_missing_elsewhere_is_known);
   return report.finish();
 }
@@ -536,5 +540,5 @@ int run_all(const std::string& part) {
 }  // namespace
 }  // namespace gradred::testing
 
-// usage: sites_test [part of a test's name]
+// usage: host groups_test [part of a test's name]
 int main(int argc, char** argv) { return gradred::testing::run_all(argc > 1 ? argv[1] : ""); }

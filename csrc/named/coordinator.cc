@@ -1,4 +1,4 @@
-#include "named/sites.h"
+#include "named/coordinator.h"
 
 #include <algorithm>
 #include <cstring>
@@ -66,7 +66,7 @@ std::string key_of(const std::string& name, const Submission& submission) {
   return key + name;
 }
 
-Submitted submitted(const SiteMessage& message, const RankNames& names) {
+Submitted submitted(const HostGroupMessage& message, const RankNames& names) {
   return {message.submission, names.of(message.rank), message.structure};
 }
 
@@ -74,7 +74,7 @@ Submitted submitted(const SiteMessage& message, const RankNames& names) {
 
 // ---- messages as bytes --------------------------------------------------------------------------
 
-void SiteEncoder::add(const SiteMessage& message, std::vector<std::byte>& bytes) {
+void HostGroupEncoder::add(const HostGroupMessage& message, std::vector<std::byte>& bytes) {
   Head head{.kind = message.kind,
             .more = message.more,
             .some_joined = message.some_joined,
@@ -110,8 +110,8 @@ void SiteEncoder::add(const SiteMessage& message, std::vector<std::byte>& bytes)
   std::memcpy(bytes.data() + begin, &head, sizeof head);
 }
 
-void SiteDecoder::add(std::span<const std::byte> bytes,
-                      const std::function<void(SiteMessage)>& take) {
+void HostGroupDecoder::add(std::span<const std::byte> bytes,
+                           const std::function<void(HostGroupMessage)>& take) {
   pending_.insert(pending_.end(), bytes.begin(), bytes.end());
   std::size_t done = 0;
   while (pending_.size() - done >= sizeof(Head)) {
@@ -122,25 +122,25 @@ void SiteDecoder::add(std::span<const std::byte> bytes,
                            " bytes");
     }
     if (pending_.size() - done < head.bytes) break;
-    SiteMessage message = decode(std::span(pending_).subspan(done, head.bytes));
+    HostGroupMessage message = decode(std::span(pending_).subspan(done, head.bytes));
     done += head.bytes;
     take(std::move(message));
   }
   pending_.erase(pending_.begin(), pending_.begin() + static_cast<std::ptrdiff_t>(done));
 }
 
-SiteMessage SiteDecoder::decode(std::span<const std::byte> bytes) {
+HostGroupMessage HostGroupDecoder::decode(std::span<const std::byte> bytes) {
   Reader reader(bytes);
   Head head;
   reader.read(&head, sizeof head);
   if (head.kind > Said::kLeft || head.failure > 3 || head.ranks > kMostBytes / sizeof(int)) {
     throw TransportError("named operations: a message of no kind");
   }
-  SiteMessage message{.kind = head.kind,
-                      .more = head.more != 0,
-                      .some_joined = head.some_joined != 0,
-                      .chunk = head.chunk,
-                      .rank = head.rank};
+  HostGroupMessage message{.kind = head.kind,
+                           .more = head.more != 0,
+                           .some_joined = head.some_joined != 0,
+                           .chunk = head.chunk,
+                           .rank = head.rank};
   if (head.failure != 0) message.failure = static_cast<Failure>(head.failure - 1);
   if (message.has_submission() && head.known != kNotKnown) {
     if (head.known >= known_.size()) {
@@ -172,16 +172,16 @@ SiteMessage SiteDecoder::decode(std::span<const std::byte> bytes) {
 
 // ---- the coordinator ----------------------------------------------------------------------------
 
-void Sites::hear(std::size_t site, const SiteMessage& message) {
+void Coordinator::hear(std::size_t host_group, const HostGroupMessage& message) {
   if (over_) return;
   switch (message.kind) {
     case Said::kReady:
-      return arrive(site, message);
+      return arrive(host_group, message);
     case Said::kJoined:
-      return join(site, message.rank);
+      return join(host_group, message.rank);
     case Said::kLacks:
       if (const auto found = pending_.find(message.name); found != pending_.end()) {
-        found->second.lacking[site] = message.ranks;
+        found->second.lacking[host_group] = message.ranks;
       }
       return;
     case Said::kLeft:
@@ -191,17 +191,17 @@ void Sites::hear(std::size_t site, const SiteMessage& message) {
     case Said::kWaits:
       break;
   }
-  throw TransportError("named operations: a site has sent what only the coordinator sends");
+  throw TransportError("named operations: a host group has sent what only the coordinator sends");
 }
 
-void Sites::arrive(std::size_t site, const SiteMessage& message) {
+void Coordinator::arrive(std::size_t host_group, const HostGroupMessage& message) {
   const auto [found, is_first] = pending_.try_emplace(message.name);
   Pending& pending = found->second;
   if (is_first) {
     pending.first = message;
     pending.since_ns = now_ns();
-    pending.arrived.resize(sites_);
-    pending.lacking.resize(sites_);
+    pending.arrived.resize(host_groups_);
+    pending.lacking.resize(host_groups_);
   } else if (pending.first.text.empty()) {
     pending.first.text =
         !message.text.empty()
@@ -214,7 +214,7 @@ void Sites::arrive(std::size_t site, const SiteMessage& message) {
   NamedForm& form = pending.first.submission.form;
   form = std::max(form, message.submission.form);
   pending.some_joined |= message.some_joined;
-  pending.arrived[site] = true;
+  pending.arrived[host_group] = true;
   ++pending.arrivals;
   if (!is_complete(pending)) return;
   agree(std::move(pending));
@@ -222,18 +222,18 @@ void Sites::arrive(std::size_t site, const SiteMessage& message) {
 }
 
 // A host group that has joined has no arrays and sends no kReady.
-bool Sites::is_complete(const Pending& pending) const {
-  for (std::size_t site = 0; site < sites_; ++site) {
-    if (!pending.arrived[site] && !joined_[site]) return false;
+bool Coordinator::is_complete(const Pending& pending) const {
+  for (std::size_t host_group = 0; host_group < host_groups_; ++host_group) {
+    if (!pending.arrived[host_group] && !joined_[host_group]) return false;
   }
   return true;
 }
 
-void Sites::agree(Pending&& pending) {
-  SiteMessage entry = std::move(pending.first);
+void Coordinator::agree(Pending&& pending) {
+  HostGroupMessage entry = std::move(pending.first);
   entry.kind = Said::kAgreed;
   entry.structure.clear();
-  if ((pending.some_joined || pending.arrivals != sites_) && entry.text.empty()) {
+  if ((pending.some_joined || pending.arrivals != host_groups_) && entry.text.empty()) {
     entry.text = why_not_joined(entry.submission);
   }
   NamedForm& form = entry.submission.form;
@@ -245,9 +245,9 @@ void Sites::agree(Pending&& pending) {
   std::push_heap(queue_.begin(), queue_.end());
 }
 
-void Sites::join(std::size_t site, int last) {
-  if (joined_[site]) return;
-  joined_[site] = true;
+void Coordinator::join(std::size_t host_group, int last) {
+  if (joined_[host_group]) return;
+  joined_[host_group] = true;
   ++joins_;
   last_joined_ = last;
   for (auto next = pending_.begin(); next != pending_.end();) {
@@ -255,20 +255,20 @@ void Sites::join(std::size_t site, int last) {
     if (complete) agree(std::move(next->second));
     next = complete ? pending_.erase(next) : std::next(next);
   }
-  if (joins_ != sites_) return;
+  if (joins_ != host_groups_) return;
   all_joined_ = true;
-  joined_.assign(sites_, false);
+  joined_.assign(host_groups_, false);
   joins_ = 0;
 }
 
-void Sites::left(const SiteMessage& message) {
+void Coordinator::left(const HostGroupMessage& message) {
   over_ = true;
   pending_.clear();
   left_ = message;
 }
 
-std::vector<SiteMessage> Sites::take() {
-  std::vector<SiteMessage> taken;
+std::vector<HostGroupMessage> Coordinator::take() {
+  std::vector<HostGroupMessage> taken;
   std::uint64_t bytes = 0;
   while (!queue_.empty() && (over_ || bytes < Submission::kChunkBytes)) {
     taken.push_back(next());
@@ -284,35 +284,35 @@ std::vector<SiteMessage> Sites::take() {
 }
 
 // Takes the most urgent entry, or its next chunk.
-SiteMessage Sites::next() {
-  SiteMessage& first = queue_.front().entry;
+HostGroupMessage Coordinator::next() {
+  HostGroupMessage& first = queue_.front().entry;
   if (first.text.empty() && first.chunk + 1 < first.submission.chunks()) {
-    SiteMessage chunk = first;
+    HostGroupMessage chunk = first;
     ++first.chunk;
     return chunk;
   }
   std::pop_heap(queue_.begin(), queue_.end());
-  SiteMessage last = std::move(queue_.back().entry);
+  HostGroupMessage last = std::move(queue_.back().entry);
   queue_.pop_back();
   return last;
 }
 
-void Sites::form_batches(std::vector<SiteMessage>& taken) const {
+void Coordinator::form_batches(std::vector<HostGroupMessage>& taken) const {
   Batching batching(most_fused_bytes_);
   for (std::size_t i = 0; i < taken.size(); ++i) {
     if (batching.add(taken[i].submission, taken[i].text.empty())) taken[i - 1].more = true;
   }
 }
 
-std::vector<SiteMessage> Sites::waiting(std::uint64_t since_ns) const {
+std::vector<HostGroupMessage> Coordinator::waiting(std::uint64_t since_ns) const {
   constexpr std::size_t kMost = 64;
-  std::vector<SiteMessage> found;
+  std::vector<HostGroupMessage> found;
   for (const auto& [name, pending] : pending_) {
     if (pending.since_ns > since_ns || found.size() == kMost) continue;
-    SiteMessage message{.kind = Said::kWaits, .name = name};
-    for (std::size_t site = 0; site < sites_; ++site) {
-      if (pending.arrived[site]) continue;
-      const auto& lacking = pending.lacking[site];
+    HostGroupMessage message{.kind = Said::kWaits, .name = name};
+    for (std::size_t host_group = 0; host_group < host_groups_; ++host_group) {
+      if (pending.arrived[host_group]) continue;
+      const auto& lacking = pending.lacking[host_group];
       message.ranks.insert(message.ranks.end(), lacking.begin(), lacking.end());
     }
     found.push_back(std::move(message));
