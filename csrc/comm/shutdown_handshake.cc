@@ -54,7 +54,7 @@ ShutdownRecord shutdown_record() {
 
 bool any_failed() {
   return std::ranges::any_of(Communicator::alive(), [](const auto& communicator) {
-    communicator->liveness().hear();
+    communicator->liveness().receive_notices();
     return communicator->liveness().failed();
   });
 }

@@ -136,9 +136,9 @@ class Board {
   void ring_outgoing();  // wakes the thread that waits for outgoing()
   // Writes what the coordinator has sent: one message, or all entries of a batch. Returns false if
   // the log has no room; the caller then tries again later.
-  bool hear(std::span<const HostGroupMessage> messages);
-  // Whether a rank with capacity has taken everything that hear() wrote. If not, outgoing() changes
-  // when one has.
+  bool receive(std::span<const HostGroupMessage> messages);
+  // Whether a rank with capacity has taken everything that receive() wrote. If not, outgoing()
+  // changes when one has.
   bool is_taken();
   // Ranks of this host group that have not submitted `name`, by their numbers in the communicator.
   std::vector<std::int32_t> lacking(std::string_view name) const;
@@ -209,8 +209,8 @@ class Board {
   Logged& log_message(const HostGroupMessage& message, bool joins);
   void append_join(int last);
   void tell();
-  void hear_agreed(const HostGroupMessage& message, bool joins);
-  void hear_waits(const HostGroupMessage& message);
+  void receive_agreed(const HostGroupMessage& message, bool joins);
+  void receive_waits(const HostGroupMessage& message);
   void end(std::string_view why);
   bool has_room(std::uint64_t entries = 1) const;
   std::uint64_t taken_by_all() const;  // entries

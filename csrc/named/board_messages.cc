@@ -52,13 +52,13 @@ Awaited Board::outgoing() const {
           &header_.outgoing_bell, nullptr};
 }
 
-bool Board::hear(std::span<const HostGroupMessage> messages) {
+bool Board::receive(std::span<const HostGroupMessage> messages) {
   const Lock lock(*this);
   const HostGroupMessage& first = messages.front();
   switch (first.kind) {
     case Said::kAgreed:
       if (!has_room(messages.size())) return false;
-      for (const HostGroupMessage& one : messages) hear_agreed(one, &one != &first);
+      for (const HostGroupMessage& one : messages) receive_agreed(one, &one != &first);
       wake();
       return true;
     case Said::kAllJoined:
@@ -67,7 +67,7 @@ bool Board::hear(std::span<const HostGroupMessage> messages) {
       wake();
       return true;
     case Said::kWaits:
-      hear_waits(first);
+      receive_waits(first);
       return true;
     case Said::kLeft:
       end(first.text);
@@ -81,7 +81,7 @@ bool Board::hear(std::span<const HostGroupMessage> messages) {
 }
 
 // If all ranks of this host group have joined, the board has no slot of this name.
-void Board::hear_agreed(const HostGroupMessage& message, bool joins) {
+void Board::receive_agreed(const HostGroupMessage& message, bool joins) {
   const std::uint32_t index = find(message.name, hash_of(message.name));
   Logged& entry = log_message(message, joins);
   if (index == kSlots || !slot(index).ready) return;
@@ -91,7 +91,7 @@ void Board::hear_agreed(const HostGroupMessage& message, bool joins) {
   if (entry.is_last) set_free(index);
 }
 
-void Board::hear_waits(const HostGroupMessage& message) {
+void Board::receive_waits(const HostGroupMessage& message) {
   const std::uint32_t index = find(message.name, hash_of(message.name));
   if (index == kSlots || slot(index).arrived == 0) return;
   std::string text;

@@ -172,7 +172,7 @@ HostGroupMessage HostGroupDecoder::decode(std::span<const std::byte> bytes) {
 
 // ---- the coordinator ----------------------------------------------------------------------------
 
-void Coordinator::hear(std::size_t host_group, const HostGroupMessage& message) {
+void Coordinator::receive(std::size_t host_group, const HostGroupMessage& message) {
   if (over_) return;
   switch (message.kind) {
     case Said::kReady:

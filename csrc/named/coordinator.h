@@ -85,7 +85,7 @@ class Coordinator {
         joined_(host_groups),
         names_(std::move(names)) {}
 
-  void hear(std::size_t host_group, const HostGroupMessage& message);
+  void receive(std::size_t host_group, const HostGroupMessage& message);
   bool any_agreed() const { return !queue_.empty() || all_joined_ || left_; }
   bool any_waiting() const { return !pending_.empty(); }
   bool is_over() const { return over_; }  // a rank has left: nothing more is agreed on

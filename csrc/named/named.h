@@ -117,7 +117,7 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   void fail(const std::exception_ptr& reason) noexcept;
   std::exception_ptr loss(const std::string& text) const;
   void leave(const std::string& how, std::optional<Failure> failure = std::nullopt) noexcept;
-  void hear_failure(const FailureReport& report);
+  void note_failure(const FailureReport& report);
   bool advance_finished(const Operation* except);
   void tell_timeline(const NamedOperation& operation, const std::exception_ptr& failure) const;
 
@@ -154,7 +154,7 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   std::shared_ptr<Timeline> timeline_;
   std::string timeline_prefix_;
 
-  std::mutex driving_;  // protects the members up to heard_mutex_; taken before intake_
+  std::mutex driving_;  // protects the members up to noted_mutex_; taken before intake_
   KeptVectors kept_vectors_;
   std::deque<std::unique_ptr<NamedWork>> works_;
   std::vector<Board::Entry> entries_;  // entries just taken from the board
@@ -165,8 +165,8 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   // When something was last submitted, or received from another host group.
   std::atomic<std::uint64_t> busy_ns_{0};
 
-  std::mutex heard_mutex_;
-  std::optional<FailureReport> heard_;  // the failure that ended operations in another host group
+  std::mutex noted_mutex_;
+  std::optional<FailureReport> noted_;  // the failure that ended operations in another host group
 
   std::unique_ptr<Relay> relay_;  // set on the first rank of each host group, if there are several
 };

@@ -90,16 +90,16 @@ void NamedOperations::look_after_peers() {
   if (const NodeGroup* const group = comm_->node_path().group()) group->check_peers();
   if (comm_->node_path().serves_all()) return;
   {
-    const std::lock_guard lock(heard_mutex_);
-    if (heard_) throw_report(*heard_, false);
+    const std::lock_guard lock(noted_mutex_);
+    if (noted_) throw_report(*noted_, false);
   }
   comm_->liveness().throw_if_lost("named operations");
 }
 
-void NamedOperations::hear_failure(const FailureReport& report) {
+void NamedOperations::note_failure(const FailureReport& report) {
   {
-    const std::lock_guard lock(heard_mutex_);
-    heard_ = report;
+    const std::lock_guard lock(noted_mutex_);
+    noted_ = report;
   }
   if (NodeGroup* const group = comm_->node_path().group()) group->poison(report);
 }

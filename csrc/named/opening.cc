@@ -153,7 +153,7 @@ std::shared_ptr<NamedOperations> NamedOperations::create(std::shared_ptr<Communi
   NamedOperations& all = *made;
   all.relay_ = std::make_unique<Relay>(
       all.board_, std::move(coordinator), std::move(sockets), std::move(leaders),
-      [&all](const FailureReport& report) { all.hear_failure(report); });
+      [&all](const FailureReport& report) { all.note_failure(report); });
   return made;
 }
 

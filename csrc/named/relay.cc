@@ -89,7 +89,7 @@ bool Relay::look() noexcept {
   flush_all();
   bool any = true;
   try {
-    any = hear_all();
+    any = receive_all();
     looked_ns_ = now_ns();
     if (listens_) listen(false);
     set_timer();
@@ -135,9 +135,9 @@ void Relay::watch_sockets() {
     std::array<epoll_event, 3> events;
     const int count = epoll_wait(all_set_.fd(), events.data(), events.size(), -1);
     const std::lock_guard lock(mutex_);
-    for (int i = 0; i < count; ++i) hear_own(events[static_cast<std::size_t>(i)].data.u64);
+    for (int i = 0; i < count; ++i) read_event(events[static_cast<std::size_t>(i)].data.u64);
     try {
-      if (listens_) hear_all();
+      if (listens_) receive_all();
       deliver();
       if (coordinator_ != nullptr) decide();  // the log may have room again
       ask_for_missing();
@@ -151,7 +151,7 @@ void Relay::watch_sockets() {
 }
 
 // Reads the event of wake_ or timer_.
-void Relay::hear_own(std::uint64_t name) {
+void Relay::read_event(std::uint64_t name) {
   if (name == kConnections) return;
   std::uint64_t count = 0;
   [[maybe_unused]] const ssize_t got =
@@ -162,7 +162,7 @@ void Relay::hear_own(std::uint64_t name) {
 }
 
 // Returns whether anything was received.
-bool Relay::hear_all() {
+bool Relay::receive_all() {
   std::array<epoll_event, 64> events;
   const int count = epoll_wait(connections_set_.fd(), events.data(), events.size(), 0);
   if (count <= 0) return false;
@@ -216,7 +216,7 @@ void Relay::carry_locked() {
 }
 
 void Relay::to_coordinator(const HostGroupMessage& message) {
-  coordinator_ != nullptr ? coordinator_->hear(0, message) : send(connections_.front(), message);
+  coordinator_ != nullptr ? coordinator_->receive(0, message) : send(connections_.front(), message);
 }
 
 // While no rank of this host group has taken the last entries, no more are decided on, so that
@@ -308,13 +308,13 @@ bool Relay::receive(std::size_t index) {
     return true;
   }
   connection.decoder.add(std::span(bytes).first(static_cast<std::size_t>(got)),
-                         [&](HostGroupMessage message) { hear(index, std::move(message)); });
+                         [&](HostGroupMessage message) { pass_on(index, std::move(message)); });
   return true;
 }
 
-void Relay::hear(std::size_t index, HostGroupMessage message) {
+void Relay::pass_on(std::size_t index, HostGroupMessage message) {
   if (coordinator_ == nullptr) return incoming_.push_back(std::move(message));
-  coordinator_->hear(index + 1, message);
+  coordinator_->receive(index + 1, message);
 }
 
 void Relay::deliver() {
@@ -340,7 +340,7 @@ bool Relay::deliver_next() {
   if (first.kind == Said::kLeft && first.failure && !over_) {
     on_failure_({.kind = *first.failure, .text = first.text});
   }
-  if (!board_.hear(messages)) return false;
+  if (!board_.receive(messages)) return false;
   if (first.kind == Said::kLeft) {
     over_ = true;
     ended_.notify_all();
@@ -369,7 +369,7 @@ void Relay::fail(const std::string& why) noexcept {
       incoming_.assign(1, left);
       return deliver();
     }
-    coordinator_->hear(0, left);
+    coordinator_->receive(0, left);
     decide();
   } catch (const std::exception&) {
     // A peer's process has ended while it held the board's lock; the other ranks notice it as well.

@@ -63,13 +63,13 @@ class Relay {
 
   void watch_board();
   void watch_sockets();
-  bool hear_all();
-  void hear_own(std::uint64_t name);
+  bool receive_all();
+  void read_event(std::uint64_t name);
   void listen(bool on);
   void set_timer();
   void time_out_in(std::uint64_t nanoseconds);
   bool receive(std::size_t index);
-  void hear(std::size_t index, HostGroupMessage message);
+  void pass_on(std::size_t index, HostGroupMessage message);
   void carry_locked();
   void to_coordinator(const HostGroupMessage& message);
   void decide();

@@ -161,13 +161,13 @@ bool Accepting::advance() {
     guests_.push_back({std::move(guest), {}, now_ns()});
   }
   std::erase_if(guests_, [this](Guest& guest) {
-    return hear(guest) || now_ns() - guest.since_ns > kGreetingNs;
+    return read_greeting(guest) || now_ns() - guest.since_ns > kGreetingNs;
   });
   return missing_ == 0;
 }
 
 // Returns whether the connection needs no more reading: accepted, or to be closed.
-bool Accepting::hear(Guest& guest) {
+bool Accepting::read_greeting(Guest& guest) {
   Greeting greeting;
   const std::size_t have = guest.said.size();
   guest.said.resize(sizeof greeting);

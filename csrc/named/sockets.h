@@ -60,7 +60,7 @@ class Accepting {
     std::vector<std::byte> said;
     std::uint64_t since_ns;
   };
-  bool hear(Guest& guest);
+  bool read_greeting(Guest& guest);
 
   Meeting meeting_;
   Socket listener_;

@@ -112,20 +112,20 @@ void bytes_of_no_message_are_an_error(BoardBootstrap&) {
 
 void the_last_host_group_completes_a_name(BoardBootstrap&) {
   Coordinator coordinator(3, 1000, RankNames());
-  coordinator.hear(2, ready("b", 5, 4));
-  coordinator.hear(0, ready("a", 5, 0));
-  coordinator.hear(1, ready("b", 5, 2));
+  coordinator.receive(2, ready("b", 5, 4));
+  coordinator.receive(0, ready("a", 5, 0));
+  coordinator.receive(1, ready("b", 5, 2));
   expect(!coordinator.any_agreed(), "one is missing");
   const auto waiting = coordinator.waiting(~std::uint64_t{0});
   expect(waiting.size() == 2, "two names wait");
-  coordinator.hear(0, {.kind = Said::kLacks, .name = "nobody's", .ranks = {1}});
-  coordinator.hear(0, {.kind = Said::kLacks, .name = "b", .ranks = {0, 1}});
+  coordinator.receive(0, {.kind = Said::kLacks, .name = "nobody's", .ranks = {1}});
+  coordinator.receive(0, {.kind = Said::kLacks, .name = "b", .ranks = {0, 1}});
   for (const HostGroupMessage& one : coordinator.waiting(~std::uint64_t{0})) {
     expect(one.ranks == (one.name == "b" ? std::vector{0, 1} : std::vector<int>{}), "who lacks it");
   }
-  coordinator.hear(0, ready("b", 5, 1));
-  coordinator.hear(1, ready("a", 5, 3));
-  coordinator.hear(2, ready("a", 5, 5));
+  coordinator.receive(0, ready("b", 5, 1));
+  coordinator.receive(1, ready("a", 5, 3));
+  coordinator.receive(2, ready("a", 5, 5));
   const auto taken = coordinator.take();
   expect(taken.size() == 2 && taken[0].name == "b" && taken[1].name == "a", "in this order");
   expect(taken[0].more && !taken[1].more, "as one batch");
@@ -139,7 +139,7 @@ void what_a_host_group_submits_as_alone_is_in_no_batch(BoardBootstrap&) {
       HostGroupMessage message = ready(name, 5, rank);
       message.submission.priority = name == "first" ? 1 : 0;  // the others might go in chunks
       if (name == "second" && rank == 2) message.submission.form = NamedForm::kAlone;
-      coordinator.hear(static_cast<std::size_t>(rank / 2), message);
+      coordinator.receive(static_cast<std::size_t>(rank / 2), message);
     }
   }
   const auto taken = coordinator.take();
@@ -151,15 +151,15 @@ void what_a_host_group_submits_as_alone_is_in_no_batch(BoardBootstrap&) {
 
 void host_groups_that_differ_get_an_error(BoardBootstrap&) {
   Coordinator coordinator(2, 1000, RankNames());
-  coordinator.hear(0, ready("a", 5, 0));
-  coordinator.hear(1, ready("a", 6, 3));
-  coordinator.hear(0, ready("b", 5, 0));
-  coordinator.hear(1, ready("b", 5, 3));
+  coordinator.receive(0, ready("a", 5, 0));
+  coordinator.receive(1, ready("a", 6, 3));
+  coordinator.receive(0, ready("b", 5, 0));
+  coordinator.receive(1, ready("b", 5, 3));
   for (const std::size_t host_group : {0, 1}) {
     HostGroupMessage leaf = ready("c", 1, static_cast<int>(3 * host_group));
     leaf.structure = host_group == 0 ? "{'a': *}" : "{'b': *}";
     leaf.submission = leaf_of(leaf.structure);
-    coordinator.hear(host_group, leaf);
+    coordinator.receive(host_group, leaf);
   }
   const auto taken = coordinator.take();
   expect(taken[0].text.find("rank 0") != std::string::npos &&
@@ -178,7 +178,7 @@ void the_most_urgent_goes_first(BoardBootstrap&) {
       HostGroupMessage message = ready(name, count, rank);
       message.submission.priority =
           rank == 0 ? priority : -5;  // the highest priority of all ranks applies
-      coordinator.hear(static_cast<std::size_t>(rank / 2), message);
+      coordinator.receive(static_cast<std::size_t>(rank / 2), message);
     }
   };
   const auto next = [&] {
@@ -196,7 +196,7 @@ void the_most_urgent_goes_first(BoardBootstrap&) {
   submit("last", 1, -1);
   submit("urgent", 1, 1);
   for (const std::size_t host_group : {0, 1})
-    coordinator.hear(host_group, {.kind = Said::kJoined, .rank = 0});
+    coordinator.receive(host_group, {.kind = Said::kJoined, .rank = 0});
   expect(next() == "urgent0large1", "the urgent one, then the next chunk");
   expect(next() == "large2", "the last chunk");
   const auto taken = coordinator.take();
@@ -208,9 +208,9 @@ void what_was_agreed_on_comes_before_the_end(BoardBootstrap&) {
   Coordinator coordinator(1, 1000, RankNames());
   HostGroupMessage large = ready("large", 3 * Submission::kChunkBytes / 4, 0);
   large.submission.priority = -1;
-  coordinator.hear(0, large);
-  coordinator.hear(0, ready("small", 3, 0));
-  coordinator.hear(0, {.kind = Said::kLeft, .text = "rank 0 has left"});
+  coordinator.receive(0, large);
+  coordinator.receive(0, ready("small", 3, 0));
+  coordinator.receive(0, {.kind = Said::kLeft, .text = "rank 0 has left"});
   const auto taken = coordinator.take();
   expect(taken.size() == 5 && taken[0].name == "small" && taken[3].chunk == 2, "all of it");
   expect(taken[4].kind == Said::kLeft && !coordinator.any_agreed(), "then the end");
@@ -218,18 +218,18 @@ void what_was_agreed_on_comes_before_the_end(BoardBootstrap&) {
 
 void host_groups_join(BoardBootstrap&) {
   Coordinator coordinator(2, 0, RankNames());
-  coordinator.hear(0, ready("a", 5, 0));
-  coordinator.hear(1, {.kind = Said::kJoined, .rank = 3});
-  coordinator.hear(0, ready("b", 5, 0));
+  coordinator.receive(0, ready("a", 5, 0));
+  coordinator.receive(1, {.kind = Said::kJoined, .rank = 3});
+  coordinator.receive(0, ready("b", 5, 0));
   HostGroupMessage gather = ready("c", 5, 0);
   gather.submission.kind = NamedKind::kAllgather;
-  coordinator.hear(0, gather);
-  coordinator.hear(0, {.kind = Said::kJoined, .rank = 1});
+  coordinator.receive(0, gather);
+  coordinator.receive(0, {.kind = Said::kJoined, .rank = 1});
   const auto taken = coordinator.take();
   expect(taken.size() == 4 && taken[0].text.empty() && taken[1].text.empty(), "zeros for two sums");
   expect(!taken[2].text.empty(), "an allgather takes an array of each");
   expect(taken[3].kind == Said::kAllJoined && taken[3].rank == 1, "rank 1 was the last");
-  coordinator.hear(0, ready("d", 5, 0));
+  coordinator.receive(0, ready("d", 5, 0));
   expect(!coordinator.any_agreed(), "the join is over");
 }
 
@@ -263,7 +263,7 @@ class Job {
   named::Board& board(std::size_t rank) { return *boards_[rank]; }
   std::size_t host_groups() const { return ends_.size(); }
   // The relay runs on the first rank of a host group.
-  std::unique_ptr<Relay> relay(std::size_t host_group, FailureReport* heard = nullptr) {
+  std::unique_ptr<Relay> relay(std::size_t host_group, FailureReport* reported = nullptr) {
     const bool leads = host_group == 0;
     return std::make_unique<Relay>(
         board(host_group * kRanks),
@@ -271,8 +271,8 @@ class Job {
         std::move(ends_[host_group]),
         std::vector<std::string>(leads ? host_groups() - 1 : 1,
                                  leads ? "rank of a host group" : "rank 0"),
-        [heard](const FailureReport& report) {
-          if (heard != nullptr) *heard = report;
+        [reported](const FailureReport& report) {
+          if (reported != nullptr) *reported = report;
         });
   }
 
@@ -393,7 +393,7 @@ void a_place_is_kept_until_all_have_taken_its_entry(BoardBootstrap&) {
   expect(place == second.arrive("a", sum_of(1, 0)), "one place for both");
   for (HostGroupMessage& message : first.take_outgoing()) {
     message.kind = Said::kAgreed;
-    expect(first.hear({&message, 1}), "there is room");
+    expect(first.receive({&message, 1}), "there is room");
   }
   expect(first.take().size() == 1, "it is in the log");
   for (std::uint32_t i = 0; i < named::Board::kSlots; ++i) {
@@ -405,8 +405,8 @@ void a_place_is_kept_until_all_have_taken_its_entry(BoardBootstrap&) {
 
 void a_host_group_breaks_off(Job& job, BoardBootstrap& ranks) {
   const auto rank = static_cast<std::size_t>(ranks.rank());
-  FailureReport heard;
-  auto relay = rank % Job::kRanks == 0 ? job.relay(rank / Job::kRanks, &heard) : nullptr;
+  FailureReport reported;
+  auto relay = rank % Job::kRanks == 0 ? job.relay(rank / Job::kRanks, &reported) : nullptr;
   named::Board& board = job.board(rank);
   ranks.barrier();
   const bool last = rank / Job::kRanks == job.host_groups() - 1;
@@ -420,7 +420,7 @@ void a_host_group_breaks_off(Job& job, BoardBootstrap& ranks) {
     }
     while (!board.any_left()) Sleep::until(board.news(), 1'000'000'000);
     expect(board.why_left().find("has ended") != std::string::npos, board.why_left());
-    if (relay != nullptr) expect(heard.kind == Failure::kPeerLost, "its leader hears of it");
+    if (relay != nullptr) expect(reported.kind == Failure::kPeerLost, "its leader gets the report");
   }
   ranks.barrier();
 }
@@ -488,7 +488,7 @@ void host_groups_meet_and_strangers_do_not(BoardBootstrap&) {
   expect(write(sockets[2].fd(), "x", 1) == 1, "one says a word");
   char word = 0;
   for (int looks = 0; looks < 1000 && read(end.fd(), &word, 1) != 1; ++looks) usleep(1000);
-  expect(word == 'x', "the right one hears it");
+  expect(word == 'x', "the right one receives it");
 }
 
 void an_address_where_nobody_listens_is_reported(BoardBootstrap&) {

@@ -112,17 +112,17 @@ class ShotsGroup final : public LibraryGroup {
       throw UsageError("plan '" + name() + "' cannot serve this communicator: rank " +
                        std::to_string(rank_) + ": " + why_not_);
     }
-    if (heard_ == begins_.size()) return true;
+    if (reported_ == begins_.size()) return true;
     const ScopedContext scope = parts_.context.scope();
     if (!last_.ready()) return false;
-    for (; asked_ && heard_ < begins_.size(); ++heard_) {
-      if (word(heard_) == 0) break;
-      if (word(heard_) == kReaches) continue;
+    for (; asked_ && reported_ < begins_.size(); ++reported_) {
+      if (word(reported_) == 0) break;
+      if (word(reported_) == kReaches) continue;
       throw UsageError("plan '" + name() + "' cannot serve this communicator: rank " +
-                       std::to_string(heard_) + " cannot reach the memory of all ranks' GPUs");
+                       std::to_string(reported_) + " cannot reach the memory of all ranks' GPUs");
     }
-    if (heard_ == begins_.size()) return true;
-    for (std::size_t peer = heard_; peer < begins_.size(); ++peer) {
+    if (reported_ == begins_.size()) return true;
+    for (std::size_t peer = reported_; peer < begins_.size(); ++peer) {
       stream_.copy(address_of(&word(peer)), begins_[peer], sizeof(std::uint32_t));
     }
     last_.record(stream_.get());
@@ -262,7 +262,7 @@ class ShotsGroup final : public LibraryGroup {
   CudaStream stream_;
   CudaEvent last_;  // recorded behind all work of the group
   std::string why_not_;
-  std::size_t heard_ = 0;  // number of ranks that have reported success
+  std::size_t reported_ = 0;  // number of ranks that have reported success
   bool asked_ = false, cut_off_ = false;
   unsigned turn_ = 0;
   std::size_t blocks_ = 0;  // of the last launch

@@ -56,16 +56,16 @@ bool CommLiveness::failed() const {
   return local != nullptr && local->poisoned();
 }
 
-void CommLiveness::hear() {
+void CommLiveness::receive_notices() {
   if (opened() && found_.duplicate != 0) log_.progress();
 }
 
 // While this rank did something else for a while, peers may have given up and sent notices.
-void CommLiveness::hear_after_pause() {
+void CommLiveness::receive_after_pause() {
   constexpr std::uint64_t kPauseNs = 1'000'000;
   constexpr int kLooks = 4;  // the MPI takes a message in at one look and shows it at the next
   const std::uint64_t now = now_ns();
-  if (now - heard_ns_.exchange(now, std::memory_order_relaxed) < kPauseNs) return;
+  if (now - received_ns_.exchange(now, std::memory_order_relaxed) < kPauseNs) return;
   for (int look = 0; look < kLooks; ++look) log_.progress();
 }
 

@@ -47,8 +47,8 @@ class CommLiveness {
   std::string own_name() const { return names().of(rank_); }
 
   bool failed() const;
-  void hear();              // receives notices of peers
-  void hear_after_pause();  // the same, if this rank may have paused
+  void receive_notices();      // of peers
+  void receive_after_pause();  // the same, if this rank may have paused
   // Marks the communicator as failed, and notifies its ranks as far as possible.
   void fail(const std::exception_ptr& thrown) noexcept;
 
@@ -87,8 +87,8 @@ class CommLiveness {
   Found found_;
   std::vector<int> called_;  // used until the set-up
   LostPeers lost_;
-  std::uint64_t group_key_ = 0;             // of its group of ranks; 0: not computed yet
-  std::atomic<std::uint64_t> heard_ns_{0};  // time of the last hear_after_pause()
+  std::uint64_t group_key_ = 0;                // of its group of ranks; 0: not computed yet
+  std::atomic<std::uint64_t> received_ns_{0};  // time of the last receive_after_pause()
 };
 
 }  // namespace gradred

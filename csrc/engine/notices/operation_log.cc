@@ -185,7 +185,7 @@ bool OperationLog::progress() {
   if (!open_.load(std::memory_order_acquire)) return !refuses_;
   if (!busy_ && !notice_is_there(sender)) return true;
   const std::lock_guard lock(mutex_);
-  hear();
+  receive_notices();
   clear_away();
   forget_sent();
   forget_ended();
@@ -229,7 +229,7 @@ void OperationLog::tell(Sending& sending, int peer) {
 }
 
 // A notice may be in flight when its sender is lost, so nothing here may wait for it.
-void OperationLog::hear() {
+void OperationLog::receive_notices() {
   const mpi::Mpi& mpi = mpi::get();
   while (arriving_ || find_notice()) {
     int done = 0;

@@ -99,7 +99,7 @@ class OperationLog {
 
   void tell_all(const Notice& notice, const std::vector<int>& but = {});
   void tell(Sending& sending, int peer);
-  void hear();
+  void receive_notices();
   bool notice_is_there(int& sender) const;
   bool find_notice();
   void keep_failure(const FailureReport& report);

@@ -275,7 +275,7 @@ class LibraryOperation final : public StartedOperation {
     if (now - looked_ns_ < kEveryNs) return false;
     looked_ns_ = now;
     if (const NodeGroup* const group = parts_->node_path.group()) group->throw_if_poisoned();
-    parts_->liveness.hear();
+    parts_->liveness.receive_notices();
     parts_->liveness.throw_if_failed();
     parts_->liveness.throw_if_lost("a call on GPUs' arrays");
     return false;

@@ -167,7 +167,7 @@ class CommOperation : public StartedOperation {
     OperationLog& log = parts_->operation_log;
     // A rank that never waits receives notices here.
     if (number_ % kOperationsPerLook == 0) log.progress();
-    parts_->liveness.hear_after_pause();
+    parts_->liveness.receive_after_pause();
     parts_->liveness.throw_if_failed();
     if (const auto reason = log.refusal(number_)) throw UsageError(*reason);
     if (!log.may_start(number_)) return false;
