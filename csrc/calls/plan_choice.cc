@@ -79,7 +79,7 @@ std::string_view PlanChoice::plan_wished(const Call& call) const {
 // itself applies to that call.
 std::string_view PlanChoice::plan_asked(const Call& call) const {
   if (call.plan != nullptr) return call.plan;
-  const Collective collective = call.kind;
+  const Kind collective = call.kind;
   const std::string_view wished = plan_wished(call);
   const bool means_it =
       call.kind == Kind::kAllreduce || source_of(sources_, collective, wished) != nullptr;

@@ -2,8 +2,7 @@
 
 namespace gradred {
 
-std::string text_of(Collective collective, std::string_view algorithm,
-                    const Parameters& parameters) {
+std::string text_of(Kind collective, std::string_view algorithm, const Parameters& parameters) {
   std::string groups;
   for (const int group : parameters.groups) groups += std::to_string(group) + ",";
   return std::string(schedules_name(collective)) + "/" + std::string(algorithm) + "/" +
@@ -12,8 +11,7 @@ std::string text_of(Collective collective, std::string_view algorithm,
          "/" + parameters.inside + "/" + parameters.across;
 }
 
-const Cost& Costs::of(Collective collective, std::string_view algorithm,
-                      const Parameters& parameters) {
+const Cost& Costs::of(Kind collective, std::string_view algorithm, const Parameters& parameters) {
   Parameters from_zero = parameters;
   from_zero.root = 0;
   const std::string key = text_of(collective, algorithm, from_zero);
@@ -23,7 +21,7 @@ const Cost& Costs::of(Collective collective, std::string_view algorithm,
   return known_.emplace(key, cost(collective, algorithm, from_zero, topology_)).first->second;
 }
 
-const Cost& Costs::of_crossing(Collective collective, const Parameters& parameters) {
+const Cost& Costs::of_crossing(Kind collective, const Parameters& parameters) {
   Parameters from_zero = parameters;
   from_zero.root = 0;
   const std::string key = "across groups/" + text_of(collective, "hierarchical", from_zero);

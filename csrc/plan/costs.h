@@ -20,9 +20,9 @@ class Costs {
 
   // Throws UsageError if the algorithm does not serve this number of ranks. A broadcast is computed
   // for root 0, which stands for any root.
-  const Cost& of(Collective collective, std::string_view algorithm, const Parameters& parameters);
+  const Cost& of(Kind collective, std::string_view algorithm, const Parameters& parameters);
   // The same for the part of a hierarchical algorithm that crosses between the groups.
-  const Cost& of_crossing(Collective collective, const Parameters& parameters);
+  const Cost& of_crossing(Kind collective, const Parameters& parameters);
   const Figures& figures() const { return figures_; }
 
  private:
@@ -33,7 +33,6 @@ class Costs {
 };
 
 // A text for the algorithm with all parameters that determine its schedules.
-std::string text_of(Collective collective, std::string_view algorithm,
-                    const Parameters& parameters);
+std::string text_of(Kind collective, std::string_view algorithm, const Parameters& parameters);
 
 }  // namespace gradred

@@ -40,7 +40,7 @@ struct Place {
 };
 
 struct Question {
-  Collective collective = Collective::kAllreduce;
+  Kind collective = Kind::kAllreduce;
   std::size_t bytes = 0;          // of the vector, or of one rank's block if has_blocks(collective)
   std::string_view plan{};        // the plan's name; empty: any plan
   const Schedule* own = nullptr;  // a schedule that the caller gives, or nullptr
@@ -92,7 +92,7 @@ class PlanSource {
   virtual ~PlanSource() = default;
   virtual std::string_view name() const = 0;
   // The plans that a call may ask for by name.
-  virtual std::vector<std::string> plans(Collective collective) const = 0;
+  virtual std::vector<std::string> plans(Kind collective) const = 0;
   // Why none of its plans can serve the call; nullopt if they can.
   virtual std::optional<std::string> why_not(const Question& question,
                                              const Place& place) const = 0;

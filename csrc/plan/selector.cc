@@ -14,12 +14,12 @@
 namespace gradred {
 namespace {
 
-bool has(const PlanSource& source, Collective collective, std::string_view name) {
+bool has(const PlanSource& source, Kind collective, std::string_view name) {
   const std::vector<std::string> names = source.plans(collective);
   return std::ranges::find(names, name) != names.end();
 }
 
-std::string names_of(PlanSources sources, Collective collective) {
+std::string names_of(PlanSources sources, Kind collective) {
   std::string names;
   for (const PlanSource* source : sources) {
     for (const std::string& name : source->plans(collective)) {
@@ -64,7 +64,7 @@ std::uint64_t Plan::hash() const {
   return hash | 1;
 }
 
-const PlanSource* source_of(PlanSources sources, Collective collective, std::string_view name) {
+const PlanSource* source_of(PlanSources sources, Kind collective, std::string_view name) {
   const auto found = std::ranges::find_if(
       sources, [&](const PlanSource* source) { return has(*source, collective, name); });
   return found == sources.end() ? nullptr : *found;

@@ -15,6 +15,6 @@ std::vector<Plan> weigh(PlanSources sources, const Question& question, const Pla
 Plan choose(PlanSources sources, const Question& question, const Place& place);
 
 // Returns the source that has a plan of this name for such calls, or nullptr.
-const PlanSource* source_of(PlanSources sources, Collective collective, std::string_view name);
+const PlanSource* source_of(PlanSources sources, Kind collective, std::string_view name);
 
 }  // namespace gradred

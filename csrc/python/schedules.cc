@@ -173,7 +173,7 @@ namespace {
 
 Schedule make(const std::string& collective, const std::string& name, int rank, int size,
               const py::dict& given) {
-  const Collective kind = collective_named(collective);
+  const Kind kind = collective_named(collective);
   return make_schedule(kind, name, rank, size, parameters_from(find_algorithm(kind, name), given));
 }
 
@@ -194,7 +194,7 @@ Cost cost_of(const std::vector<Schedule>& schedules, std::vector<int> host_of) {
 
 Cost cost_named(const std::string& collective, const std::string& name, int size,
                 const py::dict& given, std::vector<int> host_of) {
-  const Collective kind = collective_named(collective);
+  const Kind kind = collective_named(collective);
   const Parameters parameters = parameters_from(find_algorithm(kind, name), given);
   return cost(kind, name, parameters, topology_of(std::move(host_of), size));
 }

@@ -107,7 +107,7 @@ py::dict dict_of(const Simulated& found) {
 py::dict of_algorithm(const std::string& collective, const std::string& name,
                       const py::dict& parameters, const py::dict& cluster, double nbytes,
                       std::size_t slices, std::uint64_t seed, bool fold) {
-  const Collective kind = collective_named(collective);
+  const Kind kind = collective_named(collective);
   const Parameters known = parameters_from(find_algorithm(kind, name), parameters);
   const Cluster model = cluster_from(cluster);
   Simulated found;
@@ -131,7 +131,7 @@ py::dict of_schedules(const std::vector<Schedule>& schedules, const py::dict& cl
 
 bool is_symmetric_named(const std::string& collective, const std::string& name,
                         const py::dict& parameters, std::size_t size, std::size_t period) {
-  const Collective kind = collective_named(collective);
+  const Kind kind = collective_named(collective);
   return is_symmetric(kind, name, parameters_from(find_algorithm(kind, name), parameters), size,
                       period);
 }

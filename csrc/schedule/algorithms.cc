@@ -17,7 +17,7 @@ Schedule plain(int rank, int size, const Parameters&) {
   return generator(rank, size);
 }
 
-template <Schedule (*generator)(Collective, int, int), Collective collective>
+template <Schedule (*generator)(Kind, int, int), Kind collective>
 Schedule either(int rank, int size, const Parameters&) {
   return generator(collective, rank, size);
 }
@@ -44,7 +44,7 @@ Schedule k_ary(int rank, int size, const Parameters& parameters) {
   return recursive_multiplying(rank, size, parameters.k);
 }
 
-Generator named(Collective collective, const std::string& name, const Parameters& parameters) {
+Generator named(Kind collective, const std::string& name, const Parameters& parameters) {
   if (name == "hierarchical") {
     throw UsageError("across='hierarchical': the parameters describe one level; name another one");
   }
@@ -55,12 +55,12 @@ Generator named(Collective collective, const std::string& name, const Parameters
 Schedule grouped(int rank, int size, const Parameters& parameters) {
   const Lanes lanes = lanes_of(size, parameters);
   return hierarchical(rank, lanes,
-                      {named(Collective::kReduceScatterBlock, parameters.inside, parameters),
-                       named(Collective::kAllreduce, parameters.across, parameters),
-                       named(Collective::kAllgather, parameters.inside, parameters)});
+                      {named(Kind::kReduceScatterBlock, parameters.inside, parameters),
+                       named(Kind::kAllreduce, parameters.across, parameters),
+                       named(Kind::kAllgather, parameters.inside, parameters)});
 }
 
-template <Collective collective>
+template <Kind collective>
 Schedule grouped_blocks(int rank, int size, const Parameters& parameters) {
   return blocks_on_groups(collective, rank, lanes_of(size, parameters));
 }
@@ -70,14 +70,14 @@ Schedule grouped_bcast(int rank, int size, const Parameters& parameters) {
   return bcast_on_groups(rank, lanes_of(size, parameters), parameters.root);
 }
 
-constexpr auto kAllreduce = Collective::kAllreduce;
-constexpr auto kReduceScatter = Collective::kReduceScatterBlock;
-constexpr auto kAllgather = Collective::kAllgather;
-constexpr auto kBcast = Collective::kBcast;
-constexpr auto kScan = Collective::kScan;
-constexpr auto kExscan = Collective::kExscan;
-constexpr auto kGather = Collective::kGather;
-constexpr auto kScatter = Collective::kScatter;
+constexpr auto kAllreduce = Kind::kAllreduce;
+constexpr auto kReduceScatter = Kind::kReduceScatterBlock;
+constexpr auto kAllgather = Kind::kAllgather;
+constexpr auto kBcast = Kind::kBcast;
+constexpr auto kScan = Kind::kScan;
+constexpr auto kExscan = Kind::kExscan;
+constexpr auto kGather = Kind::kGather;
+constexpr auto kScatter = Kind::kScatter;
 
 constexpr std::string_view kAny = "any size";
 constexpr std::string_view kFolded = "any size; others than powers of two are folded";
@@ -199,9 +199,9 @@ const std::vector<Algorithm> kTable = {
 
 const std::vector<Algorithm>& algorithms() { return kTable; }
 
-std::string_view schedules_name(Collective collective) { return info_of(collective).schedules; }
+std::string_view schedules_name(Kind collective) { return info_of(collective).schedules; }
 
-Collective collective_named(std::string_view name) {
+Kind collective_named(std::string_view name) {
   const auto found = std::ranges::find(kKinds, name, &KindInfo::schedules);
   if (found != kKinds.end() && !name.empty()) return static_cast<Kind>(found - kKinds.begin());
   std::string known;
@@ -211,13 +211,13 @@ Collective collective_named(std::string_view name) {
   throw UsageError("no collective is called '" + std::string(name) + "'; use one of " + known);
 }
 
-bool has_algorithm(Collective collective, std::string_view name) {
+bool has_algorithm(Kind collective, std::string_view name) {
   return std::ranges::any_of(kTable, [&](const Algorithm& algorithm) {
     return algorithm.collective == collective && algorithm.name == name;
   });
 }
 
-const Algorithm& find_algorithm(Collective collective, std::string_view name) {
+const Algorithm& find_algorithm(Kind collective, std::string_view name) {
   std::string listed;
   std::vector<std::string_view> names;
   for (const Algorithm& algorithm : kTable) {
@@ -259,20 +259,19 @@ Lanes lanes_of(int size, const Parameters& parameters) {
   return Lanes::of(topology, parameters.leaders != 0);
 }
 
-Schedule make_across_groups(Collective collective, int rank, int size,
-                            const Parameters& parameters) {
+Schedule make_across_groups(Kind collective, int rank, int size, const Parameters& parameters) {
   const Lanes lanes = lanes_of(size, parameters);
   switch (collective) {
-    case Collective::kAllreduce:
+    case Kind::kAllreduce:
       return across_groups(rank, lanes, named(collective, parameters.across, parameters));
-    case Collective::kBcast:
+    case Kind::kBcast:
       return bcast_across(rank, lanes, parameters.root);
     default:
       return blocks_across(collective, rank, lanes);
   }
 }
 
-Schedule make_schedule(Collective collective, std::string_view name, int rank, int size,
+Schedule make_schedule(Kind collective, std::string_view name, int rank, int size,
                        const Parameters& parameters) {
   const Algorithm& algorithm = find_algorithm(collective, name);
   if (size < 1 || rank < 0 || rank >= size) {

@@ -26,7 +26,7 @@ struct Parameters {
 
 struct Algorithm {
   std::string_view name;
-  Collective collective;
+  Kind collective;
   Schedule (*generate)(int rank, int size, const Parameters& parameters);
   std::string_view parameters;   // names of the parameters that it takes, separated by spaces
   std::string_view restriction;  // which sizes it serves, as text
@@ -43,19 +43,18 @@ const std::vector<Algorithm>& algorithms();
 // The groups of a hierarchical schedule. Throws UsageError if the parameters do not describe any.
 Lanes lanes_of(int size, const Parameters& parameters);
 // The part of a hierarchical schedule that crosses between groups.
-Schedule make_across_groups(Collective collective, int rank, int size,
-                            const Parameters& parameters);
+Schedule make_across_groups(Kind collective, int rank, int size, const Parameters& parameters);
 
-std::string_view schedules_name(Collective collective);  // KindInfo::schedules
-Collective collective_named(std::string_view name);      // throws UsageError, which lists the names
-bool has_algorithm(Collective collective, std::string_view name);
+std::string_view schedules_name(Kind collective);  // KindInfo::schedules
+Kind collective_named(std::string_view name);      // throws UsageError, which lists the names
+bool has_algorithm(Kind collective, std::string_view name);
 
 // Throws UsageError, which lists that collective's names and the nearest one.
-const Algorithm& find_algorithm(Collective collective, std::string_view name);
+const Algorithm& find_algorithm(Kind collective, std::string_view name);
 
 // One rank's schedule. Throws UsageError for unknown names, and for sizes or parameters that the
 // algorithm does not serve.
-Schedule make_schedule(Collective collective, std::string_view name, int rank, int size,
+Schedule make_schedule(Kind collective, std::string_view name, int rank, int size,
                        const Parameters& parameters = {});
 
 }  // namespace gradred

@@ -42,7 +42,7 @@ std::uint32_t place(int rank, int size, Pairing pairing) {
 
 // In each step, sends one half of what is left and reduces the other.
 Schedule halving(int rank, int size, Pairing pairing) {
-  Schedule schedule = blank(Collective::kReduceScatterBlock, rank, size, size, size / 2);
+  Schedule schedule = blank(Kind::kReduceScatterBlock, rank, size, size, size / 2);
   const std::uint32_t mine = place(rank, size, pairing);
   const int steps = std::countr_zero(static_cast<unsigned>(size));
   schedule.rounds = Rounds(steps, [=](int step) -> Round {
@@ -57,7 +57,7 @@ Schedule halving(int rank, int size, Pairing pairing) {
 
 // The steps of halving() in reverse: each step doubles what the rank holds.
 Schedule doubling(int rank, int size, Pairing pairing) {
-  Schedule schedule = blank(Collective::kAllgather, rank, size, size);
+  Schedule schedule = blank(Kind::kAllgather, rank, size, size);
   const std::uint32_t mine = place(rank, size, pairing);
   const int steps = std::countr_zero(static_cast<unsigned>(size));
   schedule.rounds = Rounds(steps, [=](int step) -> Round {
@@ -71,7 +71,7 @@ Schedule doubling(int rank, int size, Pairing pairing) {
 
 template <Pairing pairing>
 Schedule halving_and_doubling(int rank, int size) {
-  return then(halving(rank, size, pairing), doubling(rank, size, pairing), Collective::kAllreduce);
+  return then(halving(rank, size, pairing), doubling(rank, size, pairing), Kind::kAllreduce);
 }
 
 int power_of_two_within(int size) {
@@ -96,7 +96,7 @@ std::vector<int> digits(int size, int k) {
 // Ranks that differ in one digit exchange all they have. Each then adds up in the order of the
 // digit, so that all build the same sum.
 Schedule multiplying(int rank, int size, const std::vector<int>& factors) {
-  Schedule schedule = blank(Collective::kAllreduce, rank, size, 1);
+  Schedule schedule = blank(Kind::kAllreduce, rank, size, 1);
   const int widest = factors.empty() ? 1 : *std::max_element(factors.begin(), factors.end());
   schedule.scratch_slots = static_cast<std::uint32_t>(widest - 1);
   schedule.rounds = Rounds(static_cast<int>(factors.size()), [=](int step) {

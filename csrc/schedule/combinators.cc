@@ -28,7 +28,7 @@ Exchange exchange(const Schedule& schedule, int extra) {
 
 }  // namespace
 
-Schedule blank(Collective collective, int rank, int size, int chunks, int scratch_slots) {
+Schedule blank(Kind collective, int rank, int size, int chunks, int scratch_slots) {
   Schedule schedule;
   schedule.collective = collective;
   schedule.rank = rank;
@@ -38,7 +38,7 @@ Schedule blank(Collective collective, int rank, int size, int chunks, int scratc
   return schedule;
 }
 
-Schedule then(Schedule first, Schedule second, Collective collective) {
+Schedule then(Schedule first, Schedule second, Kind collective) {
   check(first.rank == second.rank && first.size == second.size && first.chunks == second.chunks,
         "schedules of different ranks, sizes or chunks in a row");
   first.collective = collective;
@@ -220,9 +220,8 @@ Schedule hierarchical(int rank, const Lanes& lanes, const Levels& levels) {
   const auto inside = [&](const Generator& generator) {
     return embed(widen(generator(place, ranks), starts, chunks), lanes.groups[group], lanes.size());
   };
-  Schedule scattered =
-      then(inside(levels.reduce_scatter), std::move(across), Collective::kAllreduce);
-  return then(std::move(scattered), inside(levels.allgather), Collective::kAllreduce);
+  Schedule scattered = then(inside(levels.reduce_scatter), std::move(across), Kind::kAllreduce);
+  return then(std::move(scattered), inside(levels.allgather), Kind::kAllreduce);
 }
 
 }  // namespace gradred

@@ -13,11 +13,11 @@ namespace gradred {
 using Generator = std::function<Schedule(int rank, int size)>;
 
 // A schedule without rounds, for a generator to fill.
-Schedule blank(Collective collective, int rank, int size, int chunks, int scratch_slots = 0);
+Schedule blank(Kind collective, int rank, int size, int chunks, int scratch_slots = 0);
 
 // Runs `first`, then `second`; both have the same rank, size and chunks. The result's collective is
 // set to `collective`.
-Schedule then(Schedule first, Schedule second, Collective collective);
+Schedule then(Schedule first, Schedule second, Kind collective);
 
 // Lets a subset of `size` ranks run a schedule made for ranks 0, 1, ...: rank i of it is
 // `members[i]`.

@@ -199,7 +199,7 @@ Cost cost(const std::vector<Schedule>& schedules, const Topology& topology) {
   return total;
 }
 
-Cost cost(Collective collective, std::string_view name, const Parameters& parameters,
+Cost cost(Kind collective, std::string_view name, const Parameters& parameters,
           const Topology& topology) {
   const auto size = static_cast<int>(topology.host_of.size());
   std::vector<int> ranks = busiest_ranks(topology, parameters.root);
@@ -217,8 +217,7 @@ Cost cost(Collective collective, std::string_view name, const Parameters& parame
   return cost(schedules, topology);
 }
 
-Cost cost_across_groups(Collective collective, const Parameters& parameters,
-                        const Topology& topology) {
+Cost cost_across_groups(Kind collective, const Parameters& parameters, const Topology& topology) {
   const auto size = static_cast<int>(topology.host_of.size());
   std::vector<Schedule> schedules;
   for (const int rank : busiest_ranks(topology, 0)) {

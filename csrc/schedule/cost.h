@@ -72,10 +72,9 @@ Cost cost(const std::vector<Schedule>& schedules, const Topology& topology);
 // ranks; a test compares it with that of all ranks for every algorithm. On several hosts all ranks
 // are used if they are at most 64; else these three and those of the fullest host, which stand for
 // all.
-Cost cost(Collective collective, std::string_view name, const Parameters& parameters,
+Cost cost(Kind collective, std::string_view name, const Parameters& parameters,
           const Topology& topology);
 // The same for the part of a hierarchical algorithm that crosses between the groups.
-Cost cost_across_groups(Collective collective, const Parameters& parameters,
-                        const Topology& topology);
+Cost cost_across_groups(Kind collective, const Parameters& parameters, const Topology& topology);
 
 }  // namespace gradred

@@ -35,10 +35,10 @@ void add(Round& round, bool sends, int peer, const std::vector<Span>& spans) {
 
 // In each round of a gather, half of the ranks that still have blocks send them to the rank
 // `distance` before; the distance doubles.
-Schedule binomial(Collective collective, int rank, int size, int root) {
+Schedule binomial(Kind collective, int rank, int size, int root) {
   Schedule schedule = blank(collective, rank, size, size);
   schedule.root = root;
-  const bool gathers = collective == Collective::kGather;
+  const bool gathers = collective == Kind::kGather;
   const int steps = std::bit_width(static_cast<unsigned>(size - 1));
   schedule.rounds = Rounds(steps, [=, tree = Tree{rank, size, root}](int step) {
     const int distance = 1 << (gathers ? step : steps - 1 - step), own = tree.own();
@@ -56,10 +56,10 @@ Schedule binomial(Collective collective, int rank, int size, int root) {
   return schedule;
 }
 
-Schedule linear(Collective collective, int rank, int size, int root) {
+Schedule linear(Kind collective, int rank, int size, int root) {
   Schedule schedule = blank(collective, rank, size, size);
   schedule.root = root;
-  const bool gathers = collective == Collective::kGather;
+  const bool gathers = collective == Kind::kGather;
   Round round;
   for (int place = 1; place < size; ++place) {
     const int other = (root + place) % size;
@@ -76,20 +76,20 @@ Schedule linear(Collective collective, int rank, int size, int root) {
 // Cost: ceil(lg p) alpha + (p-1)/p n beta.
 // Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication", IJHPCA 2005.
 Schedule binomial_gather(int rank, int size, int root) {
-  return binomial(Collective::kGather, rank, size, root);
+  return binomial(Kind::kGather, rank, size, root);
 }
 Schedule binomial_scatter(int rank, int size, int root) {
-  return binomial(Collective::kScatter, rank, size, root);
+  return binomial(Kind::kScatter, rank, size, root);
 }
 
 // Linear gather: all ranks send their blocks to the root at once, and no block moves twice.
 // Cost: alpha + (p-1)/p n beta, and a gap for each further message at the root.
 // Source: as above.
 Schedule linear_gather(int rank, int size, int root) {
-  return linear(Collective::kGather, rank, size, root);
+  return linear(Kind::kGather, rank, size, root);
 }
 Schedule linear_scatter(int rank, int size, int root) {
-  return linear(Collective::kScatter, rank, size, root);
+  return linear(Kind::kScatter, rank, size, root);
 }
 
 }  // namespace gradred

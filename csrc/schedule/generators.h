@@ -37,9 +37,9 @@ Schedule linear_gather(int rank, int size, int root);
 Schedule linear_scatter(int rank, int size, int root);
 
 // `collective`: an inclusive or an exclusive scan.
-Schedule linear_scan(Collective collective, int rank, int size);
-Schedule pipelined_scan(Collective collective, int rank, int size);
-Schedule recursive_doubling_scan(Collective collective, int rank, int size);
+Schedule linear_scan(Kind collective, int rank, int size);
+Schedule pipelined_scan(Kind collective, int rank, int size);
+Schedule recursive_doubling_scan(Kind collective, int rank, int size);
 
 Schedule binomial_bcast(int rank, int size, int root);
 Schedule scatter_allgather_bcast(int rank, int size, int root);

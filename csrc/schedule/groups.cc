@@ -61,7 +61,7 @@ bool by_leaders(const Lanes& lanes) { return lanes.count == 1; }
 // Inside the group of `rank`: moves every block to the rank that carries it (reduce-scatter), or
 // from there to the others (allgather).
 void blocks_inside(Schedule& schedule, const Lanes& lanes) {
-  const bool scatters = schedule.collective == Collective::kReduceScatterBlock;
+  const bool scatters = schedule.collective == Kind::kReduceScatterBlock;
   const std::size_t group = lanes.spot_of(schedule.rank).group;
   BlockRound round(schedule);
   for (int block = 0; block < schedule.size; ++block) {
@@ -79,7 +79,7 @@ void blocks_inside(Schedule& schedule, const Lanes& lanes) {
 // With leaders: moves each block of a group from its leader after it has crossed, or to the leader
 // before.
 void blocks_to_leader(Schedule& schedule, const Lanes& lanes) {
-  const bool gathers = schedule.collective == Collective::kAllgather;
+  const bool gathers = schedule.collective == Kind::kAllgather;
   const auto& members = lanes.groups[lanes.spot_of(schedule.rank).group];
   BlockRound round(schedule);
   for (const int member : members) {
@@ -102,8 +102,8 @@ int carrier_of_block(const Lanes& lanes, int block, std::size_t group) {
   return ranks[static_cast<std::size_t>(owner.place * count / owner.ranks)];
 }
 
-Schedule blocks_across(Collective collective, int rank, const Lanes& lanes) {
-  const bool scatters = collective == Collective::kReduceScatterBlock;
+Schedule blocks_across(Kind collective, int rank, const Lanes& lanes) {
+  const bool scatters = collective == Kind::kReduceScatterBlock;
   Schedule schedule = blank(collective, rank, lanes.size(), lanes.size());
   BlockRound round(schedule);
   for (int block = 0; block < schedule.size; ++block) {
@@ -129,12 +129,12 @@ Schedule bcast_across(int rank, const Lanes& lanes, int root) {
   return schedule;
 }
 
-Schedule blocks_on_groups(Collective collective, int rank, const Lanes& lanes) {
+Schedule blocks_on_groups(Kind collective, int rank, const Lanes& lanes) {
   Schedule inside = blank(collective, rank, lanes.size(), lanes.size());
   Schedule across = blocks_across(collective, rank, lanes), ends = inside;
   blocks_inside(inside, lanes);
   if (by_leaders(lanes)) blocks_to_leader(ends, lanes);
-  if (collective == Collective::kAllgather) std::swap(inside, ends);
+  if (collective == Kind::kAllgather) std::swap(inside, ends);
   Schedule crossed = then(std::move(inside), std::move(across), collective);
   return then(std::move(crossed), std::move(ends), collective);
 }
@@ -144,7 +144,7 @@ Schedule bcast_on_groups(int rank, const Lanes& lanes, int root) {
   const auto chunks = static_cast<std::uint32_t>(across.chunks);
   const auto [group, place, ranks] = lanes.spot_of(rank);
   const bool has_it = lanes.spot_of(root).group == group;
-  Schedule before = blank(Collective::kBcast, rank, lanes.size(), static_cast<int>(chunks));
+  Schedule before = blank(Kind::kBcast, rank, lanes.size(), static_cast<int>(chunks));
   Schedule after = before;
   Round given, shared;
   for (const int member : lanes.groups[group]) {
@@ -164,8 +164,8 @@ Schedule bcast_on_groups(int rank, const Lanes& lanes, int root) {
   }
   before.rounds = std::vector<Round>{given};
   after.rounds = std::vector<Round>{shared};
-  Schedule crossed = then(std::move(before), std::move(across), Collective::kBcast);
-  crossed = then(std::move(crossed), std::move(after), Collective::kBcast);
+  Schedule crossed = then(std::move(before), std::move(across), Kind::kBcast);
+  crossed = then(std::move(crossed), std::move(after), Kind::kBcast);
   crossed.root = root;
   return crossed;
 }

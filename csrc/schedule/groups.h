@@ -18,13 +18,13 @@ int carrier_of_block(const Lanes& lanes, int block, std::size_t group);
 //                   after: the owner's group holds the sums of all groups in its blocks
 //   kAllgather      before: each rank holds the blocks of its group that it carries;
 //                   after: it holds all blocks that it carries
-Schedule blocks_across(Collective collective, int rank, const Lanes& lanes);
+Schedule blocks_across(Kind collective, int rank, const Lanes& lanes);
 // The crossing part of a broadcast: each lane, from the root's group, in which each rank holds the
 // vector.
 Schedule bcast_across(int rank, const Lanes& lanes, int root);
 
 // The whole collective, with messages inside the groups.
-Schedule blocks_on_groups(Collective collective, int rank, const Lanes& lanes);
+Schedule blocks_on_groups(Kind collective, int rank, const Lanes& lanes);
 Schedule bcast_on_groups(int rank, const Lanes& lanes, int root);
 
 }  // namespace gradred

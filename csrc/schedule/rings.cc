@@ -34,7 +34,7 @@ int halvings(int number) { return std::bit_width(static_cast<unsigned>(number - 
 // Cost: (p-1) alpha + (p-1)/p n beta + (p-1)/p n gamma.
 // Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", JPDC 2009.
 Schedule ring_reduce_scatter(int rank, int size) {
-  Schedule schedule = blank(Collective::kReduceScatterBlock, rank, size, size, size > 1 ? 1 : 0);
+  Schedule schedule = blank(Kind::kReduceScatterBlock, rank, size, size, size > 1 ? 1 : 0);
   const int right = wrap(rank + 1, size), left = wrap(rank - 1, size);
   schedule.rounds = Rounds(size - 1, [=](int s) -> Round {
     const Span mine = chunk(rank - s - 2, size), inbox = scratch(0, mine.first);
@@ -47,7 +47,7 @@ Schedule ring_reduce_scatter(int rank, int size) {
 // Cost: (p-1) alpha + (p-1)/p n beta.
 // Source: as above.
 Schedule ring_allgather(int rank, int size) {
-  Schedule schedule = blank(Collective::kAllgather, rank, size, size);
+  Schedule schedule = blank(Kind::kAllgather, rank, size, size);
   const int right = wrap(rank + 1, size), left = wrap(rank - 1, size);
   schedule.rounds = Rounds(size - 1, [=](int s) -> Round {
     return {send(right, chunk(rank - s, size)), recv(left, chunk(rank - s - 1, size))};
@@ -57,7 +57,7 @@ Schedule ring_allgather(int rank, int size) {
 
 // Cost: 2(p-1) alpha + 2(p-1)/p n beta + (p-1)/p n gamma.
 Schedule ring(int rank, int size) {
-  return then(ring_reduce_scatter(rank, size), ring_allgather(rank, size), Collective::kAllreduce);
+  return then(ring_reduce_scatter(rank, size), ring_allgather(rank, size), Kind::kAllreduce);
 }
 
 // Circulant reduce-scatter: a rank holds partial sums for itself and the next `held` - 1 ranks. It
@@ -66,7 +66,7 @@ Schedule ring(int rank, int size) {
 // Cost: ceil(lg p) alpha + (p-1)/p n beta + (p-1)/p n gamma.
 // Source: Träff, "Optimal, non-pipelined reduce-scatter and allreduce algorithms", 2024.
 Schedule circulant_reduce_scatter(int rank, int size) {
-  Schedule schedule = blank(Collective::kReduceScatterBlock, rank, size, size, size / 2);
+  Schedule schedule = blank(Kind::kReduceScatterBlock, rank, size, size, size / 2);
   schedule.rounds = Rounds(halvings(size), [=](int step) {
     const int held = halved(size, step), skip = halved(size, step + 1);
     Round round, reductions;
@@ -90,7 +90,7 @@ Schedule circulant_reduce_scatter(int rank, int size) {
 // Cost: ceil(lg p) alpha + (p-1)/p n beta.
 // Source: as above; Bruck et al., "Efficient algorithms for all-to-all communications", TPDS 1997.
 Schedule circulant_allgather(int rank, int size) {
-  Schedule schedule = blank(Collective::kAllgather, rank, size, size);
+  Schedule schedule = blank(Kind::kAllgather, rank, size, size);
   const int steps = halvings(size);
   schedule.rounds = Rounds(steps, [=](int step) {
     const int held = halved(size, steps - 1 - step), skip = halved(size, steps - step);
@@ -109,14 +109,14 @@ Schedule circulant_allgather(int rank, int size) {
 // Cost: 2 ceil(lg p) alpha + 2(p-1)/p n beta + (p-1)/p n gamma.
 Schedule circulant(int rank, int size) {
   return then(circulant_reduce_scatter(rank, size), circulant_allgather(rank, size),
-              Collective::kAllreduce);
+              Kind::kAllreduce);
 }
 
 // Direct reduce-scatter: every rank sends each peer its chunk, all at once.
 // Cost: alpha + (p-1)/p n beta + (p-1)/p n gamma (and p-1 messages in the round).
 // Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication", IJHPCA 2005.
 Schedule direct_reduce_scatter(int rank, int size) {
-  Schedule schedule = blank(Collective::kReduceScatterBlock, rank, size, size, size - 1);
+  Schedule schedule = blank(Kind::kReduceScatterBlock, rank, size, size, size - 1);
   schedule.rounds = Rounds(size > 1 ? 1 : 0, [=](int) {
     Round round, reductions;
     for (int s = 1; s < size; ++s) {  // each rank starts with a different peer
@@ -136,7 +136,7 @@ Schedule direct_reduce_scatter(int rank, int size) {
 // Cost: alpha + (p-1)/p n beta (and p-1 messages in the round).
 // Source: as above.
 Schedule direct_allgather(int rank, int size) {
-  Schedule schedule = blank(Collective::kAllgather, rank, size, size);
+  Schedule schedule = blank(Kind::kAllgather, rank, size, size);
   schedule.rounds = Rounds(size > 1 ? 1 : 0, [=](int) {
     Round round;
     for (int s = 1; s < size; ++s) {
@@ -150,8 +150,7 @@ Schedule direct_allgather(int rank, int size) {
 
 // Cost: 2 alpha + 2(p-1)/p n beta + (p-1)/p n gamma (and 2(p-1) messages).
 Schedule direct(int rank, int size) {
-  return then(direct_reduce_scatter(rank, size), direct_allgather(rank, size),
-              Collective::kAllreduce);
+  return then(direct_reduce_scatter(rank, size), direct_allgather(rank, size), Kind::kAllreduce);
 }
 
 }  // namespace gradred

@@ -11,11 +11,11 @@ namespace {
 
 constexpr std::uint32_t kInbox = 0, kMine = 1;  // slots of the scratch buffer
 
-bool is_exclusive(Collective collective) { return collective == Collective::kExscan; }
+bool is_exclusive(Kind collective) { return collective == Kind::kExscan; }
 
 // The ranks form a chain. In round s, rank r sends chunk s - r of what it has summed to the next
 // rank. It receives the chunk after that, in which all ranks before it are summed.
-Schedule chain(Collective collective, int rank, int size, int chunks) {
+Schedule chain(Kind collective, int rank, int size, int chunks) {
   const bool exclusive = is_exclusive(collective), last = rank == size - 1;
   Schedule schedule = blank(collective, rank, size, chunks, size > 1 ? 2 : 0);
   if (size == 1) return schedule;
@@ -50,14 +50,14 @@ Schedule chain(Collective collective, int rank, int size, int chunks) {
 // Linear scan: the whole vector travels up the ranks, and each rank adds its input.
 // Cost: (p-1) alpha + (p-1) n beta + (p-1) n gamma.
 // Source: Sanders and Träff, "Parallel prefix (scan) algorithms for MPI", EuroPVM/MPI 2006.
-Schedule linear_scan(Collective collective, int rank, int size) {
+Schedule linear_scan(Kind collective, int rank, int size) {
   return chain(collective, rank, size, 1);
 }
 
 // Pipelined scan: the same in m chunks, several of which are under way.
 // Cost: (p-2+m) (alpha + n/m beta + n/m gamma).
 // Source: as above.
-Schedule pipelined_scan(Collective collective, int rank, int size) {
+Schedule pipelined_scan(Kind collective, int rank, int size) {
   constexpr int kMostChunks = 64;
   return chain(collective, rank, size, std::clamp(2 * (size - 1), 1, kMostChunks));
 }
@@ -67,7 +67,7 @@ Schedule pipelined_scan(Collective collective, int rank, int size) {
 // it keeps beside that sum the one without its own input.
 // Cost: ceil(lg p) alpha + n ceil(lg p) beta + n ceil(lg p) gamma; exclusive: twice the gamma.
 // Source: Hillis and Steele, "Data parallel algorithms", Communications of the ACM 29, 1986.
-Schedule recursive_doubling_scan(Collective collective, int rank, int size) {
+Schedule recursive_doubling_scan(Kind collective, int rank, int size) {
   const bool exclusive = is_exclusive(collective);
   Schedule schedule = blank(collective, rank, size, 1, size > 1 ? 2 : 0);
   schedule.rounds = Rounds(std::bit_width(static_cast<unsigned>(size - 1)), [=](int step) {

@@ -23,16 +23,13 @@
 
 namespace gradred {
 
-// Schedules are named and chosen by the kind of call that they carry out.
-using Collective = Kind;
-
 // base/kinds.h says what the input (in the work buffer, or in the input buffer) and the result of a
 // rank are. Block r of a vector consists of the chunks that rank r owns: r * chunks / size ...
 // (r + 1) * chunks / size. If the kind has blocks, chunks is a multiple of size. Chunks of the work
 // buffer that are no part of a rank's result are undefined.
 struct Schedule {
   std::string name;
-  Collective collective = Collective::kAllreduce;
+  Kind collective = Kind::kAllreduce;
   int rank = 0;
   int size = 1;
   int root = 0;  // if the kind has one

@@ -21,7 +21,7 @@ Schedule rooted(int rank, int size, int root, Schedule (*generator)(int, int)) {
 // begins at rank `first`.
 template <class Part>
 Schedule binomial(int rank, int size, int chunks, Part part) {
-  Schedule schedule = blank(Collective::kBcast, rank, size, chunks);
+  Schedule schedule = blank(Kind::kBcast, rank, size, chunks);
   const int steps = std::bit_width(static_cast<unsigned>(size - 1));
   schedule.rounds = Rounds(steps, [=](int step) {
     const int distance = 1 << (steps - 1 - step);
@@ -45,7 +45,7 @@ Schedule scattered(int rank, int size) {
   const Schedule scatter = binomial(rank, size, size, [](int first, int ranks) {
     return work(static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(ranks));
   });
-  return then(scatter, circulant_allgather(rank, size), Collective::kBcast);
+  return then(scatter, circulant_allgather(rank, size), Kind::kBcast);
 }
 
 }  // namespace

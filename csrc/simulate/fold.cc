@@ -11,23 +11,23 @@ namespace gradred {
 namespace {
 
 struct Symmetric {
-  Collective collective;
+  Kind collective;
   std::string_view name;
   bool powers_of_two_alone;
 };
 
 constexpr std::array kSymmetric = {
-    Symmetric{Collective::kAllreduce, "ring", false},
-    Symmetric{Collective::kAllreduce, "direct", false},
-    Symmetric{Collective::kAllreduce, "recursive_doubling", true},
-    Symmetric{Collective::kAllreduce, "rabenseifner", true},
-    Symmetric{Collective::kAllreduce, "swing", true},
-    Symmetric{Collective::kReduceScatterBlock, "ring", false},
-    Symmetric{Collective::kReduceScatterBlock, "direct", false},
-    Symmetric{Collective::kReduceScatterBlock, "recursive_halving", true},
-    Symmetric{Collective::kAllgather, "ring", false},
-    Symmetric{Collective::kAllgather, "direct", false},
-    Symmetric{Collective::kAllgather, "recursive_doubling", true},
+    Symmetric{Kind::kAllreduce, "ring", false},
+    Symmetric{Kind::kAllreduce, "direct", false},
+    Symmetric{Kind::kAllreduce, "recursive_doubling", true},
+    Symmetric{Kind::kAllreduce, "rabenseifner", true},
+    Symmetric{Kind::kAllreduce, "swing", true},
+    Symmetric{Kind::kReduceScatterBlock, "ring", false},
+    Symmetric{Kind::kReduceScatterBlock, "direct", false},
+    Symmetric{Kind::kReduceScatterBlock, "recursive_halving", true},
+    Symmetric{Kind::kAllgather, "ring", false},
+    Symmetric{Kind::kAllgather, "direct", false},
+    Symmetric{Kind::kAllgather, "recursive_doubling", true},
 };
 
 std::uint32_t chunks_of(const Step& step) {
@@ -83,10 +83,10 @@ bool is_in_step(const std::vector<Round>& rounds, std::size_t count, std::size_t
 }  // namespace
 
 // The part inside groups depends on the place in the group alone.
-bool is_symmetric(Collective collective, std::string_view name, const Parameters& parameters,
+bool is_symmetric(Kind collective, std::string_view name, const Parameters& parameters,
                   std::size_t size, std::size_t period) {
   if (period == 0 || size % period != 0) return false;
-  if (collective == Collective::kAllreduce && name == "hierarchical") {
+  if (collective == Kind::kAllreduce && name == "hierarchical") {
     const auto local = static_cast<std::size_t>(std::max(parameters.local, 0));
     return local > 0 && parameters.groups.empty() && period % local == 0 &&
            is_symmetric(collective, parameters.across, parameters, size / local, period / local);

@@ -16,7 +16,7 @@ namespace gradred {
 // the same length, and their peers are the same modulo `period`. Messages of a round between ranks
 // that are the same modulo `period` meet in the order in which they are posted. False where this is
 // not known without a comparison of schedules.
-bool is_symmetric(Collective collective, std::string_view name, const Parameters& parameters,
+bool is_symmetric(Kind collective, std::string_view name, const Parameters& parameters,
                   std::size_t size, std::size_t period);
 
 // Whether each rank does what the rank does that is the same modulo `period`: the same kinds of

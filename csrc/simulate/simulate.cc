@@ -342,7 +342,7 @@ Simulated simulate(const std::vector<Schedule>& schedules, const Cluster& cluste
   return Simulation({schedules.begin(), end}, cluster, run).run();
 }
 
-Simulated simulate(Collective collective, std::string_view name, const Parameters& parameters,
+Simulated simulate(Kind collective, std::string_view name, const Parameters& parameters,
                    const Cluster& cluster, const SimulatedRun& run) {
   const auto size = static_cast<int>(cluster.size());
   const auto schedule_of = [&](std::size_t rank) {

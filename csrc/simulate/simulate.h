@@ -45,7 +45,7 @@ struct Simulated {
 Simulated simulate(const std::vector<Schedule>& schedules, const Cluster& cluster,
                    const SimulatedRun& run);
 // The same for a built-in algorithm, of which only the schedules that are simulated are made.
-Simulated simulate(Collective collective, std::string_view name, const Parameters& parameters,
+Simulated simulate(Kind collective, std::string_view name, const Parameters& parameters,
                    const Cluster& cluster, const SimulatedRun& run);
 
 }  // namespace gradred

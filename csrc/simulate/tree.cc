@@ -132,7 +132,7 @@ std::vector<Schedule> two_trees(int size, int local, int pieces) {
   for (int rank = 0; rank < size; ++rank) {
     const OneTree first(trees->first, rank, pieces, 0, 0);
     const OneTree second(trees->second, rank, pieces, pieces, first.slots());
-    Schedule schedule = blank(Collective::kAllreduce, rank, size, 2 * pieces,
+    Schedule schedule = blank(Kind::kAllreduce, rank, size, 2 * pieces,
                               static_cast<int>(first.slots() + second.slots()));
     schedule.name = "two_trees";
     schedule.rounds = Rounds(rounds, [trees, first, second](int number) {

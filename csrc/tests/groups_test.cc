@@ -27,12 +27,12 @@ void find_layouts(int size, const Layout& beginning, std::vector<Layout>& found)
   }
 }
 
-void prove(Collective collective, const Layout& layout, bool leaders, int root) {
+void prove(Kind collective, const Layout& layout, bool leaders, int root) {
   const Lanes lanes = Lanes::of(Topology::of(layout), leaders);
   std::vector<Schedule> all;
   for (int rank = 0; rank < lanes.size(); ++rank) {
-    all.push_back(collective == Collective::kBcast ? bcast_on_groups(rank, lanes, root)
-                                                   : blocks_on_groups(collective, rank, lanes));
+    all.push_back(collective == Kind::kBcast ? bcast_on_groups(rank, lanes, root)
+                                             : blocks_on_groups(collective, rank, lanes));
   }
   const Report report = verify(all);
   if (report.ok) return;
@@ -48,10 +48,10 @@ int prove_all() {
   for (const Layout& layout : layouts) {
     for (const bool leaders : {false, true}) {
       for (int root = 0; root < static_cast<int>(layout.size()); ++root) {
-        prove(Collective::kBcast, layout, leaders, root);
+        prove(Kind::kBcast, layout, leaders, root);
       }
-      prove(Collective::kReduceScatterBlock, layout, leaders, 0);
-      prove(Collective::kAllgather, layout, leaders, 0);
+      prove(Kind::kReduceScatterBlock, layout, leaders, 0);
+      prove(Kind::kAllgather, layout, leaders, 0);
     }
   }
   std::printf("%zu layouts passed\n", layouts.size());

@@ -147,7 +147,7 @@ Bytes filled(const Case& c, Value value) {
 // defined content are filled with 99.
 struct Setting {
   explicit Setting(const Case& c) {
-    const Collective collective = c.algorithm->collective;
+    const Kind collective = c.algorithm->collective;
     for (int rank = 0; rank < c.size; ++rank) {
       Schedule made = make_schedule(collective, c.algorithm->name, rank, c.size, c.parameters);
       schedules.push_back(c.in_place ? std::move(made) : from_input(std::move(made)));

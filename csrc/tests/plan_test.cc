@@ -24,7 +24,7 @@ class One final : public PlanSource {
         one_order_(one_order) {}
 
   std::string_view name() const override { return name_; }
-  std::vector<std::string> plans(Collective) const override { return {name_}; }
+  std::vector<std::string> plans(Kind) const override { return {name_}; }
   std::optional<std::string> why_not(const Question&, const Place&) const override {
     return objection_.empty() ? std::nullopt : std::optional(objection_);
   }
@@ -77,7 +77,7 @@ void one_order_leaves_out_plans_that_sum_in_another() {
   const One any("any", 1e-3), ordered("ordered", 2e-3, "", true);
   const PlanSource* const sources[] = {&any, &ordered};
   expect(choose(sources, {.one_order = true}, {.size = 4}).source == &ordered, "a sum");
-  const Question moves{.collective = Collective::kBcast, .one_order = true};
+  const Question moves{.collective = Kind::kBcast, .one_order = true};
   expect(choose(sources, moves, {.size = 4}).source == &any, "a broadcast has no order");
 }
 

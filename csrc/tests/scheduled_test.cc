@@ -268,7 +268,7 @@ class StuckTransport final : public Transport {
 // In its second round, the ring sends from the work buffer and receives into scratch.
 void memory_of_an_abandoned_call_is_given_to_nobody_else() {
   constexpr std::size_t kCount = 50, kRanks = 3;  // elements of a block
-  constexpr Collective kCollective = Collective::kReduceScatterBlock;
+  constexpr Kind kCollective = Kind::kReduceScatterBlock;
   std::vector<float> input(kRanks * kCount), output(kCount);
   std::vector<Given> stuck;
   StuckTransport transport(stuck);

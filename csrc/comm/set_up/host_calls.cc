@@ -26,8 +26,8 @@ void HostCalls::barrier() {
 void HostCalls::allgather(const void* mine, std::size_t bytes, void* all) {
   std::memmove(static_cast<std::byte*>(all) + static_cast<std::size_t>(place_) * bytes, mine,
                bytes);
-  const Schedule schedule = embed(make_schedule(Collective::kAllgather, "direct", place_, size()),
-                                  members_, calls_.size());
+  const Schedule schedule =
+      embed(make_schedule(Kind::kAllgather, "direct", place_, size()), members_, calls_.size());
   Execution execution(schedule, transport_.open(Memory()), members_.size() * bytes, Reduction{});
   execution.start(all, nullptr, static_cast<std::uint32_t>(transport_.tags().tag(0)),
                   make_signature(Kind::kAllgather, Op::kSum, DType::kUInt8, bytes));

@@ -31,7 +31,7 @@ class LibraryFamily final : public Family {
   UsedTransport used_transport() const override { return UsedTransport::kLibrary; }
   // Without shared memory the ranks agree on the call by messages.
   bool sends(const Place& place) const override { return !place.why_no_memory.empty(); }
-  std::vector<std::string> plans(Collective collective) const override {
+  std::vector<std::string> plans(Kind collective) const override {
     if (!serves(collective)) return {};
     return {std::string(name_)};
   }

@@ -47,7 +47,7 @@ class CopyFamily final : public Family {
   std::string_view medium() const override { return "none"; }
   const char* traced_as() const override { return "a copy"; }
   UsedTransport used_transport() const override { return UsedTransport::kNowhere; }
-  std::vector<std::string> plans(Collective) const override { return {}; }  // no call can name it
+  std::vector<std::string> plans(Kind) const override { return {}; }  // no call can name it
 
   std::optional<std::string> why_not(const Question&, const Place& place) const override {
     if (place.size == 1) return std::nullopt;

@@ -10,7 +10,7 @@ namespace {
 // What the node group does, as a schedule. No schedule describes its broadcasts, which every rank
 // reads from the root.
 std::optional<Specification> specification(const Question& question, int size) {
-  const Collective collective = question.collective;
+  const Kind collective = question.collective;
   if (sums_differ(collective)) {
     return Specification{"linear", {}, "each rank reads what the rank before it has written"};
   }
@@ -24,7 +24,7 @@ std::optional<Specification> specification(const Question& question, int size) {
   if (!has_algorithm(collective, "direct")) return std::nullopt;
   Specification found{"direct", {}, "each rank reduces a part of its own"};
   if (!reduces(collective)) found.reason = "each rank reads what the others have";
-  if (collective == Collective::kAllreduce &&
+  if (collective == Kind::kAllreduce &&
       NodeOptions().reduces_everything(question.bytes, static_cast<std::size_t>(size))) {
     found = {"recursive_multiplying", {}, "each rank reads all vectors and reduces all of it"};
     found.parameters.k = size;
@@ -41,7 +41,7 @@ class NodeFamily final : public Family {
   std::string_view medium() const override { return "memory"; }
   const char* traced_as() const override { return "shared memory"; }
   UsedTransport used_transport() const override { return UsedTransport::kUnknown; }
-  std::vector<std::string> plans(Collective) const override { return {"node"}; }
+  std::vector<std::string> plans(Kind) const override { return {"node"}; }
 
   std::optional<std::string> why_not(const Question& question, const Place& place) const override {
     if (question.own != nullptr) return "a schedule of the caller's own goes by messages";

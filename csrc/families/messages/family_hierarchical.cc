@@ -26,7 +26,7 @@ std::size_t largest_host(const Topology& topology) {
 // The part between hosts costs what its schedule costs, and the ranks of a host share the network
 // port. In addition each rank reduces and copies its parts of all inputs, and then copies all
 // parts. A leader does so with the whole vector.
-Cost through_memory(Collective collective, const Parameters& parameters, const Place& place) {
+Cost through_memory(Kind collective, const Parameters& parameters, const Place& place) {
   Cost cost = place.costs->of_crossing(collective, parameters);
   const auto ranks = static_cast<double>(largest_host(place.topology));
   const bool reduces = gradred::reduces(collective);
@@ -53,9 +53,8 @@ bool can_be_led(const Question& question, const Place& place) {
 
 // On each host the order is that of the ranks. Between hosts an allreduce depends on the schedule;
 // blocks always have one order.
-bool crosses_in_one_order(Collective collective, const Parameters& parameters) {
-  return collective != Collective::kAllreduce ||
-         find_algorithm(collective, parameters.across).one_order;
+bool crosses_in_one_order(Kind collective, const Parameters& parameters) {
+  return collective != Kind::kAllreduce || find_algorithm(collective, parameters.across).one_order;
 }
 
 std::size_t pieces_of(const Question& question, const Cost& cost, const CostModel& model,
@@ -76,7 +75,7 @@ class HierarchicalFamily final : public Family {
   std::string_view medium() const override { return "messages"; }
   const char* traced_as() const override { return nullptr; }
   bool sends(const Place&) const override { return true; }
-  std::vector<std::string> plans(Collective collective) const override {
+  std::vector<std::string> plans(Kind collective) const override {
     if (!has_algorithm(collective, kHierarchical)) return {};
     return {std::string(kHierarchical)};
   }
@@ -97,7 +96,7 @@ class HierarchicalFamily final : public Family {
     for (const int leaders : {1, 0}) {
       // Without shared memory it has more rounds than other plans.
       if (leaders == 1 && !place.hosts_share_memory()) continue;
-      if (question.collective != Collective::kAllreduce) {
+      if (question.collective != Kind::kAllreduce) {
         const bool led = !has_blocks(question.collective) || can_be_led(question, place);
         if (leaders == 0 || led) found.push_back(offer(leaders, "", question, place));
         continue;
@@ -130,7 +129,7 @@ class HierarchicalFamily final : public Family {
     parameters.leaders = leaders;
     parameters.root = question.root;
     parameters.across = across;
-    if (question.collective != Collective::kAllreduce) parameters.inside.clear();
+    if (question.collective != Kind::kAllreduce) parameters.inside.clear();
     const Cost cost = place.hosts_share_memory()
                           ? through_memory(question.collective, parameters, place)
                           : place.costs->of(question.collective, kHierarchical, parameters);

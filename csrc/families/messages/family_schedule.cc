@@ -32,7 +32,7 @@ class ScheduleFamily final : public Family {
   const char* traced_as() const override { return nullptr; }
   bool sends(const Place&) const override { return true; }
 
-  std::vector<std::string> plans(Collective collective) const override {
+  std::vector<std::string> plans(Kind collective) const override {
     std::vector<std::string> names;
     for (const Algorithm& algorithm : algorithms()) {
       if (algorithm.collective == collective && algorithm.name != kHierarchical) {

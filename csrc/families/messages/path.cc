@@ -66,7 +66,7 @@ bool SchedulePath::keep_memory() {
 
 std::shared_ptr<const Schedule> SchedulePath::schedule_for(const Call& call,
                                                            const Plan& plan) const {
-  const Collective collective = call.kind;
+  const Kind collective = call.kind;
   if (!call.schedule) {
     return std::make_shared<const Schedule>(make_schedule(collective, plan.name, transport_.rank(),
                                                           transport_.size(), plan.parameters));

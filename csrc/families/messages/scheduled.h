@@ -18,7 +18,7 @@ namespace gradred {
 
 // Which calls a bound plan can serve.
 struct BoundPlanKey {
-  Collective collective = Collective::kAllreduce;
+  Kind collective = Kind::kAllreduce;
   std::string name;               // of the algorithm with its parameters
   const Schedule* own = nullptr;  // a schedule of the caller's own; then the name does not count
   std::size_t count = 0;          // elements of the work buffer

@@ -23,7 +23,7 @@ class MpiFamily final : public Family {
   std::string_view medium() const override { return "mpi"; }
   const char* traced_as() const override { return "the MPI"; }
   UsedTransport used_transport() const override { return UsedTransport::kMpi; }
-  std::vector<std::string> plans(Collective) const override { return {"mpi"}; }
+  std::vector<std::string> plans(Kind) const override { return {"mpi"}; }
 
   std::optional<std::string> why_not(const Question& question, const Place& place) const override {
     if (question.own != nullptr) return "the MPI knows no schedule of the caller's";
@@ -38,7 +38,7 @@ class MpiFamily final : public Family {
     plan.reason = question.plan.empty() ? "nothing of gradred's own can serve" : "as asked";
     plan.seconds = std::numeric_limits<double>::infinity();
     const Figures& figures = place.costs->figures();
-    if (question.collective != Collective::kAllreduce || !figures.measured()) return {plan};
+    if (question.collective != Kind::kAllreduce || !figures.measured()) return {plan};
     const bool is_known = question.bytes <= kFarther * figures.sizes.back().bytes;
     if (question.plan.empty() && !(question.mpi_may_carry && is_known)) return {plan};
     plan.seconds = figures.seconds_on_mpi(question.bytes);
