@@ -339,10 +339,11 @@ void bind_calls(py::module_& m) {
       .def("__repr__", &repr_of);
   m.def("plain_reduction", &plain_reduction_of, py::arg("kind"), py::arg("size"),
         py::arg("sendbuf"), py::arg("recvbuf"), py::arg("op"),
-        "The call that buffers and a predefined operation mean, and what to keep alive; None where "
+        "Return the call that buffers and a predefined operation mean, and what to keep alive; "
+        "None where "
         "a closer look is needed.");
   m.def("persistent_type", &persistent_type, py::arg("prequest"),
-        "A class derived from MPI.Prequest whose instances can be called.");
+        "Return a class derived from MPI.Prequest whose instances can be called.");
   m.def("replace_method", &replace_method, py::arg("type"), py::arg("name"), py::arg("method"),
         "Set a method of one of mpi4py's types.");
   m.def(
@@ -378,7 +379,8 @@ void bind_calls(py::module_& m) {
         return communicator.node_path().one_way_latency(hook, turns);
       },
       py::arg("comm"), py::arg("turns") = 2000,
-      "Seconds that a flag takes between the cores of rank 0 and rank 1, the mean of so many "
+      "Return the seconds that a flag takes between the cores of rank 0 and rank 1, the mean of so "
+      "many "
       "turns; "
       "blocking and collective. 0.0 on other ranks, and where no memory is shared.");
   m.def(
@@ -387,7 +389,7 @@ void bind_calls(py::module_& m) {
         call_once(py::object(function).release().ptr(), py::object(argument).release().ptr());
       },
       py::arg("function"), py::arg("argument"),
-      "Call it; what it raises goes to sys.unraisablehook.");
+      "Call the function; what it raises goes to sys.unraisablehook.");
   m.def(
       "prepare",
       [](const py::object& comm) {
@@ -429,25 +431,28 @@ void bind_calls(py::module_& m) {
         return communicator.starts() || !mpi_handles(made.call.op, made.call.dtype);
       },
       py::arg("comm"), py::arg("call"),
-      "Whether gradred itself carries this call out if it is started, and not the MPI. So it is "
+      "Return whether gradred itself carries this call out if it is started, and not the MPI. So "
+      "it is "
       "where the MPI has no such type or operation; otherwise all ranks have agreed.");
   m.def("plan_for", &plan_for, py::arg("comm"), py::arg("call"), py::arg("blocking") = true);
-  m.def("call_kinds", &call_kinds, "The kinds of calls on arrays, one row each.");
+  m.def("call_kinds", &call_kinds, "Return the kinds of calls on arrays, one row each.");
   m.def("plan_families", &families, "Every family of plans, in the order in which it is asked.");
   m.def("choose_plan", &choose_plan, py::arg("collective"), py::arg("bytes"), py::arg("host_of"),
         py::kw_only(), py::arg("shared_memory") = true, py::arg("plan") = "", py::arg("slices") = 0,
         py::arg("op") = "sum", py::arg("dtype") = "float32", py::arg("figures") = "",
         py::arg("one_order") = false,
-        "The plan of a call by ranks on these hosts; needs neither a communicator nor an MPI.");
+        "Return the plan of a call by ranks on these hosts; needs neither a communicator nor an "
+        "MPI.");
   m.def("read_figures", &read_kept, py::arg("text"));
   m.def(
       "layout_text", [](std::vector<int> of) { return layout_text(Topology::of(std::move(of))); },
-      py::arg("host_of"), "As files of figures name it.");
-  m.def("hosts_text", &hosts_text, py::arg("names"), "As files of figures name them.");
+      py::arg("host_of"), "Return the text by which files of figures name a layout.");
+  m.def("hosts_text", &hosts_text, py::arg("names"),
+        "Return the text by which files of figures name hosts.");
   m.def("comm_info", &comm_info, py::arg("comm"));
   m.def(
       "ignore_signal", [](int number) { std::signal(number, SIG_IGN); }, py::arg("number"),
-      "What Python's own module does in the main thread only.");
+      "Ignore a signal, in any thread; Python's own module does so in the main thread only.");
   m.def(
       "replace_isend",
       [](std::uintptr_t function) {
@@ -459,7 +464,8 @@ void bind_calls(py::module_& m) {
       "before.");
   m.def(
       "poisoned", [] { return process_poisoned.load(std::memory_order_relaxed); },
-      "Whether a communicator of this process has failed: MPI_Finalize would wait for peers.");
+      "Return whether a communicator of this process has failed: MPI_Finalize would wait for "
+      "peers.");
   m.def(
       "end_program",
       [] {
@@ -477,7 +483,7 @@ void bind_calls(py::module_& m) {
   m.def("use_launcher", &use_launcher, py::arg("pipe"), py::arg("board"),
         "A thread of this process stands for a supervisor: as the variables of failure_board.py "
         "and rank_pipe.py have it.");
-  m.def("host_id", &host_id, "What processes that may share memory have in common.");
+  m.def("host_id", &host_id, "Return a text that is equal on all processes that may share memory.");
   m.def("set_exit_reason", &set_exit_reason, py::arg("reason"), py::arg("of_loss") = false,
         "Why the program ends, for the peers that wait for it. `of_loss`: another rank has ended, "
         "whose end launchers are to see first.");

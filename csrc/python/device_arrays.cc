@@ -359,12 +359,13 @@ void bind_device_arrays(py::module_& m) {
         return layout_of(shape, strides ? strides->data() : nullptr, itemsize);
       },
       py::arg("shape"), py::arg("strides"), py::arg("itemsize"),
-      "The layout of an array with these strides in bytes (None: C order); None if it has gaps.");
-  m.def(
-      "plain_array", &described, py::arg("x"),
-      "Address, type, shape, strides in bytes (None: C order), bytes of an element, whether it is "
-      "writable, the array, memory and stream, of a dense array that the core reads by itself: "
-      "NumPy's, a tensor, or one on a GPU. None where it takes a closer look.");
+      "Return the layout of an array with these strides in bytes (None: C order); None if it has "
+      "gaps.");
+  m.def("plain_array", &described, py::arg("x"),
+        "Return address, type, shape, strides in bytes (None: C order), bytes of an element, "
+        "whether it is "
+        "writable, the array, memory and stream, of a dense array that the core reads by itself: "
+        "NumPy's, a tensor, or one on a GPU. None where it takes a closer look.");
   m.def(
       "placement",
       [](const py::object& send, const py::object& recv, std::optional<std::uint64_t> stream,
@@ -376,7 +377,7 @@ void bind_device_arrays(py::module_& m) {
       },
       py::arg("send"), py::arg("recv"), py::arg("stream") = py::none(), py::kw_only(),
       py::arg("host_waits") = false,
-      "Where a call's arrays lie, and which streams it follows, as placement_of() of "
+      "Return where a call's arrays lie, and which streams it follows, as placement_of() of "
       "csrc/python/device_arrays.h says; send None: in place. None: all are in host memory.");
   m.def("know_device_arrays", &know_device_arrays, py::arg("type"),
         "From now on objects of this type may be read by their CUDA Array Interface alone.");

@@ -158,15 +158,16 @@ void bind_memory(py::module_& m) {
         const WithoutGil released;
         return hash_of_result(reinterpret_cast<const void*>(address), bytes);
       },
-      py::arg("address"), py::arg("nbytes"), "Of host memory.");
+      py::arg("address"), py::arg("nbytes"), "Return the hash of these bytes of host memory.");
   m.def("locate", &locate, py::arg("address"), py::arg("nbytes"), py::arg("stream"),
         py::arg("libraries"),
-        "Where memory lies that an array says is a GPU's, in words, and the device's memory; loads "
+        "Return where memory lies that an array says is a GPU's, in words, and the device's "
+        "memory; loads "
         "no driver.");
   m.def("is_readable", &is_readable, py::arg("address"), py::arg("nbytes"),
-        "Whether the host may read the first and the last byte; asks no driver.");
+        "Return whether the host may read the first and the last byte; asks no driver.");
   m.def("cuda_driver", &cuda_driver,
-        "Version of the CUDA driver that GRADRED_LIBCUDA names, which it loads.");
+        "Return the version of the CUDA driver that GRADRED_LIBCUDA names, which it loads.");
 }
 
 }  // namespace gradred

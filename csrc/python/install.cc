@@ -87,7 +87,7 @@ void bind_mpi4py(py::module_& m) {
         return py::str(std::string(name_of(*dtype)));
       },
       py::arg("datatype"),
-      "NumPy's name of an MPI.Datatype, None for those that gradred leaves to the MPI.");
+      "Return NumPy's name of an MPI.Datatype, None for those that gradred leaves to the MPI.");
   m.def(
       "op_name",
       [](const py::object& op) -> py::object {
@@ -96,7 +96,8 @@ void bind_mpi4py(py::module_& m) {
         return py::str(std::string(name_of(*found)));
       },
       py::arg("op"),
-      "The name of an operation that is given by an MPI.Op or by its name. None if gradred has no "
+      "Return the name of an operation that is given by an MPI.Op or by its name. None if gradred "
+      "has no "
       "such operation, or if it needs a factor.");
 }
 

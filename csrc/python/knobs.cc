@@ -97,7 +97,8 @@ void bind_knobs(py::module_& m) {
         "Read the knobs, which hold for communicators that are used first from now on.");
   m.def(
       "profile_json", [] { return json_of(profile_so_far()); },
-      "What the calls of this process have cost so far, on communicators with a profile: the "
+      "Return what the calls of this process have cost so far, on communicators with a profile: "
+      "the "
       "record "
       "that GRADRED_PROFILE=FILE writes.");
   m.def("figures_folder", [] { return decoded(figures_folder()); });

@@ -89,10 +89,10 @@ void bind_liveness(py::module_& m) {
   m.def(
       "describe_call", [](std::uint64_t what) { return describe_with_bytes({.what = what}); },
       py::arg("what"),
-      "A call in words, from the number that says it in announcements and status files.");
+      "Return a call in words, from the number that says it in announcements and status files.");
   m.def("take_clock_steps_from", &take_clock_steps_from, py::arg("path"),
         "Add to the clock what the file holds, for tests: csrc/base/clock.h.");
-  m.def("now_ns", &now_ns, "The clock by which waits end.");
+  m.def("now_ns", &now_ns, "Return the time of the clock by which waits end.");
   m.def("name_and_bytes", &name_and_bytes, py::arg("what"));
   m.attr("STATUS_PAGE") = py::make_tuple(StatusPage::kOffset, sizeof(StatusPage));
   m.def("wait_in", &wait_in, py::arg("page"));
@@ -110,14 +110,15 @@ void bind_liveness(py::module_& m) {
         }
         return ranks;
       },
-      "Process, rank in COMM_WORLD, its size, and the descriptor of its status file: of each rank "
+      "Return process, rank in COMM_WORLD, its size, and the descriptor of its status file: of "
+      "each rank "
       "of "
       "this user on this host.");
   m.def(
       "shows_rank", [] { return shown_by_this_process().has_value(); },
-      "Whether this process does so.");
+      "Return whether this process shows its rank to others.");
   m.def("launcher_of", &launcher_of, py::arg("pid"), py::kw_only(), py::arg("nearest") = false,
-        "The outermost launcher above a process, or the nearest; 0: none.");
+        "Return the outermost launcher above a process, or the nearest; 0: none.");
 }
 
 }  // namespace gradred

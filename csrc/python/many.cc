@@ -271,14 +271,16 @@ void bind_many(py::module_& m) {
         return py::make_tuple(std::move(found->pieces), std::move(found->results));
       },
       py::arg("inputs"), py::arg("outputs"),
-      "Pieces and results of plain arrays in host memory; None where any takes a closer look.");
+      "Return the pieces and results of plain arrays in host memory; None where any takes a closer "
+      "look.");
   m.def("allreduce_list", &allreduce_list, py::arg("comm"), py::arg("arrays"), py::arg("op"),
         py::arg("out"),
-        "Blocks. The results, or None where the arrays or the operation take a closer look.");
+        "Block, and return the results, or None where the arrays or the operation take a closer "
+        "look.");
   m.def("make_buckets", &make_buckets, py::arg("comm"), py::arg("pieces"), py::arg("operations"),
         py::kw_only(), py::arg("layout"), py::arg("plan") = "",
         py::arg("schedule") = std::shared_ptr<Schedule>(), py::arg("blocking"),
-        "The calls that reduce the pieces; `operations` are names and factors by type.");
+        "Return the calls that reduce the pieces; `operations` are names and factors by type.");
   m.def("run_buckets", &run_buckets, py::arg("comm"), py::arg("buckets"),
         "Blocks until all results are in place.");
 }

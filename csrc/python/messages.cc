@@ -162,12 +162,13 @@ void bind_messages(py::module_& m) {
            py::arg("tag"), py::arg("held"))
       .def("close", &Mailboxes::close, py::call_guard<WithoutGil>());
   m.def("mailboxes", &mailboxes, py::arg("comm"), py::arg("ranks"),
-        "Those of a communicator, of which nothing else is used; None where ranks share no memory. "
+        "Return the mailboxes of a communicator, of which nothing else is used; None where ranks "
+        "share no memory. "
         "Blocking and collective. Errors call its ranks by these numbers, in its order.");
   m.def("wait_for_message", &wait_for_message, py::arg("request"), py::arg("status"),
         py::arg("seconds"), py::arg("look"),
-        "Blocks until the MPI has ended a request: its error code; None where these seconds end "
-        "before. `look` is called every 50 ms, and raises where a rank has ended.");
+        "Block until the MPI has ended a request, and return its error code; None if these seconds "
+        "end before. `look` is called every 50 ms, and raises where a rank has ended.");
 }
 
 }  // namespace gradred

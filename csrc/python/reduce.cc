@@ -68,12 +68,13 @@ void bind_reduce(py::module_& m) {
       "hash.");
   m.def("add_reduction", &add_functions, py::arg("op"), py::arg("dtype"), py::arg("pair"),
         py::arg("many"),
-        "The addresses of C functions, as ReduceFunctions of csrc/reduce/reduce.h says, that stay "
+        "Add the C functions at these addresses, as ReduceFunctions of csrc/reduce/reduce.h says, "
+        "that stay "
         "as long as the process.");
   m.def(
       "has_device_type",
       [](const std::string& dtype) { return device::Kernels::has_type(dtype_named(dtype)); },
-      py::arg("dtype"), "Whether there are kernels for elements of this type.");
+      py::arg("dtype"), "Return whether there are kernels for elements of this type.");
   m.def(
       "add_device_reduction",
       [](const std::string& op, const std::string& dtype, std::string code, std::string why_not) {
@@ -81,17 +82,19 @@ void bind_reduce(py::module_& m) {
                                   {std::move(code), std::move(why_not)});
       },
       py::arg("op"), py::arg("dtype"), py::arg("code"), py::arg("why_not"),
-      "The same for GPUs: code as UserFunction of csrc/device/compile/user_functions.h says, or "
+      "Add a function for GPUs: code as UserFunction of csrc/device/compile/user_functions.h says, "
+      "or "
       "why there "
       "is "
       "none.");
   m.def("reduce_pair", &reduce_pair, py::arg("op"), py::arg("dtype"), py::arg("target"),
         py::arg("a"), py::arg("b"), "target = a op b on buffers of `dtype`; target may be a or b.");
-  m.def(
-      "element_types", &element_types,
-      "The table of element types: name, bytes, kind, binary digits, DLPack's code, whether NumPy "
-      "has it.");
-  m.def("operations", &operations, "The table of operations: name, NumPy's function of two.");
+  m.def("element_types", &element_types,
+        "Return the table of element types: name, bytes, kind, binary digits, DLPack's code, "
+        "whether NumPy "
+        "has it.");
+  m.def("operations", &operations,
+        "Return the table of operations: name, NumPy's function of two.");
 }
 
 }  // namespace gradred

@@ -311,7 +311,7 @@ std::array<PyMethodDef, 5> request_methods = {{
      "Raises:\n    gradred.Error: what ended the operation.\n"},
     {"Test", as_method(test_request), METH_FASTCALL | METH_KEYWORDS,
      "Test($self, status=None)\n--\n\n"
-     "Whether the result is in place; if so, free the request. Does not block.\n\n"
+     "Return whether the result is in place; if so, free the request. Does not block.\n\n"
      "Raises:\n    gradred.Error: what ended the operation.\n"},
     {"_hold", as_method(hold_operation), METH_FASTCALL, nullptr},
     {"_free_ended", free_ended, METH_NOARGS, nullptr},
@@ -409,8 +409,9 @@ void warn_if_left_to_mpi(Communicator& comm, int frames) {
 }
 
 void bind_request(py::module_& m) {
-  m.def("request_type", &request_type, py::arg("request"),
-        "A class derived from MPI.Request whose instances hold an operation and its memory.");
+  m.def(
+      "request_type", &request_type, py::arg("request"),
+      "Return a class derived from MPI.Request whose instances hold an operation and its memory.");
   m.def("use_request_class", &use_request_class, py::arg("request_class"), py::arg("keep_alive"),
         py::arg("let_ended_go"), py::arg("kept"),
         "What non-blocking calls return; who keeps memory alive whose request has gone, who looks "

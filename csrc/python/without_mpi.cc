@@ -85,11 +85,14 @@ py::tuple shrink(const py::object& comm) {
 }  // namespace
 
 void bind_without_mpi(py::module_& m) {
-  m.def("connect", &connect, py::arg("rank"), py::arg("size"), py::arg("allgather"),
-        "The same of processes that need no MPI; they find each other by this function. If they "
-        "share no memory, a text that says why, on all of them.");
+  m.def(
+      "connect", &connect, py::arg("rank"), py::arg("size"), py::arg("allgather"),
+      "Return state, rank and size of a communicator of processes that need no MPI; they find each "
+      "other by `allgather`. If they share no memory, return a text that says why, on all of "
+      "them.");
   m.def("shrink", &shrink, py::arg("comm"),
-        "State, rank and size of a communicator of the ranks that live. Blocks, and makes no MPI "
+        "Return state, rank and size of a communicator of the ranks that live. Blocks, and makes "
+        "no MPI "
         "call that needs a peer.");
 }
 
