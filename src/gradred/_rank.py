@@ -124,7 +124,7 @@ def _hear_of_uncaught(previous: ExceptHook) -> ExceptHook:
         if not hasattr(sys, "ps1"):  # an interactive program continues after an error
             lines = traceback.format_exception_only(kind, error)
             text = lines[-1] if isinstance(error, SyntaxError) else lines[0]
-            _core.set_exit_reason(text.splitlines()[0], _tells_of_loss(error))
+            _core.set_exit_reason(text.splitlines()[0], _reports_loss(error))
             if threading.current_thread() is threading.main_thread() and _others_go_on():
                 with contextlib.suppress(RuntimeError):  # raised if Python is ending already
                     threading._register_atexit(_leave_before_threads)  # type: ignore[attr-defined]
@@ -156,7 +156,7 @@ def _leave_before_threads() -> None:
         _core.leave_before_threads()
 
 
-def _tells_of_loss(error: BaseException | None) -> bool:
+def _reports_loss(error: BaseException | None) -> bool:
     """Return whether another rank's end has caused the error. PyTorch's C++ keeps only the text."""
     seen: set[int] = set()  # a chain of errors may contain a cycle
     while error is not None and id(error) not in seen:

@@ -613,7 +613,7 @@ def test_launcher_that_reports_success_is_not_believed():
     assert (found.status, found.failures[0].rank) == (1, 1)
 
 
-def test_ends_of_ranks_are_heard_while_their_output_waits_for_a_reader():
+def test_ends_of_ranks_are_noticed_while_their_output_waits_for_a_reader():
     text = f"[ {RANK} = 0 ] && exec yes; sleep 0.5; exit 5"
     found, output = job("[one.wait() for one in started]", text, congested=True)
     assert [(one.rank, one.status) for one in found.failures] == [(1, 5)]

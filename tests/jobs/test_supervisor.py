@@ -377,16 +377,16 @@ def test_unreachable_launcher_is_named():
 
 
 OTHERS = {
-    "echo": lambda connection, heard: connection.sendall(2 * heard),
-    "random bytes": lambda connection, heard: connection.sendall(os.urandom(100)),
-    "orders": lambda connection, heard: connection.sendall(
+    "echo": lambda connection, received: connection.sendall(2 * received),
+    "random bytes": lambda connection, received: connection.sendall(os.urandom(100)),
+    "orders": lambda connection, received: connection.sendall(
         b"s" + (2).to_bytes(4, "big") + b"{}" * 50
     ),
-    "another secret": lambda connection, heard: connection.sendall(
-        authentication.answer(b"another", heard)[0]
+    "another secret": lambda connection, received: connection.sendall(
+        authentication.answer(b"another", received)[0]
     ),
-    "end": lambda connection, heard: connection.shutdown(socket.SHUT_WR),
-    "silence": pytest.param(lambda connection, heard: None, marks=pytest.mark.full),
+    "end": lambda connection, received: connection.shutdown(socket.SHUT_WR),
+    "silence": pytest.param(lambda connection, received: None, marks=pytest.mark.full),
 }
 
 
@@ -407,15 +407,15 @@ def test_supervisor_tells_others_nothing_and_goes_on_to_the_launcher(behave):
             met, _ = other.accept()
             with met:
                 met.settimeout(PATIENCE)
-                heard = met.recv(1000)
-                behave(met, heard)
+                received = met.recv(1000)
+                behave(met, received)
                 connection, _ = server.accept()
                 with connection:
                     let_in(connection, secret)
                 with contextlib.suppress(ConnectionResetError):
                     while more := met.recv(1000):
-                        heard += more
-            assert len(heard) == authentication.CHALLENGE
+                        received += more
+            assert len(received) == authentication.CHALLENGE
         finally:
             proxy.kill()
             proxy.communicate()
@@ -438,7 +438,7 @@ def test_supervisor_that_meets_no_launcher_says_so():
     assert "it is not this job's launcher" in error
 
 
-def test_what_a_supervisor_said_last_is_heard_though_nothing_can_be_sent_to_it():
+def test_what_a_supervisor_said_last_arrives_though_nothing_can_be_sent_to_it():
     with socket.create_server(("127.0.0.1", 0)) as server:
         sender = protocol.ControlChannel(socket.create_connection(server.getsockname()))
         channel = protocol.ControlChannel(server.accept()[0])

@@ -306,9 +306,9 @@ def test_drop_in_function_takes_any_communicator() -> None:
 def test_a_loss_is_found_behind_other_errors_and_chains_may_be_circles() -> None:
     lost = RuntimeError("PeerLost: rank 1 has left the program")
     other = ValueError("another one")
-    assert not _rank._tells_of_loss(other)
+    assert not _rank._reports_loss(other)
     other.__context__ = KeyError("a third one")
     other.__context__.__context__ = other
-    assert not _rank._tells_of_loss(other)
+    assert not _rank._reports_loss(other)
     other.__cause__ = lost
-    assert _rank._tells_of_loss(other)
+    assert _rank._reports_loss(other)

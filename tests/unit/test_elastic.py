@@ -80,7 +80,7 @@ def script(folder: pathlib.Path, text: str) -> pathlib.Path:
     return path
 
 
-def heard_again(found: DiscoveryScript, clock: SteppedClock) -> Sequence[Host]:
+def run_again(found: DiscoveryScript, clock: SteppedClock) -> Sequence[Host]:
     """The hosts after the script has run once more."""
     clock.step(discovery._EVERY)
     hosts = found.now()
@@ -91,7 +91,7 @@ def heard_again(found: DiscoveryScript, clock: SteppedClock) -> Sequence[Host]:
     return hosts
 
 
-def test_a_script_is_heard_again_and_its_failures_are_not(
+def test_a_script_is_run_again_and_its_failures_are_not(
     tmp_path: pathlib.Path, clock: SteppedClock
 ) -> None:
     listed = tmp_path / "listed"
@@ -102,9 +102,9 @@ def test_a_script_is_heard_again_and_its_failures_are_not(
         listed.write_text("h1:what\n")
         assert found.now() == [Host("h1", 3), Host("h2", 2)]
         assert found._running is None, "it is not asked before its time"
-        assert heard_again(found, clock) == [Host("h1", 3), Host("h2", 2)]
+        assert run_again(found, clock) == [Host("h1", 3), Host("h2", 2)]
         listed.write_text("h3:1\n")
-        assert heard_again(found, clock) == [Host("h3", 1)]
+        assert run_again(found, clock) == [Host("h3", 1)]
     finally:
         found.close()
 

@@ -155,17 +155,17 @@ def test_first_cause_is_the_last_line_and_others_are_put_together():
     ]
 
 
-def test_first_cause_is_first_by_its_clock_if_heard_of_a_moment_later(monkeypatch):
+def test_first_cause_is_first_by_its_clock_if_reported_a_moment_later(monkeypatch):
     job = object.__new__(jobs.Job)
     job.failures, job._moment_since, job._before = [], 0.0, 0
     times = iter([100.0, 100.4, 105.0])
     monkeypatch.setattr(jobs.clock, "now", lambda: next(times))
-    heard_late, first_heard = (
+    reported_late, first_reported = (
         Failure(3, "h2", 137, Cause(""), 9.9),
         Failure(0, "h1", 14, Cause(""), 10.0),
     )
-    job._order_in([first_heard])
-    job._order_in([heard_late])
+    job._order_in([first_reported])
+    job._order_in([reported_late])
     job._order_in([Failure(1, "h1", 3, Cause(""), 5.0)])  # seconds later: this clock is wrong
     assert [failure.rank for failure in job.failures] == [3, 0, 1]
 

@@ -160,7 +160,7 @@ def test_proof_for_one_side_does_not_serve_the_other(opened: Opened) -> None:
     first.setblocking(False)
     said = b""
 
-    def heard() -> bool:
+    def has_answer() -> bool:
         nonlocal said
         try:
             said += first.recv(100)
@@ -168,7 +168,7 @@ def test_proof_for_one_side_does_not_serve_the_other(opened: Opened) -> None:
             return False
         return True
 
-    opened.until(heard)
+    opened.until(has_answer)
     assert len(said) == authentication.CHALLENGE + authentication.PROOF
     assert opened.secret.encode() not in said
     first.sendall(said[authentication.CHALLENGE :])

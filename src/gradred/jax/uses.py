@@ -49,10 +49,10 @@ def number_later(module: Any) -> None:
 
 @functools.cache
 def _listen() -> None:
-    jax.monitoring.register_event_duration_secs_listener(_heard)
+    jax.monitoring.register_event_duration_secs_listener(_on_event)
 
 
-def _heard(event: str, *_: Any, **__: Any) -> None:
+def _on_event(event: str, *_: Any, **__: Any) -> None:
     if event != LOWERED:
         return
     modules, _lowering.modules = _lowering.modules, []

@@ -340,8 +340,8 @@ def _is_for_another() -> bool:
 @contextlib.contextmanager
 def _signals(selector: selectors.BaseSelector, handle: Callable[[int], None]) -> Iterator[None]:
     """Handle signals between two turns of the loop; signals that are ignored (nohup) stay so."""
-    heard, waker = os.pipe()
-    for end in (heard, waker):
+    reader, waker = os.pipe()
+    for end in (reader, waker):
         os.set_blocking(end, False)
     wanted = [
         number
@@ -352,19 +352,19 @@ def _signals(selector: selectors.BaseSelector, handle: Callable[[int], None]) ->
     before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
     waker_before = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
 
-    def hear(_: int) -> None:
-        for number in os.read(heard, 512):
+    def handle_all(_: int) -> None:
+        for number in os.read(reader, 512):
             handle(number)
 
-    selector.register(heard, selectors.EVENT_READ, hear)
+    selector.register(reader, selectors.EVENT_READ, handle_all)
     try:
         yield
     finally:
         signal.set_wakeup_fd(waker_before)
         for number, handler in before.items():
             signal.signal(number, handler)
-        selector.unregister(heard)
-        os.close(heard)
+        selector.unregister(reader)
+        os.close(reader)
         os.close(waker)
 
 

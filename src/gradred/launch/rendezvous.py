@@ -27,7 +27,7 @@ class _Caller:
 
     connection: socket.socket
     until: float
-    heard: bytes = b""
+    received: bytes = b""
     expected: bytes | None = None
     """The proof expected from it, once the server has answered its challenge."""
     channel: protocol.ControlChannel | None = None
@@ -140,17 +140,17 @@ class RendezvousServer:
         """Read a caller's challenge or proof, no byte more; False to close the connection."""
         wanted = authentication.CHALLENGE if caller.expected is None else authentication.PROOF
         try:
-            data = caller.connection.recv(wanted - len(caller.heard))
+            data = caller.connection.recv(wanted - len(caller.received))
         except BlockingIOError:
             return True
-        caller.heard += data
-        if len(caller.heard) < wanted:
+        caller.received += data
+        if len(caller.received) < wanted:
             return bool(data)
-        heard, caller.heard = caller.heard, b""
+        received, caller.received = caller.received, b""
         if caller.expected is None:
-            words, caller.expected = authentication.answer(self._secret.encode(), heard)
+            words, caller.expected = authentication.answer(self._secret.encode(), received)
             return caller.connection.send(words) == len(words)  # the buffer is empty, so it fits
-        if not authentication.is_expected(heard, caller.expected):
+        if not authentication.is_expected(received, caller.expected):
             return False
         caller.channel = protocol.ControlChannel(caller.connection, _LARGEST_HELLO)
         return True

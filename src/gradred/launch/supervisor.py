@@ -51,7 +51,7 @@ class Supervisor:
         self._on_its_way = 0  # bytes of output that the launcher has not confirmed yet
         self._stdin: int | None = None
         self._rank_pipe: int | None = None  # carries the rank's own reports
-        self._heard = b""
+        self._received = b""
         self._left: tuple[float, bool, str] | None = None  # the rank's report on its end
         self._input = b""
         self._started = self._released = self._gone = False
@@ -247,7 +247,7 @@ class Supervisor:
         if not data:
             os.close(self._rank_pipe)
             self._rank_pipe = None
-        *lines, self._heard = (self._heard + data).split(b"\n")
+        *lines, self._received = (self._received + data).split(b"\n")
         for line in lines:
             if ended := rank_pipe.survived_ranks(line):
                 self._channel.send(protocol.SURVIVED, protocol.encode({"ended": ended}))
