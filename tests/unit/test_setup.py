@@ -69,3 +69,12 @@ def test_missing_extension_of_the_tests_is_reported_with_what_builds_it(tmp_path
         "'_core_testing'). Build it: python -m pip install --editable . in gradred's folder, "
         "or make test"
     )
+
+
+def test_make_demo_installs_a_wheel_that_is_given() -> None:
+    show = ["make", "--dry-run", "--directory", str(ROOT), "demo"]
+    usual = subprocess.run(show, capture_output=True, text=True, check=True).stdout
+    assert "--wheel" not in usual
+    given = [*show, "GRADRED_WHEEL=dist/a name.whl"]
+    with_wheel = subprocess.run(given, capture_output=True, text=True, check=True).stdout
+    assert '--wheel "dist/a name.whl" mpich,demo' in with_wheel
