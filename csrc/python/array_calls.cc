@@ -13,6 +13,8 @@
 #include "python/numpy.h"
 #include "python/one_thread.h"
 #include "python/py_errors.h"
+#include "python/py_operation.h"
+#include "python/request.h"
 #include "python/tensors.h"
 #include "python/wait_hook.h"
 
@@ -80,8 +82,10 @@ std::optional<Found> describe(Kind kind, const Communicator& comm, const Given& 
   }
   const std::size_t gives = given_counts(kind, at), gets = got_counts(kind, at);
   if (gets == 0 && !has_root(kind)) return std::nullopt;  // Python writes what changes nothing
-  // A rank that gives nothing passes an array like that which it gets.
-  PyObject* const model = gives == 0 && given.x == Py_None ? given.out : given.x;
+  // A rank that gives nothing passes an array like that which it gets; for a block, `out` may be
+  // it.
+  const bool may_be_out = gives == 0 && has_blocks(kind);
+  PyObject* const model = may_be_out && given.x == Py_None ? given.out : given.x;
   const auto x = shaped_array_of(model);
   if (!x || (has_blocks(kind) && x->count == 0)) return std::nullopt;
 
@@ -112,8 +116,9 @@ std::optional<Found> describe(Kind kind, const Communicator& comm, const Given& 
       place_of_result(given, model, *x, got ? got->shape() : x->shape(), found.result);
   if (!place) return std::nullopt;
   const ShapedArray& out = *place;
-  bool in_place = out.data == x->data || gives == 0;
-  if (gives != 0 && (in_place ? has_blocks(kind) : share_memory(*x, out))) return std::nullopt;
+  const bool is_same = out.data == x->data;
+  if (!may_be_out && (is_same ? has_blocks(kind) : share_memory(*x, out))) return std::nullopt;
+  bool in_place = is_same || gives == 0;
   if (!in_place && has_root(kind) && !has_blocks(kind)) {  // the root's array is the result
     if (x->memory != nullptr) return std::nullopt;
     if (x->count > 0) std::memcpy(out.data, x->data, x->count * size_of(x->dtype));
@@ -137,7 +142,7 @@ PyObject* of_python() { return Py_NewRef(Py_NotImplemented); }
 // Calls `body` with the arguments of such a function: a communicator, and the fields of Given.
 template <class Body>
 PyObject* with_given(PyObject* const* args, Py_ssize_t nargs, Body body) {
-  if (nargs != 4) {
+  if (nargs < 4) {
     PyErr_SetString(PyExc_TypeError, "a communicator, x, op or root, and out");
     return nullptr;
   }
@@ -177,14 +182,26 @@ PyObject* run_array(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
   });
 }
 
+// Starts the call if it is on arrays in host memory and the fifth argument is true.
 PyObject* describe_array(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
-  return with_given(args, nargs, [self](const Communicator& comm, const Given& given) -> PyObject* {
+  const bool starts = nargs == 5 && args[4] == Py_True;
+  return with_given(args, nargs, [&](Communicator& comm, const Given& given) -> PyObject* {
     auto found = describe(kind_of(self), comm, given);
     if (!found) return of_python();
     PlainCall& made = found->made;
-    auto call =
-        std::make_shared<PyCall>(PyCall{std::move(made.call), {}, std::move(made.placement)});
-    return py::make_tuple(std::move(call), std::move(found->result)).release().ptr();
+    py::object what = py::none();
+    if (starts && made.call.on_host()) {
+      if (comm.is_over()) require_running_mpi();
+      const OneThread one_thread(comm);
+      made.call.mpi_request = false;
+      auto started = comm.start_unless_ended(made.call);
+      if (started != nullptr) what = py::cast(std::make_shared<PyOperation>(std::move(started)));
+      warn_if_left_to_mpi(comm, 3);
+    } else {
+      what = py::cast(
+          std::make_shared<PyCall>(PyCall{std::move(made.call), {}, std::move(made.placement)}));
+    }
+    return py::make_tuple(std::move(what), std::move(found->result)).release().ptr();
   });
 }
 
@@ -193,7 +210,9 @@ constexpr const char* kRuns =
     "has "
     "to read the arguments.";
 constexpr const char* kDescribes =
-    "Of the same: the call, to be started, and its result; or NotImplemented.";
+    "Of the same, and whether to start it. A tuple with the operation, None if it has ended, or "
+    "else "
+    "the call, to be started; and with the result. Or NotImplemented, likewise.";
 
 void add_function(py::module_& m, Kind kind, std::string_view ending, PyCFunction function,
                   const char* doc) {

@@ -51,6 +51,13 @@ class ArrayRequest(Generic[ResultT]):
         self._lock = threading.Lock()
         self._failure: Error | None = None  # of the unpacking, after the operations
 
+    @classmethod
+    def of_result(cls, result: ResultT) -> ArrayRequest[ResultT]:
+        """Make the request of a call that has ended, with this result."""
+        request: ArrayRequest[ResultT] = cls((), lambda: result)
+        request._result, request._finish = result, None
+        return request
+
     def wait(self, timeout: float | None = None) -> ResultT:
         """Block until the operation has ended, and return the result.
 
@@ -67,6 +74,8 @@ class ArrayRequest(Generic[ResultT]):
         if timeout is not None and math.isnan(timeout):
             remedy = "Pass seconds, or None to wait without a limit of its own"
             raise UsageError(explain(f"wait(timeout={timeout})", "NaN is not a time", remedy))
+        if not self._operations:
+            return self._finished()
         deadline = None if timeout is None else clock.now() + timeout
         failed: Exception | None = None
         for operation in self._operations:
@@ -143,7 +152,7 @@ class ArrayRequest(Generic[ResultT]):
             [1. 1. 1.]
         """
         require_callable(fn)
-        self._operations[0].add_done_callback(functools.partial(self._call_after, 1), fn)
+        self._call_after(0, fn)
 
     def _call_after(self: RequestT, index: int, fn: Callable[[RequestT], object]) -> None:
         """Call `fn` once the other operations have ended; the first `index` have ended already."""
@@ -156,6 +165,8 @@ class ArrayRequest(Generic[ResultT]):
 
     def _finished(self) -> ResultT:
         """Return the result, which the first caller makes."""
+        if self._finish is None:
+            return self._result
         with self._lock:
             if self._finish is not None:
                 self._result = self._finish()

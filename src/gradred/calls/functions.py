@@ -15,7 +15,7 @@ from gradred.calls import arguments, docstrings, many, one
 from gradred.calls.array_request import ArrayRequest
 from gradred.calls.one import Asked
 from gradred.comm import Comm
-from gradred.request import start
+from gradred.request import keep_alive, start
 
 if TYPE_CHECKING:
     from mpi4py.typing import BufSpec, InPlace
@@ -37,10 +37,18 @@ ArrayT = TypeVar("ArrayT")
 OutT = TypeVar("OutT")
 
 
-def _start(comm: MPI.Intracomm, x: Any, described: tuple[_core.Call, Any]) -> ArrayRequest[Any]:
-    """Start a call that the core has described, on `x`."""
-    call, result = described
-    return ArrayRequest([(None, start(comm, call, (x, result)))], lambda: result)
+def _request(
+    comm: MPI.Intracomm, x: Any, made: tuple[_core.Operation | _core.Call | None, Any]
+) -> ArrayRequest[Any]:
+    """Return the request of a call on `x` that the core has started or described."""
+    what, result = made
+    if what is None:
+        return ArrayRequest.of_result(result)
+    if isinstance(what, _core.Call):
+        what = start(comm, what, (x, result))
+    else:
+        keep_alive(what, (x, result))
+    return ArrayRequest([(None, what)], lambda: result)
 
 
 @overload
@@ -135,9 +143,9 @@ def iallreduce(
     """
     comm = arguments.communicator(comm, "iallreduce")
     if stream is None and plan is None:
-        described = _core.allreduce_call(comm, x, op, out)
-        if described is not NotImplemented:
-            return _start(comm, x, described)
+        made = _core.allreduce_call(comm, x, op, out, True)
+        if made is not NotImplemented:
+            return _request(comm, x, made)
     return one.start(Asked("iallreduce", comm, stream, plan, op), x, out)
 
 
@@ -381,9 +389,9 @@ def igather(
     """Start a `gather` of arrays. Local: returns immediately, whatever other ranks do."""
     comm = arguments.communicator(comm, "igather")
     if stream is None and plan is None:
-        described = _core.gather_call(comm, x, root, out)
-        if described is not NotImplemented:
-            return _start(comm, x, described)
+        made = _core.gather_call(comm, x, root, out, True)
+        if made is not NotImplemented:
+            return _request(comm, x, made)
     return one.start(Asked("igather", comm, stream, plan, root=root), x, out)
 
 
@@ -444,9 +452,9 @@ def iscatter(
     """Start a `scatter` of arrays. Local: returns immediately, whatever other ranks do."""
     comm = arguments.communicator(comm, "iscatter")
     if stream is None and plan is None:
-        described = _core.scatter_call(comm, x, root, out)
-        if described is not NotImplemented:
-            return _start(comm, x, described)
+        made = _core.scatter_call(comm, x, root, out, True)
+        if made is not NotImplemented:
+            return _request(comm, x, made)
     return one.start(Asked("iscatter", comm, stream, plan, root=root), x, out)
 
 
@@ -526,9 +534,9 @@ def iscan(
     comm = arguments.communicator(comm, "iscan")
     if stream is None and plan is None:
         describe = _core.exscan_call if exclusive else _core.scan_call
-        described = describe(comm, x, op, out)
-        if described is not NotImplemented:
-            return _start(comm, x, described)
+        made = describe(comm, x, op, out, True)
+        if made is not NotImplemented:
+            return _request(comm, x, made)
     return one.start(Asked("iscan", comm, stream, plan, op, exclusive=exclusive), x, out)
 
 
