@@ -196,7 +196,7 @@ PyObject* describe_array(PyObject* self, PyObject* const* args, Py_ssize_t nargs
       made.call.mpi_request = false;
       auto started = comm.start_unless_ended(made.call);
       if (started != nullptr) what = py::cast(std::make_shared<PyOperation>(std::move(started)));
-      warn_if_left_to_mpi(comm, 3);
+      warn_if_left_to_mpi(comm);
     } else {
       what = py::cast(
           std::make_shared<PyCall>(PyCall{std::move(made.call), {}, std::move(made.placement)}));

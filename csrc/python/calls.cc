@@ -151,7 +151,7 @@ std::shared_ptr<PyOperation> start(const py::object& comm, const PyCall& call, b
   auto made =
       std::make_shared<PyOperation>(communicator.start(started), order, std::move(why_waits));
   if (order != nullptr && order->stream()) made->wait_until_given();
-  warn_if_left_to_mpi(communicator, 3);
+  warn_if_left_to_mpi(communicator);
   return made;
 }
 

@@ -167,7 +167,7 @@ PyObject* starting(PyObject* self, Arguments args, Py_ssize_t nargs, PyObject* n
       }
       request = *started;
     }
-    if (request != nullptr) warn_if_left_to_mpi(communicator, 1);
+    if (request != nullptr) warn_if_left_to_mpi(communicator);
     return request;
   } catch (...) {
     set_python_error(std::current_exception());

@@ -395,7 +395,25 @@ PyObject* wrap_request(PyObject* of_mpi, PyObject* send, PyObject* recv) {
   return request.release().ptr();
 }
 
-void warn_if_left_to_mpi(Communicator& comm, int frames) {
+namespace {
+
+// The level at which a warning names the program's line: above the frames of gradred's modules.
+int level_of_program() {
+  int level = 1;
+  py::object frame =
+      py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
+  while (frame && !frame.is_none()) {
+    const py::object name = frame.attr("f_globals").attr("get")("__name__", "");
+    if (!py::isinstance<py::str>(name) || !name.cast<std::string>().starts_with("gradred.")) break;
+    frame = frame.attr("f_back");
+    ++level;
+  }
+  return level;
+}
+
+}  // namespace
+
+void warn_if_left_to_mpi(Communicator& comm) {
   if (!comm.dispatch().should_tell_of_mpi()) [[likely]] {
     return;
   }
@@ -404,7 +422,7 @@ void warn_if_left_to_mpi(Communicator& comm, int frames) {
       "gradred has come first. Ranks whose calls differ may wait for ever. Begin with a blocking "
       "call, for example Allreduce";
   int raised = 0;
-  call_python([&] { raised = PyErr_WarnEx(PyExc_RuntimeWarning, kText, frames); });
+  call_python([&] { raised = PyErr_WarnEx(PyExc_RuntimeWarning, kText, level_of_program()); });
   if (raised != 0) PyErr_WriteUnraisable(nullptr);
 }
 

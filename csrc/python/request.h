@@ -34,10 +34,10 @@ PyObject* make_request(std::shared_ptr<StartedOperation> operation, PyObject* se
 PyObject* wrap_request(PyObject* of_mpi, PyObject* send, PyObject* recv);
 
 // Called after a call has been started. Warns once if MPI carries out the communicator's
-// nonblocking calls, as no blocking call has come first. It is a Python warning for the caller that
-// many `frames` above. The call has begun and cannot fail any more: if warnings are errors, the
+// nonblocking calls, as no blocking call has come first. It is a Python warning that names the
+// program's line. The call has begun and cannot fail any more: if warnings are errors, the
 // warning goes to sys.unraisablehook.
-void warn_if_left_to_mpi(Communicator& comm, int frames);
+void warn_if_left_to_mpi(Communicator& comm);
 
 void bind_request(pybind11::module_& m);
 

@@ -62,7 +62,7 @@ def warn_if_host_waits(operation: _core.Operation) -> None:
     if why and why not in _warned:
         _warned.add(why)
         frame, level = sys._getframe(), 1
-        while frame.f_back and frame.f_globals["__name__"].startswith("gradred."):
+        while frame.f_back and str(frame.f_globals.get("__name__")).startswith("gradred."):
             frame, level = frame.f_back, level + 1
         warnings.warn(
             f"stream=: the host waits for results in the order of a stream: {why}",

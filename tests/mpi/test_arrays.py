@@ -502,6 +502,12 @@ def test_ranks_whose_arrays_take_a_closer_look_agree_with_the_others(
     assert same(found, whole.reshape(SIZE, *block.shape)[RANK] * SIZE)
 
 
+@pytest.mark.parametrize("x", [np.timedelta64(2, "s"), np.datetime64("2020")], ids=str)
+def test_scalars_of_times_are_refused_as_arrays_of_them(x: Any) -> None:
+    with pytest.raises(UsageError, match="no reductions for"):
+        gradred.allreduce(x)
+
+
 def test_plain_arrays_take_no_closer_look() -> None:
     comm = gradred.Comm(MPI.COMM_WORLD.Dup())
     for x in PLAIN:

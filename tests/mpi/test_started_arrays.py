@@ -7,6 +7,7 @@ import gc
 import os
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -327,3 +328,25 @@ def test_memory_lives_until_the_end_and_not_longer(comm: MPI.Intracomm) -> None:
         gradred.iallreduce(np.zeros(1), comm=MPI.COMM_SELF).wait()
         gc.collect()
     assert alive() is None
+
+
+@pytest.mark.parametrize("op", ["sum", gradred.premul(2.0)], ids=["core", "Python"])
+def test_warning_of_calls_left_to_the_mpi_names_the_line_of_the_program(op: Any) -> None:
+    comm = MPI.COMM_WORLD.Dup()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(40):
+            gradred.iallreduce(np.ones(2), op=op, comm=comm).wait()
+    comm.Free()
+    assert [warning.filename for warning in seen] == [__file__] * (RANK == 0 and SIZE > 1)
+
+
+def test_warning_names_code_without_a_module() -> None:
+    """Such as code that `exec` runs with names of its own."""
+    comm = MPI.COMM_WORLD.Dup()
+    names = {"gradred": gradred, "x": np.ones(2), "comm": comm, "op": gradred.premul(2.0)}
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        exec("for _ in range(40): gradred.iallreduce(x, op=op, comm=comm).wait()", names)
+    comm.Free()
+    assert [warning.filename for warning in seen] == ["<string>"] * (RANK == 0 and SIZE > 1)

@@ -122,3 +122,7 @@ def test_negated_views_are_no_plain_tensors(elements: int) -> None:
 )
 def test_the_functions_of_pytorch_are_found() -> None:
     assert len(torch_versions.functions_of(torch)) == 4
+    with torch.inference_mode():  # in which all new tensors are without a version
+        assert len(torch_versions.functions_of(torch)) == 4
+    with torch.device("meta"):
+        assert len(torch_versions.functions_of(torch)) == 4

@@ -313,6 +313,8 @@ def _export(x: Any, kind: int, asked: str) -> Exported:
 
 
 def _of_buffer(x: Any, asked: str) -> Exported:
+    if isinstance(x, np.generic) and x.dtype.kind in "mM":  # NumPy shows the bytes of such a scalar
+        return _of_numpy(np.asarray(x))
     view = _view_of(x, asked)
     try:
         found = _of_numpy(np.asarray(view))

@@ -67,22 +67,26 @@ def functions_of(torch: Any) -> tuple[int, ...]:
             ctypes.CFUNCTYPE(result, ctypes.c_void_p)((name, library))
             for name, result in _FUNCTIONS
         ]
-        plain = torch.zeros(2)
-        with torch.inference_mode():
-            inference = torch.zeros(2)
-        negated = torch._neg_view(plain)
-    except (OSError, AttributeError):
+        is_right = _try(torch, *found)
+    except Exception:  # the program has other modes of PyTorch on, or a stand-in for it
         return ()
-    for tensor in (plain, inference, negated):
-        if ctypes.c_size_t.from_address(id(tensor) + _HEADER).value != tensor._cdata:
-            return ()
-    is_negated, is_inference, increment = found
-    before = plain._version
-    increment(id(plain) + _HEADER)
-    answers = [
-        (is_negated(id(tensor) + _HEADER), is_inference(id(tensor) + _HEADER))
-        for tensor in (plain, inference, negated)
-    ]
-    if answers != [(False, False), (False, True), (True, False)] or plain._version != before + 1:
+    if not is_right:
         return ()
     return (_HEADER, *(ctypes.cast(one, ctypes.c_void_p).value or 0 for one in found))
+
+
+def _try(torch: Any, is_negated: Any, is_inference: Any, increment: Any) -> bool:
+    """Return whether the functions answer as they should of tensors made for this."""
+    with torch.inference_mode():
+        inference = torch.zeros(2, device="cpu")
+    with torch.inference_mode(False):
+        plain = torch.zeros(2, device="cpu")
+        negated = torch._neg_view(plain)
+    tensors = (plain, inference, negated)
+    if any(ctypes.c_size_t.from_address(id(x) + _HEADER).value != x._cdata for x in tensors):
+        return False
+    before = plain._version
+    increment(id(plain) + _HEADER)
+    answers = [(is_negated(id(x) + _HEADER), is_inference(id(x) + _HEADER)) for x in tensors]
+    right = [(False, False), (False, True), (True, False)]
+    return answers == right and plain._version == before + 1
