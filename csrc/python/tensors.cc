@@ -45,7 +45,7 @@ struct TensorFunctions {
   bool (*is_inference)(const void*) = nullptr;
   void (*increment_version)(const void*) = nullptr;
 };
-TensorFunctions of_torch;  // nullptr: Python's functions do the same in ten times the time
+TensorFunctions of_torch;  // nullptr: Python's functions do the same, and take longer
 
 const void* tensor_in(PyObject* object) {
   return reinterpret_cast<const std::byte*>(object) + of_torch.offset;

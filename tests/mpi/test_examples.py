@@ -290,6 +290,31 @@ def test_call_cost_times_every_way_to_call(
     assert found == ways * len({1, WORLD.size})
 
 
+def test_every_call_is_measured_against_the_mpi(
+    monkeypatch: pytest.MonkeyPatch, shared_path: Path
+) -> None:
+    import every_call
+
+    options = ["--rounds", "3", "--seconds", "0.5", "--sizes", "64"]
+    status, record = run_benchmark(every_call, monkeypatch, shared_path / "c.json", *options)
+    assert status == 0
+    assert [row["call"] for row in record["rows"]] == list(every_call.CALLS)
+    below = [row["call"] for row in record["rows"] if row["ratio"] < every_call.LIMIT]
+    assert sorted(call for call, *_ in record["below"]) == sorted(below)
+
+
+def test_a_call_with_another_result_than_the_mpis_is_not_timed(
+    monkeypatch: pytest.MonkeyPatch, shared_path: Path
+) -> None:
+    import every_call
+
+    wrong = every_call.Pair("y = gradred.allreduce(x) + 1", "w.Allreduce(x, y)")
+    monkeypatch.setitem(every_call.CALLS, "allreduce", wrong)
+    options = ["--calls", "allreduce", "--sizes", "64"]
+    with pytest.raises(SystemExit, match="allreduce of 64 bytes: the results differ"):
+        run_benchmark(every_call, monkeypatch, shared_path / "c.json", *options)
+
+
 @pytest.mark.parametrize("equal", [True, False])
 def test_last_screen_of_the_demo_is_short_and_tells_unequal_weights(
     tmp_path: Path, equal: bool

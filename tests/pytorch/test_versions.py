@@ -118,7 +118,7 @@ def test_negated_views_are_no_plain_tensors(elements: int) -> None:
 
 @pytest.mark.skipif(
     tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13),
-    reason="older PyTorch holds its tensors in another way, and is asked by Python's functions",
+    reason="not tried with older PyTorch, of which Python's functions may have to ask",
 )
 def test_the_functions_of_pytorch_are_found() -> None:
     assert len(torch_versions.functions_of(torch)) == 4

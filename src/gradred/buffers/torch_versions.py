@@ -44,7 +44,7 @@ def _increment_of(torch: Any) -> Callable[[Iterable[Any]], None]:
 
 
 _HEADER = object.__basicsize__
-"""Bytes before the `at::Tensor` in a tensor object, since PyTorch 2.10."""
+"""Bytes before the `at::Tensor` in a tensor object, as PyTorch 2.13 has it."""
 
 _FUNCTIONS = (
     ("_ZN2at6native6is_negERKNS_6TensorE", ctypes.c_bool),
@@ -54,7 +54,7 @@ _FUNCTIONS = (
 
 
 def functions_of(torch: Any) -> tuple[int, ...]:
-    """Find the C++ functions that take 5 ns for what Python's take 200 ns.
+    """Find the C++ functions of PyTorch that answer without a call of Python.
 
     Each is tried with tensors whose answers are known.
 
