@@ -231,11 +231,14 @@ bool is_slow(int ranks) {
 // and out of place.
 void all_ways(NodeGroup& group, Call call, unsigned& seed) {
   for (unsigned turn = 0; turn < 16; ++turn) {
-    call.in_place = turn % 2 == 0;
+    call.in_place = turn % 2 == 0 && !(has_root(call.kind) && has_blocks(call.kind));
     call.steps = static_cast<InSteps>((turn / 2 + static_cast<unsigned>(group.rank())) % 4);
     run_call(group, call, ++seed);
   }
 }
+
+constexpr Kind kReadKinds[] = {Kind::kAllreduce, Kind::kAllgather, Kind::kBcast,  Kind::kScan,
+                               Kind::kExscan,    Kind::kGather,    Kind::kScatter};
 
 bool kernel_reads() {  // some containers forbid it
   std::byte found{};
@@ -255,10 +258,18 @@ void long_operations_read_peers_memory(BoardBootstrap& bootstrap, Kind kind) {
   }
   if (group->size() > 1 && kernel_reads()) {
     expect(reading(*group).operations() >= 2 * sizes, "each size was done by reading, too");
-    const bool writes = kind != Kind::kBcast;  // in a broadcast only the root writes
-    if (writes)
+    const bool all_write = kind == Kind::kAllreduce || kind == Kind::kAllgather;
+    if (all_write)
       expect(group->ways().stores().written_past() > 0, "and in chunks written past the caches");
   }
+}
+
+// Whether one rank reads another one's memory in a call whose root is rank 0.
+bool reads(Kind kind, int one, int other) {
+  if (one == other) return false;
+  if (sums_differ(kind)) return other < one;
+  if (info_of(kind).result == Part::kRoots) return one == 0;
+  return info_of(kind).input != Part::kRoots || other == 0;
 }
 
 // Arrays of all ranks, or of some, are in memory that peers may map. Peers then read them directly,
@@ -270,11 +281,10 @@ void long_operations_read_mapped_memory(BoardBootstrap& bootstrap, Kind kind) {
     Call call{.kind = kind, .count = 40'011};
     call.mapped = all || group->rank() % 2 == 0;
     all_ways(*group, call, seed);
-    if (!kernel_reads() || (kind == Kind::kBcast && group->rank() == 0)) continue;
+    if (!kernel_reads()) continue;
     std::uint64_t mapped = 0;  // number of mapped peers that this rank reads
     for (int rank = 0; rank < group->size(); ++rank) {
-      const bool reads = kind == Kind::kBcast ? rank == 0 : rank != group->rank();
-      if (reads && (all || rank % 2 == 0)) ++mapped;
+      if (reads(kind, group->rank(), rank) && (all || rank % 2 == 0)) ++mapped;
     }
     expect(reading(*group).operations() > 0, "none was done by reading");
     expect(reading(*group).mapped_reads() == mapped * reading(*group).operations(),
@@ -592,7 +602,7 @@ int run_all(const std::string& part) {
       on(size, "parts_of_a_vector_are_combined_and_shared",
          parts_of_a_vector_are_combined_and_shared);
       on(size, "mixed_operations_back_to_back", mixed_operations_back_to_back);
-      for (const Kind of : {Kind::kAllreduce, Kind::kAllgather, Kind::kBcast}) {
+      for (const Kind of : kReadKinds) {
         on(size, "long_operations_read_peers_memory, " + describe(make_signature(of, {}, {}, 1)),
            [of](BoardBootstrap& bootstrap) { long_operations_read_peers_memory(bootstrap, of); });
       }
@@ -618,7 +628,7 @@ int run_all(const std::string& part) {
       }
     }
     for (const int size : {2, 3}) {
-      for (const Kind of : {Kind::kAllreduce, Kind::kAllgather, Kind::kBcast}) {
+      for (const Kind of : kReadKinds) {
         if (is_slow(size) && (size > 2 || of != Kind::kAllreduce)) continue;
         on(size, "long_operations_read_mapped_memory, " + describe(make_signature(of, {}, {}, 1)),
            [of](BoardBootstrap& bootstrap) { long_operations_read_mapped_memory(bootstrap, of); });

@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdlib>
 #include <fstream>
@@ -84,13 +85,17 @@ bool each_has_a_core(std::span<const Cores> group, std::size_t ranks) {
   for (const Cores& cores : group) {
     shares.push_back(1.0 / static_cast<double>(std::max<std::size_t>(1, cores.allowed.count())));
   }
-  for (std::size_t core = together._Find_first(); core < kMaxCores;
-       core = together._Find_next(core)) {
-    double load = 0;
-    for (std::size_t i = 0; i < group.size(); ++i) {
-      if (group[i].allowed[core]) load += shares[i];
+  constexpr std::size_t kBits = 64;
+  const auto words = std::bit_cast<std::array<std::uint64_t, kMaxCores / kBits>>(together);
+  for (std::size_t word = 0; word < words.size(); ++word) {
+    for (std::uint64_t rest = words[word]; rest != 0; rest &= rest - 1) {
+      const std::size_t core = word * kBits + static_cast<std::size_t>(std::countr_zero(rest));
+      double load = 0;
+      for (std::size_t i = 0; i < group.size(); ++i) {
+        if (group[i].allowed[core]) load += shares[i];
+      }
+      if (load > 1.0 + 1e-6) return false;
     }
-    if (load > 1.0 + 1e-6) return false;
   }
   return true;
 }

@@ -10,10 +10,12 @@ LongWays::LongWays(NodeAgreement& group, PeerStores& stores)
       single_copy_(group, stores),
       device_way_(group, stores) {}
 
-// The rank that measures. It is not the root of a broadcast, whose work by chunks ends before that
-// of the other ranks.
-std::size_t LongWays::decider(const NodeCall& call) {
-  return call.kind == Kind::kBcast && call.root == 0 ? 1 : 0;
+// The rank that measures: one whose work ends last. That is the root of a gather, but not of a
+// broadcast or a scatter, and the last rank of a scan.
+std::size_t LongWays::decider(const NodeCall& call) const {
+  if (sums_differ(call.kind)) return size_ - 1;
+  if (info_of(call.kind).result == Part::kRoots) return static_cast<std::size_t>(call.root);
+  return info_of(call.kind).input == Part::kRoots && call.root == 0 ? 1 : 0;
 }
 
 // Whether the deciding rank measures such an operation.

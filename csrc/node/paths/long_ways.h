@@ -34,7 +34,7 @@ class LongWays final : public NodeWay {
   SingleCopy& single_copy() { return single_copy_; }
 
  private:
-  static std::size_t decider(const NodeCall& call);
+  std::size_t decider(const NodeCall& call) const;
   bool measures(const NodeCall& call) const;
   void choose(const NodeCall& call, ReadOffer& offer);
   bool decided(const NodeCall& call, std::uint16_t what) const;

@@ -13,25 +13,31 @@
 #include "schedule/partition.h"
 
 namespace gradred {
+namespace {
+
+// Whether peers may read this rank's result, and all of its input, of the same length. Of other
+// calls they read what it gives.
+bool offers_result(Kind kind) {
+  return kind == Kind::kAllreduce || kind == Kind::kAllgather || kind == Kind::kBcast;
+}
+
+}  // namespace
 
 bool SingleCopy::serves(const NodeCall& call) const {
-  if (size_ == 1 || call.parts != nullptr) return false;
+  if (size_ == 1 || call.parts != nullptr || call.kind == Kind::kReduceScatterBlock) return false;
   const std::size_t least = options().single_copy_bytes;
-  switch (call.kind) {
-    case Kind::kAllreduce:
-      return call.input_bytes(size_) >= least;
-    case Kind::kAllgather:
-    case Kind::kBcast:
-    case Kind::kAlltoall:
-      return call.input_bytes(size_) >= least / 2;
-    default:
-      return false;
-  }
+  return call.input_bytes(size_) >= (call.kind == Kind::kAllreduce ? least : least / 2);
+}
+
+// Whether this rank does not overwrite what peers may still read: in a scan in place its own input,
+// unless it is the first or the last rank.
+bool SingleCopy::keeps_input(const NodeCall& call) const {
+  return call.send != kInPlace || !sums_differ(call.kind) || rank_ == 0 || rank_ + 1 == size_;
 }
 
 void SingleCopy::offer(const NodeCall& call, ReadOffer& offer) {
-  const bool swaps = call.kind == Kind::kAlltoall;
-  const std::size_t bytes = swaps ? call.given_bytes(rank_, size_) : call.input_bytes(size_);
+  const bool with_result = offers_result(call.kind);
+  const std::size_t bytes = with_result ? call.input_bytes(size_) : call.given_bytes(rank_, size_);
   if (beacon_ == 0) {
     beacon_ = now_ns() | 1;
     allow_reading();
@@ -40,29 +46,30 @@ void SingleCopy::offer(const NodeCall& call, ReadOffer& offer) {
   offer.output = static_cast<std::byte*>(call.recv);
   offer.beacon = &beacon_;
   offer.beacon_content = beacon_;
-  if (!can_read_peers_ || call.flow != nullptr) return;  // with a flow, the input is not there yet
+  if (!can_read_peers_ || !keeps_input(call)) return;
+  if (call.flow != nullptr) return;  // the input is not there yet
   const bool known = readable_.input == offer.input && readable_.output == offer.output &&
                      bytes <= readable_bytes_;
   const auto readable = [bytes](const void* memory) {
     return bytes == 0 || kernel_can_read(memory, bytes);
   };
-  if (!known && !(readable(offer.input) && (swaps || readable(offer.output)))) return;
+  if (!known && !(readable(offer.input) && (!with_result || readable(offer.output)))) return;
   offer.says = ReadOffer::kReadable;
-  readable_ = swaps ? ReadOffer{} : offer;
+  readable_ = with_result ? offer : ReadOffer{};
   readable_bytes_ = bytes;
-  offer_places(bytes, swaps, offer);
+  offer_places(bytes, with_result, offer);
 }
 
-void SingleCopy::offer_places(std::size_t bytes, bool swaps, ReadOffer& offer) {
+void SingleCopy::offer_places(std::size_t bytes, bool with_result, ReadOffer& offer) {
   const FilePlace input = file_place(offer.input, bytes);
   FilePlace output;
-  if (!swaps) output = offer.output == offer.input ? input : file_place(offer.output, bytes);
+  if (with_result) output = offer.output == offer.input ? input : file_place(offer.output, bytes);
   offer.input_fd = input.fd;
   offer.input_serial = input.serial;
   offer.output_fd = output.fd;
   offer.output_serial = output.serial;
   if (!input) huge_pages_.use(offer.input, bytes);
-  if (!swaps && !output && offer.output != offer.input) huge_pages_.use(offer.output, bytes);
+  if (with_result && !output && offer.output != offer.input) huge_pages_.use(offer.output, bytes);
 }
 
 bool SingleCopy::all_can_read() {
@@ -128,16 +135,12 @@ void SingleCopy::read_peer(std::size_t peer, std::byte* target, const std::byte*
 
 Steps SingleCopy::steps(const NodeCall& call, bool past) {
   ++operations_;
-  switch (call.kind) {
-    case Kind::kAllgather:
-      return gather(call);
-    case Kind::kBcast:
-      return fetch(call);
-    case Kind::kAlltoall:
-      return swap(call);
-    default:
-      return reduce(call, past);
-  }
+  const KindInfo& kind = info_of(call.kind);
+  if (sums_differ(call.kind)) return fold_those_before(call);
+  if (reduces(call.kind)) return reduce(call, past);
+  if (kind.input == Part::kPieces) return swap(call);
+  if (kind.input == Part::kRoots) return fetch(call);
+  return kind.result == Part::kRoots ? collect(call) : gather(call);
 }
 
 // Step 1: this rank has read all peers. No rank leaves before that, since the input belongs to the
@@ -176,15 +179,55 @@ Steps SingleCopy::swap(NodeCall call) {
   steps_end(1);
 }
 
-// Step 1: this rank has read the root's data. The root leaves last.
+// A broadcast or a scatter. Step 1: this rank has read its part of the root's data. The root leaves
+// last.
 Steps SingleCopy::fetch(NodeCall call) {
   const auto root = static_cast<std::size_t>(call.root);
   auto* const output = static_cast<std::byte*>(call.recv);
-  if (rank_ != root) read_input(root, output, 0, call.bytes());
+  const std::size_t begin = has_blocks(call.kind) ? call.part_begin(rank_) : 0;
+  if (rank_ != root) {
+    read_input(root, output, begin, call.bytes());
+  } else if (call.input(rank_) + begin != output) {
+    std::memcpy(output, call.input(rank_) + begin, call.bytes());
+  }
   step_done(1);
   for (std::size_t distance = 1; rank_ == root && distance < size_; ++distance) {
     co_await step_of(peer_at(distance), 1);
   }
+  steps_end(1);
+}
+
+// Step 1: the root has read all ranks. No rank leaves before that.
+Steps SingleCopy::collect(NodeCall call) {
+  const auto root = static_cast<std::size_t>(call.root);
+  auto* const output = static_cast<std::byte*>(call.recv);
+  if (rank_ == root) {
+    for (std::size_t distance = 1; distance < size_; ++distance) {
+      const std::size_t peer = peer_at(distance);
+      read_input(peer, output + call.part_begin(peer), 0, call.bytes());
+    }
+    std::byte* const own = output + call.part_begin(rank_);
+    if (own != call.input(rank_)) std::memcpy(own, call.input(rank_), call.bytes());
+  }
+  step_done(1);
+  if (rank_ != root) co_await step_of(root, 1);
+  steps_end(1);
+}
+
+// Step 1: this rank has read the ranks before it. It leaves when those after it have read it.
+Steps SingleCopy::fold_those_before(NodeCall call) {
+  const RankRange ranks =
+      reduced_ranks(call.kind, static_cast<int>(rank_), static_cast<int>(size_));
+  auto* const output = static_cast<std::byte*>(call.recv);
+  if (ranks.count() == 1 && rank_ > 0) {
+    read_input(0, output, 0, call.bytes());
+  } else if (ranks.count() == 1 && output != call.input(rank_)) {
+    std::memcpy(output, call.input(rank_), call.bytes());
+  } else if (ranks.count() > 1) {
+    fold_inputs(call, begin_reading(call, false, ranks), ranks);
+  }
+  step_done(1);
+  for (std::size_t rank = rank_ + 1; rank < size_; ++rank) co_await step_of(rank, 1);
   steps_end(1);
 }
 
@@ -195,7 +238,7 @@ Steps SingleCopy::fetch(NodeCall call) {
 // has read them, in its step 2b + 1. A rank's results are read until the peers' step 2b + 2, and no
 // rank leaves before that.
 Steps SingleCopy::reduce(NodeCall call, bool past) {
-  const Reading reading = begin_reading(call, past);
+  const Reading reading = begin_reading(call, past, {0, static_cast<int>(size_)});
   const std::size_t per_block = std::max(size_, options().block_bytes / call.element);
   std::size_t step = 0;
   for (std::size_t begin = 0; begin < call.count; begin += per_block, step += 2) {
@@ -218,14 +261,15 @@ Steps SingleCopy::reduce(NodeCall call, bool past) {
   steps_end(step);
 }
 
-// The setup of an allreduce, once all ranks have announced it.
-SingleCopy::Reading SingleCopy::begin_reading(const NodeCall& call, bool past) {
+// The setup of a reduction of these ranks' inputs, once all ranks have announced it.
+SingleCopy::Reading SingleCopy::begin_reading(const NodeCall& call, bool past, RankRange ranks) {
   const std::size_t bytes = call.bytes();
   bool by_kernel = false;
   inputs_.resize(size_);
   outputs_.resize(size_);
   for (std::size_t distance = 1; distance < size_; ++distance) {
     const std::size_t peer = peer_at(distance);
+    if (!ranks.has(static_cast<int>(peer))) continue;
     const ReadOffer offer = offer_of(peer);
     inputs_[peer] = view_of(peer, offer.input_place(), offer.input, bytes);
     outputs_[peer] = view_of(peer, offer.output_place(), offer.output, bytes);
@@ -243,6 +287,36 @@ SingleCopy::Reading SingleCopy::begin_reading(const NodeCall& call, bool past) {
   return {.past = past, .piece = by_kernel ? room : std::min(room, kShort)};
 }
 
+// Sets the operands of these ranks: `bytes` bytes from `place` on. What only the kernel can read is
+// copied to `scratch`, one piece after the other.
+void SingleCopy::find_operands(const NodeCall& call, const Reading& reading, RankRange ranks,
+                               std::size_t place, std::size_t bytes, std::byte* scratch) {
+  for (std::size_t distance = 0; distance < size_; ++distance) {
+    const std::size_t rank = peer_at(distance);
+    if (!ranks.has(static_cast<int>(rank))) continue;
+    if (rank == rank_) {
+      operands_[rank] = call.input(rank_) + place;
+    } else if (inputs_[rank] != nullptr) {
+      operands_[rank] = inputs_[rank] + place;
+    } else {
+      read_peer(rank, scratch, offer_of(rank).input + place, bytes);
+      operands_[rank] = scratch;
+      scratch += reading.piece;
+    }
+  }
+}
+
+// Folds the inputs of these ranks, the first of them rank 0, into the result.
+void SingleCopy::fold_inputs(const NodeCall& call, const Reading& reading, RankRange ranks) {
+  const std::size_t per_piece = reading.piece / call.element;
+  for (std::size_t done = 0; done < call.count; done += per_piece) {
+    const std::size_t length = std::min(per_piece, call.count - done), at = done * call.element;
+    find_operands(call, reading, ranks, at, length * call.element, chunk(rank_, 0));
+    fold(*call.reduce, call.element, static_cast<std::byte*>(call.recv) + at,
+         {operands_.data(), static_cast<std::size_t>(ranks.count())}, length);
+  }
+}
+
 // Computes this rank's part of the result: `count` elements from `first` on.
 void SingleCopy::reduce_part(const NodeCall& call, const Reading& reading, std::size_t first,
                              std::size_t count) {
@@ -252,18 +326,8 @@ void SingleCopy::reduce_part(const NodeCall& call, const Reading& reading, std::
   for (std::size_t done = 0; done < count; done += per_piece) {
     const std::size_t length = std::min(per_piece, count - done);
     const std::size_t place = (first + done) * call.element;
-    std::byte* into = scratch + reading.piece;
-    for (std::size_t distance = 1; distance < size_; ++distance) {
-      const std::size_t peer = peer_at(distance);
-      if (inputs_[peer] != nullptr) {
-        operands_[peer] = inputs_[peer] + place;
-        continue;
-      }
-      read_peer(peer, into, offer_of(peer).input + place, length * call.element);
-      operands_[peer] = into;
-      into += reading.piece;
-    }
-    operands_[rank_] = call.input(rank_) + place;
+    find_operands(call, reading, {0, static_cast<int>(size_)}, place, length * call.element,
+                  scratch + reading.piece);
     if (reading.past) {
       combine(call, scratch, length);
       copy_streaming(output + place, scratch, length * call.element);

@@ -1,7 +1,6 @@
-// Long allreduces, allgathers, broadcasts and alltoalls in which each rank reads what it needs
-// directly from its peers' memory. This takes one copy instead of two through shared memory. The
-// kernel copies the bytes, or the rank reads them where they lie if they are in array files
-// (peer_arrays.h).
+// Long calls in which each rank reads what it needs directly from its peers' memory. This takes one
+// copy instead of two through shared memory. The kernel copies the bytes, or the rank reads them
+// where they lie if they are in array files (peer_arrays.h).
 //
 // Through shared memory, every byte moves from one core's cache to another's. Between distant cores
 // this transfer dominates the time, and reading from memory is faster. Between cores that share a
@@ -15,6 +14,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/kinds.h"
 #include "node/agreement/read_offer.h"
 #include "node/memory/huge_pages.h"
 #include "node/memory/peer_arrays.h"
@@ -52,7 +52,8 @@ class SingleCopy final : public NodeWay {
   };
 
   ReadOffer offer_of(std::size_t rank) const { return ReadOffer::of(announcement(rank)); }
-  void offer_places(std::size_t bytes, bool swaps, ReadOffer& offer);
+  bool keeps_input(const NodeCall& call) const;
+  void offer_places(std::size_t bytes, bool with_result, ReadOffer& offer);
   void try_peers();
   const std::byte* view_of(std::size_t peer, FilePlace place, const std::byte* address,
                            std::size_t bytes);
@@ -61,8 +62,13 @@ class SingleCopy final : public NodeWay {
   Steps gather(NodeCall call);
   Steps fetch(NodeCall call);
   Steps swap(NodeCall call);
+  Steps collect(NodeCall call);
+  Steps fold_those_before(NodeCall call);
   Steps reduce(NodeCall call, bool past);
-  Reading begin_reading(const NodeCall& call, bool past);
+  Reading begin_reading(const NodeCall& call, bool past, RankRange ranks);
+  void find_operands(const NodeCall& call, const Reading& reading, RankRange ranks,
+                     std::size_t place, std::size_t bytes, std::byte* scratch);
+  void fold_inputs(const NodeCall& call, const Reading& reading, RankRange ranks);
   void reduce_part(const NodeCall& call, const Reading& reading, std::size_t first,
                    std::size_t count);
   void fetch_part(const NodeCall& call, const Reading& reading, std::size_t peer, std::size_t first,

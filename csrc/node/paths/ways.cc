@@ -31,10 +31,13 @@ DataPath NodeWays::path_of(const NodeCall& call) const {
   if (bytes <= Announcement::kDataBytes) return DataPath::kInLine;
   const DataPath slots = bytes <= kShortSlot ? DataPath::kShortSlots : DataPath::kSlots;
   if (call.led) return slots;
-  // If each rank reads only one part of a peer's data, chunks move fewer bytes.
+  // If each rank reads only one part of a peer's data, chunks move fewer bytes, but take more
+  // steps.
+  constexpr std::size_t kFew = 8192;
   const KindInfo& kind = info_of(call.kind);
   const bool in_blocks = kind.input != Part::kOwnBlock && has_blocks(call.kind);
-  const bool one_look = kind.input != Part::kPieces && (!in_blocks || call.parts != nullptr);
+  const bool one_look =
+      kind.input != Part::kPieces && (!in_blocks || call.parts != nullptr || bytes <= kFew);
   const bool fits = one_look && group_.part().usable().fits_slots(bytes, size_);
   return fits ? slots : DataPath::kChunks;
 }
