@@ -6,6 +6,7 @@
 #include "base/errors.h"
 #include "engine/driving.h"
 #include "engine/fork_guard.h"
+#include "engine/waiting.h"
 #include "families/families.h"
 
 namespace gradred {
@@ -154,6 +155,18 @@ std::vector<std::shared_ptr<Communicator>> Communicator::alive() {
   return known.alive();
 }
 
+std::vector<std::shared_ptr<Communicator>> Communicator::alive_with_lanes() {
+  std::vector<std::shared_ptr<Communicator>> all = alive();
+  const std::size_t known = all.size();
+  for (std::size_t i = 0; i < known; ++i) {
+    const std::shared_ptr<Communicator> first = all[i];
+    for (Owner* const lane : first->lanes_.let_go()) {
+      all.emplace_back(first, static_cast<Communicator*>(lane));  // lives as long as `first`
+    }
+  }
+  return all;
+}
+
 void Communicator::forget_all() {
   for (const auto& communicator : alive()) {
     if (!communicator->node_only()) {
@@ -216,6 +229,18 @@ void Communicator::run(const Call& call, WaitHook& hook) {
   }
   prepare(hook, bytes_in_memory(call));
   observer_.idle() ? dispatch_.run(call, hook) : observer_.run<Mode::kBlocking>(call, hook);
+}
+
+void Communicator::run_beside(const Call& call, WaitHook& hook, const std::function<void()>& work) {
+  prepare(hook, bytes_in_memory(call));
+  if (!direct_ || !dispatch_.starts_on_node(call)) {
+    run(call, hook);
+    return work();
+  }
+  const std::shared_ptr<StartedOperation> operation = start(call);
+  hook.long_work();
+  work();
+  wait_for(*operation, hook);
 }
 
 void Communicator::run_startable(const Call& call, WaitHook& hook) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -52,6 +53,8 @@ class Communicator final : public Owner {
   // through shared memory. Returns nullptr on all ranks if they share none, and says why.
   static std::shared_ptr<Communicator> connect(Bootstrap& calls, std::string& why_no_memory);
   static std::vector<std::shared_ptr<Communicator>> alive();
+  // The same, and the lanes that this rank has let go and that peers may still use.
+  static std::vector<std::shared_ptr<Communicator>> alive_with_lanes();
   // At MPI_Finalize: marks all communicators as freed, except for those that need no MPI.
   static void forget_all();
   // Called when MPI deletes the attribute: the communicator is being freed.
@@ -94,6 +97,9 @@ class Communicator final : public Owner {
   // Blocking: returns when the result is in place. The first such call on a communicator sets up
   // what gradred needs, together with all ranks.
   void run(const Call& call, WaitHook& hook);
+  // Blocking, as run(). The caller's own `work` on its arrays is done while peers read them, where
+  // all ranks share memory, else after the call.
+  void run_beside(const Call& call, WaitHook& hook, const std::function<void()>& work);
   // Blocking, carried out as by start(): a rank may call this while a peer starts the call and
   // waits.
   void run_startable(const Call& call, WaitHook& hook);

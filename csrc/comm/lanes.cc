@@ -89,6 +89,13 @@ std::shared_ptr<Owner> CommLanes::add(const LaneShape& shape, std::unique_ptr<Ow
   return lend(number, made.release());
 }
 
+std::vector<Owner*> CommLanes::let_go() const {
+  const std::lock_guard lock(kept_->mutex);
+  std::vector<Owner*> found;
+  for (const auto& [number, lane] : kept_->lanes) found.push_back(lane);
+  return found;
+}
+
 std::shared_ptr<Owner> CommLanes::lend(std::uint32_t number, Owner* lane) {
   return {lane, [kept = kept_, number](Owner* last) { kept->put(number, last); }};
 }

@@ -16,6 +16,7 @@
 #include <set>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "calls/owner.h"
 
@@ -61,6 +62,10 @@ class CommLanes {
   void receive(std::span<const Report> all);             // by rank
   std::shared_ptr<Owner> take(const LaneShape& wanted);  // nullptr: none is free
   std::shared_ptr<Owner> add(const LaneShape& shape, std::unique_ptr<Owner> made);
+
+  // The lanes that this rank has let go, which its peers may still use. They live until a later
+  // receive() or take().
+  std::vector<Owner*> let_go() const;
 
  private:
   // What the last users of lanes return, whichever threads they are.

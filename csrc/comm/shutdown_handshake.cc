@@ -39,7 +39,7 @@ ExitReason& exit_reason() {
 ShutdownRecord shutdown_record() {
   ShutdownRecord said;
   said.at_ns = now_ns();
-  for (const auto& communicator : Communicator::alive()) {
+  for (const auto& communicator : Communicator::alive_with_lanes()) {
     if (communicator->node_path().serves_all()) continue;
     if (said.known == ShutdownRecord::kMost) break;
     said.begun[said.known++] = {communicator->key(), communicator->operation_log().begun()};
@@ -160,7 +160,7 @@ std::string how_it_leaves() {
 
 void leave_before_threads() noexcept try {
   post_shutdown_record(Leaving::kAtOnce, shutdown_record());
-  for (const auto& communicator : Communicator::alive()) {
+  for (const auto& communicator : Communicator::alive_with_lanes()) {
     if (communicator->size() == 1) continue;
     const std::string who =
         communicator->liveness().names().of(communicator->rank(), process_text(this_process()));

@@ -42,12 +42,17 @@ constexpr const char* kShrink =
 constexpr const char* kRemake =
     ". Calls on its communicator go on if all ranks live: free the request, and make a new one by "
     "Allreduce_init. Otherwise go on with the ranks that live: comm.shrink()";
+constexpr const char* kRemakeOrRestart =
+    ". Calls on its communicator go on if all ranks live: free the request, and make a new one by "
+    "Allreduce_init. Otherwise start the job again, from a checkpoint if there is one";
 constexpr const char* kRestart =
     ". Save what is worth it and end, and start the job again, from a checkpoint if there is one";
 
 const char* remedy_of(const PeerLost& error) {
   const auto* const again = dynamic_cast<const FailedBefore*>(&error);
-  if (again != nullptr && again->carries == RankNames::Carries::kPersistent) return kRemake;
+  if (again != nullptr && again->carries == RankNames::Carries::kPersistent) {
+    return error.may_shrink() ? kRemake : kRemakeOrRestart;
+  }
   return error.may_shrink() ? kShrink : kRestart;
 }
 

@@ -31,7 +31,8 @@ def die() -> None:
 
 
 try:
-    training = Training(START, SCHEME, rule=Sgd(0.1), transport=TRANSPORT, every=1)
+    options = {"every": 1} if SCHEME == "local" else {}
+    training = Training(START, SCHEME, rule=Sgd(0.1), transport=TRANSPORT, **options)
     if training.is_server and RANK == VICTIM:
         exchange = training.exchange
         take, taken = exchange.any, itertools.count()
