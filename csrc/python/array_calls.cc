@@ -6,14 +6,15 @@
 #include <array>
 #include <cstring>
 
+#include "python/array_request.h"
 #include "python/comm_calls.h"
 #include "python/device_arrays.h"
 #include "python/method.h"
 #include "python/mpi4py.h"
 #include "python/numpy.h"
 #include "python/one_thread.h"
+#include "python/py_call.h"
 #include "python/py_errors.h"
-#include "python/py_operation.h"
 #include "python/request.h"
 #include "python/tensors.h"
 #include "python/wait_hook.h"
@@ -33,6 +34,13 @@ struct Given {
 struct Found {
   PlainCall made;
   py::object result;  // none on a rank that gets none
+  // On the root of a broadcast: where the result of the array that it sends goes; else nullptr.
+  void* copy_to = nullptr;
+
+  std::size_t bytes() const { return made.call.count * size_of(made.call.dtype); }
+  void copy() const {
+    if (copy_to != nullptr) std::memcpy(copy_to, made.call.out.data, bytes());
+  }
 };
 
 // Sets `result` to `out`, or to a new array like `model` in host memory, and describes it. Returns
@@ -118,15 +126,14 @@ std::optional<Found> describe(Kind kind, const Communicator& comm, const Given& 
   const ShapedArray& out = *place;
   const bool is_same = out.data == x->data;
   if (!may_be_out && (is_same ? has_blocks(kind) : share_memory(*x, out))) return std::nullopt;
-  bool in_place = is_same || gives == 0;
-  if (!in_place && has_root(kind) && !has_blocks(kind)) {  // the root's array is the result
-    if (x->memory != nullptr) return std::nullopt;
-    if (x->count > 0) std::memcpy(out.data, x->data, x->count * size_of(x->dtype));
-    in_place = true;
-  }
+  const bool sends_all = has_root(kind) && !has_blocks(kind);  // peers read the root's array
+  const bool copies = sends_all && gives != 0 && !is_same && x->count > 0;
+  if (copies && x->memory != nullptr) return std::nullopt;
+  if (copies) found.copy_to = out.data;
+  const bool in_place = is_same || gives == 0 || sends_all;
   if (given.out != Py_None) tell_of_write(given.out);
   call.in = {in_place ? kInPlace : x->data, memory_of(in_place ? nullptr : x->memory)};
-  call.out = {out.data, memory_of(out.memory)};
+  call.out = {copies ? x->data : out.data, memory_of(out.memory)};
   call.count = std::min(x->count, out.count);
   // What the ranks compare: of a block where not all ranks have the vector.
   if (has_blocks(kind) && info_of(kind).input == Part::kRoots) call.layout = out.layout();
@@ -170,10 +177,14 @@ PyObject* run_array(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
     {
       const OneThread one_thread(comm);
       GilHook hook;
-      if (made.call.on_host()) {
-        comm.run(made.call, hook);
-      } else {
+      constexpr std::size_t kLong = 64 << 10;
+      if (!made.call.on_host()) {
         comm.run(ordered_or_refused(made.call, made.placement, comm, hook), hook);
+      } else if (found->copy_to != nullptr && found->bytes() >= kLong) {
+        comm.run_beside(made.call, hook, [&] { found->copy(); });
+      } else {
+        comm.run(made.call, hook);
+        found->copy();
       }
     }
     const bool is_new = scalars && given.out == Py_None && !found->result.is_none();
@@ -189,19 +200,22 @@ PyObject* describe_array(PyObject* self, PyObject* const* args, Py_ssize_t nargs
     auto found = describe(kind_of(self), comm, given);
     if (!found) return of_python();
     PlainCall& made = found->made;
-    py::object what = py::none();
-    if (starts && made.call.on_host()) {
-      if (comm.is_over()) require_running_mpi();
-      const OneThread one_thread(comm);
-      made.call.mpi_request = false;
-      auto started = comm.start_unless_ended(made.call);
-      if (started != nullptr) what = py::cast(std::make_shared<PyOperation>(std::move(started)));
-      warn_if_left_to_mpi(comm);
-    } else {
-      what = py::cast(
-          std::make_shared<PyCall>(PyCall{std::move(made.call), {}, std::move(made.placement)}));
+    if (found->copy_to != nullptr) {
+      found->copy();
+      made.call.out.data = found->copy_to;
     }
-    return py::make_tuple(std::move(what), std::move(found->result)).release().ptr();
+    if (!starts || !made.call.on_host()) {
+      py::object call = py::cast(
+          std::make_shared<PyCall>(PyCall{std::move(made.call), {}, std::move(made.placement)}));
+      return py::make_tuple(std::move(call), std::move(found->result)).release().ptr();
+    }
+    if (comm.is_over()) require_running_mpi();
+    const OneThread one_thread(comm);
+    made.call.mpi_request = false;
+    py::object request =
+        make_array_request(comm.start_unless_ended(made.call), given.x, std::move(found->result));
+    warn_if_left_to_mpi(comm);
+    return request.release().ptr();
   });
 }
 
@@ -210,9 +224,9 @@ constexpr const char* kRuns =
     "has "
     "to read the arguments.";
 constexpr const char* kDescribes =
-    "Of the same, and whether to start it. A tuple with the operation, None if it has ended, or "
-    "else "
-    "the call, to be started; and with the result. Or NotImplemented, likewise.";
+    "Of the same, and whether to start it. Its request; a tuple of the call, to be started, and "
+    "the "
+    "result; or NotImplemented, likewise.";
 
 void add_function(py::module_& m, Kind kind, std::string_view ending, PyCFunction function,
                   const char* doc) {

@@ -24,6 +24,7 @@ namespace {
 // For each method its Python path, by the kind of call and whether it returns at once.
 std::array<PyObject*, 2 * kCalledKinds> closer_looks{};
 std::array<PyObject*, 2 * kCalledKinds> mpi4pys{};  // mpi4py's own methods, likewise
+PyTypeObject* gradreds_comm = nullptr;              // gradred.Comm
 
 template <Kind kKind, bool kStarts>
 constexpr std::size_t kMethod = 2 * static_cast<std::size_t>(kKind) + (kStarts ? 1 : 0);
@@ -32,6 +33,13 @@ PyObject* look_closer(std::size_t method, PyObject* self, Arguments args, Py_ssi
                       PyObject* names) {
   const auto total = nargs + (names != nullptr ? PyTuple_GET_SIZE(names) : 0);
   std::vector<PyObject*> all(static_cast<std::size_t>(total) + 1);
+  pybind11::object wrapped;
+  if (PyObject_TypeCheck(self, gradreds_comm) == 0) {
+    auto* const type = reinterpret_cast<PyObject*>(gradreds_comm);
+    wrapped = pybind11::reinterpret_steal<pybind11::object>(PyObject_CallOneArg(type, self));
+    if (!wrapped) return nullptr;
+    self = wrapped.ptr();
+  }
   all[0] = self;
   for (Py_ssize_t i = 0; i < total; ++i) all[static_cast<std::size_t>(i) + 1] = args[i];
   return PyObject_Vectorcall(closer_looks[method], all.data(), static_cast<std::size_t>(nargs) + 1,
@@ -175,6 +183,15 @@ PyObject* starting(PyObject* self, Arguments args, Py_ssize_t nargs, PyObject* n
   }
 }
 
+// The method Allreduce of any communicator, of (comm, sendbuf, recvbuf, op).
+PyObject* allreduce_on(PyObject*, Arguments args, Py_ssize_t nargs) {
+  if (nargs < 1) {
+    PyErr_SetString(PyExc_TypeError, "a communicator and the arguments of Allreduce");
+    return nullptr;
+  }
+  return blocking<ReductionCall<Kind::kAllreduce>>(args[0], args + 1, nargs - 1, nullptr);
+}
+
 // What the methods' own texts are; the others' follow from their names.
 struct Text {
   std::string_view method;
@@ -294,7 +311,18 @@ const std::deque<Method>& all_methods() {
 
 }  // namespace
 
+void bind_comm(pybind11::module_& m) {
+  static std::array<PyMethodDef, 2> functions = {{
+      {"allreduce_on", as_method(allreduce_on), METH_FASTCALL,
+       "allreduce_on(comm, sendbuf, recvbuf, op, /)\n--\n\n"
+       "Call `gradred.Comm(comm).Allreduce` without making a Comm.\n"},
+      {nullptr, nullptr, 0, nullptr},
+  }};
+  if (PyModule_AddFunctions(m.ptr(), functions.data()) != 0) throw pybind11::error_already_set();
+}
+
 void add_methods(PyTypeObject* comm_class, PyObject* by_name) {
+  gradreds_comm = comm_class;
   for (const Method& method : all_methods()) {
     const auto name = pybind11::str(method.name);
     PyObject* const look = PyDict_GetItemWithError(by_name, name.ptr());

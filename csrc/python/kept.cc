@@ -19,14 +19,18 @@ void keep_until_ended(std::shared_ptr<StartedOperation> operation, PyObject* hel
   kept().emplace_back(std::move(operation), held);
 }
 
+// With two, all ended operations are released before as many others have been started, whatever
+// their number.
 void let_ended_go() {
-  for (int looks = 0; looks < 2 && !kept().empty(); ++looks) {
+  constexpr int kPassedOver = 2;
+  for (int passed_over = 0; passed_over < kPassedOver && !kept().empty();) {
     auto [operation, held] = std::move(kept().front());
     kept().pop_front();
     if (operation->ended() && !operation->holds_memory()) {
       Py_DECREF(held);
     } else {
       kept().emplace_back(std::move(operation), held);
+      ++passed_over;
     }
   }
 }

@@ -12,7 +12,7 @@ namespace gradred {
 // Takes the reference `held`, and releases it some time after the operation has ended. The caller
 // holds the GIL.
 void keep_until_ended(std::shared_ptr<StartedOperation> operation, PyObject* held);
-// Releases the objects of operations that have ended. Checks only some of them in each call.
+// Releases the objects of operations that have ended. Passes over at most two that have not.
 void let_ended_go();
 
 }  // namespace gradred

@@ -11,8 +11,10 @@
 namespace gradred {
 
 void bind_array_calls(pybind11::module_& m);
+void bind_array_request(pybind11::module_& m);
 void bind_buffers(pybind11::module_& m);
 void bind_calls(pybind11::module_& m);
+void bind_comm(pybind11::module_& m);
 void bind_ctrl_c(pybind11::module_& m);
 void bind_device_arrays(pybind11::module_& m);
 void bind_jax(pybind11::module_& m);
@@ -25,6 +27,7 @@ void bind_handles(pybind11::module_& m);
 void bind_tensors(pybind11::module_& m);
 void bind_memory(pybind11::module_& m);
 void bind_mpi4py(pybind11::module_& m);
+void bind_objects(pybind11::module_& m);
 void bind_operation(pybind11::module_& m);
 void bind_reduce(pybind11::module_& m);
 void bind_request(pybind11::module_& m);
@@ -52,11 +55,14 @@ PYBIND11_MODULE(_core, m) {
   gradred::bind_simulate(m);
   gradred::bind_memory(m);
   gradred::bind_mpi4py(m);
+  gradred::bind_objects(m);
   gradred::bind_operation(m);
   gradred::bind_request(m);
   gradred::bind_calls(m);
+  gradred::bind_comm(m);
   gradred::bind_ctrl_c(m);
   gradred::bind_array_calls(m);
+  gradred::bind_array_request(m);
   gradred::bind_buffers(m);
   gradred::bind_many(m);
   gradred::bind_messages(m);

@@ -7,6 +7,7 @@
 #include "engine/driving.h"
 #include "engine/fork_guard.h"
 #include "python/gil.h"
+#include "python/kept.h"
 #include "python/mpi4py.h"
 #include "python/py_errors.h"
 #include "python/wait_hook.h"
@@ -82,6 +83,20 @@ void call_once(PyObject* function, PyObject* argument) {
   PyErr_Restore(kind, error, trace);
 }
 
+PyOperation::~PyOperation() {
+  let_go();
+  if (memory_) keep_until_ended(std::move(operation_), memory_.release().ptr());
+}
+
+void PyOperation::hold(py::object memory) {
+  let_ended_go();
+  memory_ = std::move(memory);
+}
+
+void PyOperation::let_go() {
+  if (operation_->ended() && !operation_->holds_memory()) memory_ = {};
+}
+
 bool PyOperation::test() {
   require_rank();
   const DoneCallbacks::Waiter waiter(operation_.get());
@@ -94,13 +109,24 @@ bool PyOperation::test() {
   done_callbacks().call_without_threads();
   if (!operation_->ended()) return false;
   operation_->call_callbacks();
-  GilHook hook;
-  count_operation(hook);
+  {
+    GilHook hook;
+    count_operation(hook);
+  }
   operation_->reported();
+  let_go();
   return true;
 }
 
 bool PyOperation::wait(std::optional<double> seconds) {
+  const bool ended = wait_until_ended(seconds);
+  if (!ended) return false;
+  let_go();
+  operation_->rethrow();
+  return true;
+}
+
+bool PyOperation::wait_until_ended(std::optional<double> seconds) {
   require_rank();
   const std::uint64_t deadline = deadline_in(seconds);
   const DoneCallbacks::Waiter waiter(operation_.get());
@@ -113,7 +139,6 @@ bool PyOperation::wait(std::optional<double> seconds) {
   if (!ended) return false;
   operation_->call_callbacks();
   done_callbacks().call_without_threads();
-  operation_->rethrow();
   return true;
 }
 
@@ -195,6 +220,7 @@ void bind_operation(py::module_& m) {
       .def_property_readonly("why_host_waits", &PyOperation::why_host_waits)
       .def("add_done_callback", &PyOperation::add_done_callback, py::arg("function"),
            py::arg("argument"))
+      .def("hold", &PyOperation::hold, py::arg("memory"))
       .def("rethrow", &PyOperation::rethrow)
       .def_property_readonly("ended", &PyOperation::ended)
       .def_property_readonly("failed", &PyOperation::failed)

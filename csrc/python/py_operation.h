@@ -22,6 +22,12 @@ class PyOperation {
       : operation_(std::move(operation)),
         order_(std::move(order)),
         why_waits_(std::move(why_waits)) {}
+  ~PyOperation();
+  PyOperation(const PyOperation&) = delete;
+  PyOperation& operator=(const PyOperation&) = delete;
+
+  // Keeps an object alive as long as the operation may use its memory, also after this one.
+  void hold(pybind11::object memory);
 
   // Whether the operation has ended, with or without an error. Repeated tests count as a wait: the
   // time limit starts with the first test.
@@ -53,6 +59,7 @@ class PyOperation {
   bool holds_memory() const { return operation_->holds_memory(); }
   bool uses_mpi_request() const { return operation_->uses_mpi_request(); }
   mpi::Handle request() const { return operation_->request(); }  // null request: it has none
+  const std::shared_ptr<StartedOperation>& started() const { return operation_; }
   GeneralizedRequest& generalized_request() const { return operation_->generalized_request(); }
 
  private:
@@ -61,12 +68,15 @@ class PyOperation {
     Watchdog watchdog;
   };
 
+  bool wait_until_ended(std::optional<double> seconds);
   void carry_on();
+  void let_go();  // of the memory, if nothing uses it any more
 
   std::shared_ptr<StartedOperation> operation_;
   const std::shared_ptr<StreamOrder> order_;  // nullptr: not in the order of a stream
   const std::string why_waits_;
   std::unique_ptr<Testing> testing_;
+  pybind11::object memory_;
 };
 
 // Calls a function. Its exception goes to sys.unraisablehook. Takes both references.

@@ -7,6 +7,7 @@
 #include "comm/communicator.h"
 #include "engine/driving.h"
 #include "python/gil.h"
+#include "python/kept.h"
 #include "python/method.h"
 #include "python/mpi4py.h"
 #include "python/py_errors.h"
@@ -34,9 +35,6 @@ struct InPython {
   PyObject* mpi_wait = nullptr;  // MPI.Request.Wait
   PyObject* mpi_test = nullptr;
   PyTypeObject* request_class = nullptr;
-  PyObject* keep_alive = nullptr;
-  PyObject* let_ended_go = nullptr;
-  PyObject* kept = nullptr;  // dict of memory that is kept alive
   PyObject* no_arguments = nullptr;
   std::size_t state_offset = 0;  // of the state in an instance: the size of MPI.Request
 };
@@ -53,35 +51,16 @@ std::shared_ptr<PyOperation> operation_of(PyObject* self) {
   return held_of(self) == nullptr ? nullptr : held_of(self)->operation;
 }
 
-bool is_finalizing() {
-#if PY_VERSION_HEX >= 0x030D0000
-  return Py_IsFinalizing() != 0;
-#else
-  return _Py_IsFinalizing() != 0;
-#endif
-}
-
 // Detaches a request from its operation. Memory that the operation still uses is kept alive.
 void let_go(PyObject* self) {
   const std::unique_ptr<Held> held(std::exchange(held_of(self), nullptr));
   if (held == nullptr) return;
   const PyOperation* const operation = held->operation.get();
   if (operation != nullptr && (!operation->ended() || operation->holds_memory())) {
-    if (is_finalizing()) {  // nothing can keep it alive any more, so it leaks
-      new std::shared_ptr<PyOperation>(std::move(held->operation));
-      return;
-    }
-    PyObject *kind = nullptr, *error = nullptr, *trace = nullptr;
-    PyErr_Fetch(&kind, &error, &trace);
-    try {
-      py::handle(in_python.keep_alive)(held->operation, py::handle(held->memory));
-    } catch (py::error_already_set& failed) {
-      failed.discard_as_unraisable("keeping the memory of an operation in flight");
-      Py_INCREF(held->memory);  // a leak is better than a write to freed memory
-    }
-    PyErr_Restore(kind, error, trace);
+    keep_until_ended(operation->started(), held->memory);
+  } else {
+    Py_DECREF(held->memory);
   }
-  Py_DECREF(held->memory);
 }
 
 bool mpi_is_finalized() {
@@ -237,6 +216,7 @@ void open_ended(PyObject* self) {
 }
 
 void hold(PyObject* self, std::shared_ptr<PyOperation> operation, PyObject* memory) {
+  let_ended_go();
   auto held = std::make_unique<Held>(Held{std::move(operation), memory});
   Py_INCREF(memory);
   let_go(self);
@@ -346,11 +326,7 @@ py::object request_type(const py::object& request) {
   return type;
 }
 
-void use_request_class(const py::object& request_class, const py::object& keep_alive,
-                       const py::object& let_ended_go, const py::dict& kept) {
-  in_python.keep_alive = py::object(keep_alive).release().ptr();
-  in_python.let_ended_go = py::object(let_ended_go).release().ptr();
-  in_python.kept = py::object(kept).release().ptr();
+void use_request_class(const py::object& request_class) {
   in_python.no_arguments = PyTuple_New(0);
   in_python.request_class =
       reinterpret_cast<PyTypeObject*>(py::object(request_class).release().ptr());
@@ -362,9 +338,7 @@ bool ended_at_once(const StartedOperation* operation) {
 
 PyObject* make_request(std::shared_ptr<StartedOperation> operation, PyObject* send,
                        PyObject* recv) {
-  if (PyDict_Size(in_python.kept) > 0) [[unlikely]] {
-    py::handle(in_python.let_ended_go)();
-  }
+  let_ended_go();
   PyTypeObject* const type = in_python.request_class;
   auto request =
       py::reinterpret_steal<py::object>(type->tp_new(type, in_python.no_arguments, nullptr));
@@ -430,10 +404,8 @@ void bind_request(py::module_& m) {
   m.def(
       "request_type", &request_type, py::arg("request"),
       "Return a class derived from MPI.Request whose instances hold an operation and its memory.");
-  m.def("use_request_class", &use_request_class, py::arg("request_class"), py::arg("keep_alive"),
-        py::arg("let_ended_go"), py::arg("kept"),
-        "What non-blocking calls return; who keeps memory alive whose request has gone, who looks "
-        "which of these operations have ended, and where that memory is kept.");
+  m.def("use_request_class", &use_request_class, py::arg("request_class"),
+        "What non-blocking calls return.");
   m.def(
       "release_request",
       [](const py::object& request, const PyOperation& operation, std::uintptr_t status) {

@@ -15,11 +15,8 @@ class Communicator;
 // memory that it uses.
 pybind11::object request_type(const pybind11::object& request);
 
-// Registers gradred.Request, which is derived from that class, and the functions that keep memory
-// alive. If a request goes before its operation has ended, keep_alive(operation, memory) stores the
-// memory in the dictionary `kept`. let_ended_go() removes it once the operation has ended.
-void use_request_class(const pybind11::object& request_class, const pybind11::object& keep_alive,
-                       const pybind11::object& let_ended_go, const pybind11::dict& kept);
+// Registers gradred.Request, which is derived from that class.
+void use_request_class(const pybind11::object& request_class);
 
 // Whether the operation has ended without an error and without a request, so that the request that
 // make_request() makes for it keeps nothing alive.

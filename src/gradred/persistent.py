@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from gradred import _core
 from gradred.errors import explain, usage_error
-from gradred.request import keep_alive, let_go, release_handle
+from gradred.request import release_handle
 
 if TYPE_CHECKING:
 
@@ -111,7 +111,7 @@ class PersistentAllreduce(_Base):
             message = explain("Start", "the operation is started already", "Call Wait first")
             raise usage_error(message, "ERR_REQUEST")
         self._operation = _core.start(self._comm, self._call)
-        keep_alive(self._operation, (self._call, self._buffers))
+        self._operation.hold((self._call, self._buffers))
         self._begin(self._operation.request)
         return None
 
@@ -189,7 +189,6 @@ class PersistentAllreduce(_Base):
         return True
 
     def _forget(self, operation: _core.Operation) -> None:
-        let_go(operation)
         self._operation = None
         self._end()
 

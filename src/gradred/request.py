@@ -3,7 +3,6 @@
 # ruff: noqa: N802 (MPI's own names)
 from __future__ import annotations
 
-import collections
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -15,13 +14,6 @@ from gradred.errors import UsageError, UsageTypeError, explain
 
 RequestT = TypeVar("RequestT", bound="Request")
 
-# Keeps alive what operations in flight read and write, even if the program drops its request.
-_in_flight: collections.OrderedDict[_core.Operation, Any] = collections.OrderedDict()
-
-# The number of unfinished operations that one call of `let_ended_go` skips. With two, all ended
-# operations are released before as many others have been started, whatever their number.
-_PASSED_OVER = 2
-
 
 def require_callable(fn: object) -> None:
     """Raise UsageTypeError unless `fn` can be a callback of a request."""
@@ -29,32 +21,6 @@ def require_callable(fn: object) -> None:
         found = f"{fn!r} cannot be called"
         remedy = "Pass a function of one argument, the request"
         raise UsageTypeError(explain("add_done_callback of a request", found, remedy))
-
-
-def keep_alive(operation: _core.Operation, buffers: Any) -> None:
-    """Keep `buffers` alive while the operation may use them; releases those of ended operations."""
-    let_ended_go()
-    if not operation.ended or operation.holds_memory:
-        _in_flight[operation] = buffers
-
-
-def let_ended_go() -> None:
-    """Release the buffers of ended operations; checks only a few operations."""
-    left = min(_PASSED_OVER, len(_in_flight))
-    while left:
-        try:
-            earlier, its_buffers = _in_flight.popitem(last=False)
-        except KeyError:  # empty: another thread may have run this at the same time
-            break
-        if not earlier.ended or earlier.holds_memory:
-            _in_flight[earlier] = its_buffers  # moved to the end, so that it hides no ended one
-            left -= 1
-
-
-def let_go(operation: _core.Operation) -> None:
-    """Release the buffers of an ended operation, unless the MPI may still use them."""
-    if not operation.holds_memory:
-        _in_flight.pop(operation, None)
 
 
 if TYPE_CHECKING:
@@ -94,7 +60,6 @@ class Request(_Base):
     @classmethod
     def of(cls: type[RequestT], operation: _core.Operation, buffers: Any) -> RequestT:
         """Make the request of an operation that has been started."""
-        let_ended_go()
         request = cls()
         request._hold(operation, buffers)
         return request
@@ -257,12 +222,12 @@ def run_in_stream(comm: MPI.Comm, call: _core.Call, buffers: Any, stream: int | 
 def start(comm: MPI.Comm, call: _core.Call, buffers: Any) -> _core.Operation:
     """Start a call, whose placement may contain a stream; keeps `buffers` alive until it ends."""
     operation = _core.start(comm, call, mpi_request=False)
-    keep_alive(operation, (call, buffers))
+    operation.hold((call, buffers))
     streams.warn_if_host_waits(operation)
     return operation
 
 
-_core.use_request_class(Request, keep_alive, let_ended_go, _in_flight)
+_core.use_request_class(Request)
 
 
 def release_handle(

@@ -94,6 +94,28 @@ def test_memory_of_a_dropped_request_goes_once_others_have_been_started() -> Non
     assert kept() is None
 
 
+def test_an_operation_that_does_not_end_keeps_no_memory_of_later_ones() -> None:
+    first, later = COMM.Dup(), COMM.Dup()
+    for comm in (first, later):
+        comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+    if RANK == 0:
+        first.Iallreduce(MPI.IN_PLACE, np.ones(5))  # the others come to it at the end
+    kept = []
+    for _ in range(200):
+        x = np.full(600, 1.0)
+        kept.append(weakref.ref(x))
+        later.Iallreduce(MPI.IN_PLACE, x)
+        gradred.iallreduce(x, out=x, comm=later)
+        del x
+        later.Allreduce(MPI.IN_PLACE, np.ones(1))
+    assert sum(one() is not None for one in kept) <= 10
+    if RANK != 0:
+        first.Iallreduce(MPI.IN_PLACE, np.ones(5))
+    first.Allreduce(MPI.IN_PLACE, np.ones(1))
+    for comm in (first, later):
+        comm.Free()
+
+
 @pytest.mark.parametrize("status", [5, MPI.COMM_WORLD, MPI.INT])
 def test_status_of_a_request_is_a_status(status: Any) -> None:
     request = COMM.Iallreduce(MPI.IN_PLACE, np.full(300_000, 1.0))

@@ -11,16 +11,27 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from gradred import _core, streams
 from gradred._util import clock
 from gradred.errors import Error, UsageError, explain
-from gradred.request import let_go, require_callable
+from gradred.request import require_callable
 
 if TYPE_CHECKING:
     from gradred.streams import StreamLike
 
 ResultT = TypeVar("ResultT")
 RequestT = TypeVar("RequestT", bound="ArrayRequest[Any]")
+SeveralT = TypeVar("SeveralT", bound="RequestOfOperations[Any]")
 
 
-class ArrayRequest(Generic[ResultT]):
+class _Base(_core.ArrayRequestBase, Generic[ResultT]):
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def _result(self) -> ResultT: ...
+        def wait(self, timeout: float | None = None) -> ResultT: ...
+
+
+class ArrayRequest(_Base[ResultT]):
     """A call on arrays in flight; made by `gradred.iallreduce`, `iscan`, `igather` and the like.
 
     Any thread may wait for it, and several threads at the same time. The program may also drop it:
@@ -29,71 +40,14 @@ class ArrayRequest(Generic[ResultT]):
     returns an `MPI.Request`.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_buckets",
-        "_failure",
-        "_finish",
-        "_lock",
-        "_operations",
-        "_result",
-    )
-    _result: ResultT
+    __slots__ = ("__weakref__",)
 
-    def __init__(
-        self,
-        operations: Sequence[tuple[_core.Bucket | None, _core.Operation]],
-        finish: Callable[[], ResultT],
-    ) -> None:
-        self._operations = [operation for _, operation in operations]
-        self._buckets = operations
-        self._finish: Callable[[], ResultT] | None = finish
-        self._lock = threading.Lock()
-        self._failure: Error | None = None  # of the unpacking, after the operations
-
-    @classmethod
-    def of_result(cls, result: ResultT) -> ArrayRequest[ResultT]:
-        """Make the request of a call that has ended, with this result."""
-        request: ArrayRequest[ResultT] = cls((), lambda: result)
-        request._result, request._finish = result, None
-        return request
-
-    def wait(self, timeout: float | None = None) -> ResultT:
-        """Block until the operation has ended, and return the result.
-
-        The waiting thread makes progress on operations in flight.
-
-        Args:
-            timeout: seconds to wait; None waits as long as `GRADRED_TIMEOUT` allows.
-
-        Raises:
-            TimeoutError: it has not ended within `timeout`. It continues: wait again.
-            gradred.UsageError: `timeout` is NaN.
-            gradred.Error: the operation failed; every later call raises it again.
-        """
-        if timeout is not None and math.isnan(timeout):
-            remedy = "Pass seconds, or None to wait without a limit of its own"
-            raise UsageError(explain(f"wait(timeout={timeout})", "NaN is not a time", remedy))
-        if not self._operations:
-            return self._finished()
-        deadline = None if timeout is None else clock.now() + timeout
-        failed: Exception | None = None
-        for operation in self._operations:
-            left = None if deadline is None else max(0.0, deadline - clock.now())
-            try:
-                ended = operation.wait(left)
-            except Exception as error:
-                if not operation.ended:
-                    raise
-                failed = failed or error
-                continue
-            if not ended:
-                found = f"the operation has not ended within {timeout} s; it goes on"
-                raise TimeoutError(explain("wait", found, "Wait again"))
-        self._settle()
-        if (failure := failed or self._failure) is not None:
-            raise failure
-        return self._finished()
+    def _wait(self, timeout: float | None) -> ResultT:
+        """Wait where the extension leaves it to Python."""
+        operation, left = self._operation, _seconds(timeout)
+        if operation is not None and not operation.wait(left):
+            raise _late(timeout)
+        return self._result
 
     def wait_stream(self, stream: StreamLike) -> ResultT:
         """Make a CUDA stream wait for the result, and return the result immediately.
@@ -109,14 +63,7 @@ class ArrayRequest(Generic[ResultT]):
             gradred.UsageError: `stream` is not a stream, or is being captured.
             gradred.Error: the operation failed.
         """
-        handle = streams.handle_of(stream, "wait_stream")
-        if self._buckets and all(
-            bucket is None and operation.in_stream_order and not operation.failed
-            for bucket, operation in self._buckets
-        ):
-            for operation in self._operations:
-                operation.wait_stream(handle)
-            return self._finished()
+        streams.handle_of(stream, "wait_stream")
         return self.wait()
 
     def result(self, timeout: float | None = None) -> ResultT:
@@ -129,10 +76,8 @@ class ArrayRequest(Generic[ResultT]):
         Does not block, and makes some progress on operations in flight. After True `wait` does
         not block.
         """
-        if not all(operation.test() for operation in self._operations):
-            return False
-        self._settle()
-        return True
+        operation = self._operation
+        return operation is None or operation.test()
 
     def test(self) -> bool:
         """Call `done`, under MPI's name."""
@@ -152,9 +97,75 @@ class ArrayRequest(Generic[ResultT]):
             [1. 1. 1.]
         """
         require_callable(fn)
+        operation = self._operation
+        if operation is None:
+            _core.call_callback(fn, self)
+        else:
+            operation.add_done_callback(fn, self)
+
+
+_core.use_array_request_class(ArrayRequest)
+
+
+class RequestOfOperations(ArrayRequest[ResultT]):
+    """The request of operations whose results have to be unpacked or made into arrays."""
+
+    __slots__ = ("_buckets", "_failure", "_finish", "_lock", "_made", "_operations")
+    _made: ResultT
+
+    def __init__(
+        self,
+        operations: Sequence[tuple[_core.Bucket | None, _core.Operation]],
+        finish: Callable[[], ResultT],
+    ) -> None:
+        self._operations = [operation for _, operation in operations]
+        self._buckets = operations
+        self._finish: Callable[[], ResultT] | None = finish
+        self._lock = threading.Lock()
+        self._failure: Error | None = None  # of the unpacking, after the operations
+
+    def _wait(self, timeout: float | None) -> ResultT:
+        left = _seconds(timeout)
+        deadline = None if left is None else clock.now() + left
+        failed: Exception | None = None
+        for operation in self._operations:
+            left = None if deadline is None else max(0.0, deadline - clock.now())
+            try:
+                ended = operation.wait(left)
+            except Exception as error:
+                if not operation.ended:
+                    raise
+                failed = failed or error
+                continue
+            if not ended:
+                raise _late(timeout)
+        self._settle()
+        if (failure := failed or self._failure) is not None:
+            raise failure
+        return self._finished()
+
+    def wait_stream(self, stream: StreamLike) -> ResultT:  # noqa: D102 (as of the base)
+        handle = streams.handle_of(stream, "wait_stream")
+        if self._buckets and all(
+            bucket is None and operation.in_stream_order and not operation.failed
+            for bucket, operation in self._buckets
+        ):
+            for operation in self._operations:
+                operation.wait_stream(handle)
+            return self._finished()
+        return self.wait()
+
+    def done(self) -> bool:  # noqa: D102 (as of the base)
+        if not all(operation.test() for operation in self._operations):
+            return False
+        self._settle()
+        return True
+
+    def add_done_callback(self: SeveralT, fn: Callable[[SeveralT], object]) -> None:  # noqa: D102
+        require_callable(fn)
         self._call_after(0, fn)
 
-    def _call_after(self: RequestT, index: int, fn: Callable[[RequestT], object]) -> None:
+    def _call_after(self: SeveralT, index: int, fn: Callable[[SeveralT], object]) -> None:
         """Call `fn` once the other operations have ended; the first `index` have ended already."""
         if index == len(self._operations):
             self._settle()
@@ -166,21 +177,35 @@ class ArrayRequest(Generic[ResultT]):
     def _finished(self) -> ResultT:
         """Return the result, which the first caller makes."""
         if self._finish is None:
-            return self._result
+            return self._made
         with self._lock:
             if self._finish is not None:
-                self._result = self._finish()
+                self._made = self._finish()
                 self._finish = None
-            return self._result
+            return self._made
 
     def _settle(self) -> None:
         """Unpack the results once, after all operations have ended."""
         with self._lock:
             buckets, self._buckets = self._buckets, []
             for bucket, operation in buckets:
-                let_go(operation)
                 if bucket is not None and not operation.failed:
                     try:
                         bucket.unpack()
                     except Error as error:
                         self._failure = self._failure or error
+
+
+def _seconds(timeout: float | None) -> float | None:
+    """Return the time that a wait may take; UsageError for NaN."""
+    if timeout is None:
+        return None
+    if math.isnan(timeout):
+        remedy = "Pass seconds, or None to wait without a limit of its own"
+        raise UsageError(explain(f"wait(timeout={timeout})", "NaN is not a time", remedy))
+    return max(0.0, timeout)
+
+
+def _late(timeout: float | None) -> TimeoutError:
+    found = f"the operation has not ended within {timeout} s; it goes on"
+    return TimeoutError(explain("wait", found, "Wait again"))

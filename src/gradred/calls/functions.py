@@ -12,10 +12,10 @@ from mpi4py import MPI
 
 from gradred import _core
 from gradred.calls import arguments, docstrings, many, one
-from gradred.calls.array_request import ArrayRequest
+from gradred.calls.array_request import ArrayRequest, RequestOfOperations
 from gradred.calls.one import Asked
 from gradred.comm import Comm
-from gradred.request import keep_alive, start
+from gradred.request import start
 
 if TYPE_CHECKING:
     from mpi4py.typing import BufSpec, InPlace
@@ -37,18 +37,13 @@ ArrayT = TypeVar("ArrayT")
 OutT = TypeVar("OutT")
 
 
-def _request(
-    comm: MPI.Intracomm, x: Any, made: tuple[_core.Operation | _core.Call | None, Any]
-) -> ArrayRequest[Any]:
-    """Return the request of a call on `x` that the core has started or described."""
-    what, result = made
-    if what is None:
-        return ArrayRequest.of_result(result)
-    if isinstance(what, _core.Call):
-        what = start(comm, what, (x, result))
-    else:
-        keep_alive(what, (x, result))
-    return ArrayRequest([(None, what)], lambda: result)
+def _request(comm: MPI.Intracomm, x: Any, made: Any) -> ArrayRequest[Any]:
+    """Return the request of a call on `x` that the core has started, or described on devices."""
+    if isinstance(made, ArrayRequest):
+        return made
+    call, result = made
+    operation = start(comm, call, (x, result))
+    return RequestOfOperations([(None, operation)], lambda: result)
 
 
 @overload
@@ -217,7 +212,7 @@ def iallreduce_many(
         with asked.refusing():  # packing may find no memory
             bucket.pack()
         operations.append((bucket, start(comm, bucket.call, (bucket, found.held))))
-    return ArrayRequest(operations, found.finish)
+    return RequestOfOperations(operations, found.finish)
 
 
 @overload
@@ -563,8 +558,8 @@ def Allreduce(  # noqa: N802 (MPI's own name)
         >>> gradred.Allreduce(MPI.IN_PLACE, x, comm=MPI.COMM_SELF)
     """
     comm = arguments.communicator(comm, "Allreduce")
-    made = comm if isinstance(comm, Comm) else Comm(comm)
     if stream is None:
-        made.Allreduce(sendbuf, recvbuf, op)
+        _core.allreduce_on(comm, sendbuf, recvbuf, op)
     else:
+        made = comm if isinstance(comm, Comm) else Comm(comm)
         made.Allreduce(sendbuf, recvbuf, op, stream=stream)

@@ -18,7 +18,7 @@ from gradred.buffers.arrays import Array
 from gradred.buffers.messages import ROWS, Message
 from gradred.buffers.refusing import refusing
 from gradred.calls import arguments, neutral
-from gradred.calls.array_request import ArrayRequest
+from gradred.calls.array_request import ArrayRequest, RequestOfOperations
 from gradred.errors import UsageError, UsageTypeError, explain
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def start(asked: Asked, x: Any, out: Any) -> ArrayRequest[Any]:
     found = one(asked, x, out)
     assert found.call is not None  # only a blocking call may be left to the MPI
     operation = request.start(asked.comm, found.call, found)
-    return ArrayRequest([(None, operation)], found.finish)
+    return RequestOfOperations([(None, operation)], found.finish)
 
 
 def one(asked: Asked, x: Any, out: Any) -> One:
