@@ -453,6 +453,16 @@ class NamedOperations(metaclass=_Pybind11Type):
         call: str = "",
         structure: str = "",
     ) -> NamedRequest: ...
+    def reduce_tensor(
+        self,
+        name: str,
+        tensor: object,
+        op: str,
+        seconds: float | None,
+        counter: object,
+        number: int,
+        /,
+    ) -> NamedRequest | Literal[True] | None: ...
     def submit_tensor(
         self,
         name: str,

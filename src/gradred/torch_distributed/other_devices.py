@@ -29,15 +29,17 @@ def serve_other_devices(names: Iterable[str]) -> Callable[[Group], Group]:
 
     def decorate(group: Group) -> Group:
         for name in names:
-            setattr(group, name, _handing_on(name, getattr(group, name)))
+            setattr(group, name, handing_on(name, getattr(group, name)))
         return group
 
     return decorate
 
 
-def _handing_on(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+def handing_on(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a method pass tensors on other devices to the same method of another group."""
+
     @functools.wraps(method)
-    def handing_on(self: Any, *arguments: Any, **named: Any) -> Any:
+    def hand_on(self: Any, *arguments: Any, **named: Any) -> Any:
         x = _first_tensor(arguments)
         if x is None and named:
             x = _first_tensor(named.values())
@@ -48,7 +50,7 @@ def _handing_on(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
             return method(self, *arguments, **named)
         return getattr(other, name)(*arguments, **named)
 
-    return handing_on
+    return hand_on
 
 
 def _first_tensor(arguments: Iterable[Any]) -> torch.Tensor | None:

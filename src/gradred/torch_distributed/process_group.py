@@ -29,8 +29,8 @@ from gradred.torch_distributed.forms import FORMS
 from gradred.torch_distributed.in_flight import after_writes, note
 from gradred.torch_distributed.messages import Messages
 from gradred.torch_distributed.monitored import MonitoredBarrier
-from gradred.torch_distributed.other_devices import OtherDevices, serve_other_devices
-from gradred.torch_distributed.profiling import shown
+from gradred.torch_distributed.other_devices import OtherDevices, handing_on, serve_other_devices
+from gradred.torch_distributed.profiling import is_profiled, shown
 from gradred.torch_distributed.sparse import SparseSum
 from gradred.torch_distributed.tensors import (
     DenseCopy,
@@ -58,7 +58,7 @@ from gradred.torch_tensors import (
     require_tensor,
 )
 
-ReduceOp = dist.ReduceOp
+ReduceOp, _AllreduceOptions = dist.ReduceOp, dist.AllreduceOptions
 _NO_TIME = datetime.timedelta(0)  # options without a time limit have less
 
 # Names that are not torch's name in lower case.
@@ -666,9 +666,39 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
 
 @left_alone
-@serve_other_devices(COLLECTIVES)
+@serve_other_devices(COLLECTIVES[1:])  # the first one has its own
 class ProcessGroupGradred(ProcessGroupOfRanks):
     """The group that torch uses. It passes tensors on other devices to other backends' groups."""
+
+    _allreduce = handing_on("allreduce", ProcessGroupOfRanks.allreduce)
+
+    def allreduce(self, *given: Any, **named: Any) -> GradredWork:
+        """Reduce over all ranks, in place; at once where the program waits for it anyway."""
+        if (
+            len(given) == 2
+            and type(given[1]) is _AllreduceOptions
+            and getattr(given[1], "asyncOp", True) is False
+            and type(tensors := given[0]) is list
+            and len(tensors) == 1
+            and type(tensor := tensors[0]) is Tensor
+            and tensor.is_cpu
+            and (op := _REDUCTIONS.get(hash(given[1].reduceOp))) is not None
+            and tensor.dtype is not torch.bool
+            and self._coalesced is None
+            and not is_profiled()
+            and not self.other_devices.has_the_host()
+        ):
+            numbers, limit = numbers_here(self, self._numbers), self._limit_of(given[1])
+            try:
+                request = numbers.reduce(self._engine, tensor, op, limit, self.pg_name)
+            except UsageError:  # nothing has been submitted: the closer look raises it again
+                request = None
+            if request is True:
+                return _DONE
+            if request is not None:
+                return self._work([request], None, [tensor], given[1], written=[])
+        work: GradredWork = self._allreduce(*given, **named)
+        return work
 
     def _start_coalescing(self, device: torch.device) -> None:
         if (other := self.other_devices.group_for(device)) is not None:
@@ -680,6 +710,10 @@ class ProcessGroupGradred(ProcessGroupOfRanks):
         if (other := self.other_devices.group_for(device)) is not None:
             return other._end_coalescing(device)
         return super()._end_coalescing(device)
+
+
+_DONE = GradredWork([], None, [], None)  # of all operations that ended in their calls
+_DONE.is_completed()
 
 
 def _contiguous(tensor: Tensor, asked: str) -> Tensor:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-_profiles = torch.autograd._profiler_enabled
+is_profiled = torch.autograd._profiler_enabled
 
 _Collective = TypeVar("_Collective", bound=Callable[..., Any])
 
@@ -77,7 +77,7 @@ def shown(title: str, inputs: int = 0) -> Callable[[_Collective], _Collective]:
     def decorate(collective: _Collective) -> _Collective:
         @functools.wraps(collective)
         def call(group: Any, *args: Any, **kwargs: Any) -> Any:
-            if not _profiles() or _calling.shown:
+            if not is_profiled() or _calling.shown:
                 return collective(group, *args, **kwargs)
             operation = Shown(title, _tensors(args[inputs : inputs + 1]))
             _calling.shown = True
@@ -104,7 +104,7 @@ _ways: collections.deque[str] = collections.deque(maxlen=1 << 16)
 
 def show_ways() -> None:
     """Record by which ways operations went that have ended since, as events without length."""
-    while _ways and _profiles():
+    while _ways and is_profiled():
         try:
             name = _ways.popleft()
         except IndexError:  # another thread has recorded it
@@ -141,7 +141,7 @@ def _tensors(given: Any) -> list[torch.Tensor]:
 
 def waiting(operation: Shown | None) -> AbstractContextManager[Any]:
     """Context that records the wait for an operation. None: the operation is not recorded."""
-    if operation is None or not _profiles():
+    if operation is None or not is_profiled():
         return nullcontext()
     seen: AbstractContextManager[Any] = torch.profiler.record_function(
         f"gradred waits for {operation.title}"
