@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "expect.h"
 
@@ -80,6 +81,41 @@ void a_change_is_noticed() {
   expect(went[0] + went[1] == 100, "chunks");
 }
 
+void a_plan_that_has_slowed_is_compared_at_once() {
+  for (const std::size_t bytes : {std::size_t{1} << 20, std::size_t{64} << 20}) {
+    FasterWay ways;
+    carry_out(ways, calls_of(bytes), 700, settled);
+    const auto moved = [](Way way, int) {  // chunks still count as slower, from before
+      return way == Way::kReading ? std::uint64_t{2320} : std::uint64_t{900};
+    };
+    const auto first = carry_out(ways, calls_of(bytes), 100, moved);
+    expect(first[2] < 32,
+           "the plan that has slowed went on for " + std::to_string(first[2]) + " of 100 calls");
+    expect(carry_out(ways, calls_of(bytes), 100, moved)[2] == 0, "and is not taken any more");
+  }
+}
+
+void a_machine_that_is_busy_is_no_reason_to_compare_for_ever() {
+  FasterWay ways;
+  carry_out(ways, calls_of(1 << 20), 600, settled);
+  int calls = 0;
+  const auto busy = [&](Way way, int in_a_row) {  // in every other hundred of calls
+    return settled(way, in_a_row) * (++calls / 100 % 2 == 0 ? 1U : 3U);
+  };
+  const auto went = carry_out(ways, calls_of(1 << 20), 4000, busy);
+  expect(went[2] > 2400, "the fastest plan only in " + std::to_string(went[2]) + " of 4000 calls");
+}
+
+void one_late_rank_is_no_reason_to_compare() {
+  FasterWay ways;
+  carry_out(ways, calls_of(1 << 20), 600, settled);
+  int calls = 0;
+  const auto late = [&](Way way, int in_a_row) {
+    return settled(way, in_a_row) * (++calls % 5 == 0 ? 20U : 1U);
+  };
+  expect(carry_out(ways, calls_of(1 << 20), 400, late)[2] == 400, "nothing has changed");
+}
+
 }  // namespace
 }  // namespace gradred::testing
 
@@ -90,5 +126,8 @@ int main() {
   a_hopeless_trial_is_short();
   what_cannot_be_read_is_not_tried();
   a_change_is_noticed();
+  a_plan_that_has_slowed_is_compared_at_once();
+  a_machine_that_is_busy_is_no_reason_to_compare_for_ever();
+  one_late_rank_is_no_reason_to_compare();
   return report("faster_way_test");
 }

@@ -17,8 +17,19 @@ constexpr double kMuch = 1.15;
 // Longer data do not stay in caches, so the first calls say enough.
 constexpr std::size_t kUncached = std::size_t{32} << 20;
 constexpr unsigned kAgain = 512;  // calls between trials
+// If the fastest plan takes so much longer in so many calls in a row, the kernel may have moved the
+// ranks: every plan is tried again at once, unless that was done few calls ago.
+constexpr double kSlower = 1.25;
+constexpr unsigned kSlowCalls = 16, kFewCalls = 128;
 
 constexpr std::size_t at(Way way) { return static_cast<std::size_t>(way); }
+
+// Plans for such calls. Of those that read peers' memory: only an allreduce writes results for
+// peers.
+unsigned ways_for(const FasterWay::Calls& calls) {
+  const unsigned reading = calls.kind == Kind::kAllreduce ? 2 : 1;
+  return calls.reads ? 2 + reading : 2;
+}
 }  // namespace
 
 FasterWay::Times& FasterWay::of(const Calls& calls) {
@@ -44,6 +55,22 @@ std::size_t FasterWay::Times::fastest(bool mapped) const {
   return found;
 }
 
+// Called with each time of the fastest plan between trials.
+bool FasterWay::Times::has_slowed(double now) {
+  if (usual == 0) usual = now;
+  slow = now > kSlower * usual ? slow + 1 : 0;
+  if (slow == 0) usual += 0.1 * (now - usual);
+  return slow >= kSlowCalls && operations >= kFewCalls;
+}
+
+// From operation `first` on, each plan is tried.
+void FasterWay::Times::begin_anew(unsigned first) {
+  operations = first;
+  anew = true;
+  usual = 0;
+  slow = 0;
+}
+
 // Tries a plan unless it is the fastest one, or took more than `far` times as long.
 void FasterWay::Times::begin_trial(std::size_t way, std::size_t fastest, double far) {
   if (way == fastest || ns[way] > far * ns[fastest]) return;
@@ -56,16 +83,13 @@ void FasterWay::Times::begin_trial(std::size_t way, std::size_t fastest, double 
 Way FasterWay::choose(const Calls& calls) {
   constexpr unsigned kSeldom = 8;
   constexpr double kFarAtFirst = 2, kFar = 1.5, kAny = 1e9;
-  // Of the plans that read peers' memory, kChunks aside: only an allreduce writes results for
-  // peers.
-  const unsigned reading = calls.kind == Kind::kAllreduce ? 2 : 1;
-  const unsigned ways = calls.reads ? 2 + reading : 2;
+  const unsigned ways = ways_for(calls);
   Times& times = of(calls);
   const unsigned turn = times.operations++;
   if (turn < ways * kBegin) return static_cast<Way>(turn / kBegin);
   const std::size_t fastest = times.fastest(calls.mapped);
   const unsigned early = turn - ways * kBegin;
-  if (calls.bytes < kUncached && early < ways * kTrial && early % kTrial == 0) {
+  if ((times.anew || calls.bytes < kUncached) && early < ways * kTrial && early % kTrial == 0) {
     times.begin_trial(early / kTrial, fastest, kFarAtFirst);
   } else if (turn % kAgain == 0) {
     const unsigned trial = turn / kAgain;
@@ -97,6 +121,8 @@ void FasterWay::took(const Calls& calls, Way way, std::uint64_t ns) {
   } else if (times.in_a_row >= kSettled) {
     known +=
         now > known ? kLonger * (std::min(now, kMost * known) - known) : kShorter * (now - known);
+    const bool is_usual = times.left == 0 && at(way) == times.fastest(calls.mapped);
+    if (is_usual && times.has_slowed(now)) times.begin_anew(ways_for(calls) * kBegin);
   }
 }
 

@@ -38,8 +38,13 @@ class FasterWay {
     unsigned left = 0;         // calls of the trial that are to come
     Way last = Way::kChunks;   // the plan of the last call
     unsigned in_a_row = 0;     // calls by that plan, without another plan between them
+    double usual = 0;          // mean time of the fastest plan between trials; 0: unknown
+    unsigned slow = 0;         // calls in a row that took it much longer
+    bool anew = false;         // all are tried again, however long the data are
 
     std::size_t fastest(bool mapped) const;
+    bool has_slowed(double now);
+    void begin_anew(unsigned first);
     void begin_trial(std::size_t way, std::size_t fastest, double far);
   };
   // Powers of two that are kept apart. The first and the last one also stand for all sizes beyond.
