@@ -4,6 +4,14 @@
 #include <cstddef>
 #include <new>
 
+#if defined(__SANITIZE_ADDRESS__)
+#define GRADRED_ADDRESS_SANITIZER
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define GRADRED_ADDRESS_SANITIZER
+#endif
+#endif
+
 namespace gradred {
 
 // Blocks of this size that the thread has freed and will reuse. The general allocator caches seven
@@ -46,7 +54,7 @@ class FreeBlocks {
       while (mine.first != nullptr) ::operator delete(take());
     }
   };
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(GRADRED_ADDRESS_SANITIZER)
   static constexpr std::size_t kMost = 0;  // so that the sanitizer sees use after free
 #else
   static constexpr std::size_t kMost = 512;  // most of a program's gradients in flight

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import functools
 import io
 import math
@@ -134,10 +135,7 @@ def _value(where: str, column: Column, text: str) -> Any:
 
 
 def _texts(path: str) -> DataFrame:
-    """The fields of a file without spaces around them, by the lines where its records begin.
-
-    Fields that a record lacks are empty.
-    """
+    """The fields of a file without spaces around them, by the lines where its records begin."""
     import pandas
 
     text = _text(path)
@@ -155,6 +153,9 @@ def _texts(path: str) -> DataFrame:
         raise _malformed(f"{path}, line {line}", str(error)) from None
     lines = _lines(found)
     found.index = lines.cumsum() - lines + 1
+    for line, record in zip(found.index, csv.reader(io.StringIO(text, newline="")), strict=True):
+        if 0 < len(record) < found.shape[1] and any(field.strip() for field in record):
+            raise _of_width(f"{path}, line {line}", len(record), found.shape[1])
     return found.apply(lambda column: column.str.strip())
 
 
@@ -170,8 +171,12 @@ def _malformed(where: str, error: str) -> UsageError:
     width = re.search(r"Expected (\d+) fields in line \d+, saw (\d+)", error)
     if width is None:
         return UsageError(explain(where, error, "Write it as CSV"))
-    found = f"it has {width[2]} fields, and the heading has {width[1]}"
-    where = f"{where}, column {int(width[1]) + 1}"
+    return _of_width(where, int(width[2]), int(width[1]))
+
+
+def _of_width(where: str, fields: int, columns: int) -> UsageError:
+    found = f"it has {fields} fields, and the heading has {columns}"
+    where = f"{where}, column {min(fields, columns) + 1}"
     return UsageError(explain(where, found, "Give one field per column"))
 
 
