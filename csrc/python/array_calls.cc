@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <string_view>
 
 #include "python/array_request.h"
+#include "python/comm.h"
 #include "python/comm_calls.h"
 #include "python/device_arrays.h"
 #include "python/method.h"
@@ -167,7 +169,7 @@ PyObject* with_given(PyObject* const* args, Py_ssize_t nargs, Body body) {
 // The kind of call that a function makes, which is its `self`.
 Kind kind_of(PyObject* self) { return static_cast<Kind>(PyLong_AsLong(self)); }
 
-PyObject* run_array(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
+PyObject* run_fast(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
   return with_given(args, nargs, [self](Communicator& comm, Given given) -> PyObject* {
     const auto scalars = py::reinterpret_steal<py::object>(array_of_scalar(given.x));
     if (scalars) given.x = scalars.ptr();
@@ -191,6 +193,42 @@ PyObject* run_array(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
     PyObject* const result = found->result.release().ptr();
     return is_new ? scalar_of(result) : result;
   });
+}
+
+// Set once, never released.
+struct ArrayFunctions {
+  PyObject* look_closer = nullptr;
+  PyObject* make_world = nullptr;
+  PyObject* world = nullptr;  // the communicator of calls that name none
+};
+ArrayFunctions array_functions;
+
+// With stream and plan as well, the Python path is called where it is needed.
+PyObject* run_array(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
+  constexpr Py_ssize_t kAll = 6;
+  if (nargs != kAll) return run_fast(self, args, nargs);
+  ArrayFunctions& of_python = array_functions;
+  if (args[0] == Py_None && of_python.world == nullptr) {
+    of_python.world = PyObject_CallNoArgs(of_python.make_world);
+    if (of_python.world == nullptr) return nullptr;
+  }
+  PyObject* const comm = args[0] == Py_None ? of_python.world : args[0];
+  if (args[4] == Py_None && args[5] == Py_None && is_intracommunicator(comm)) {
+    const std::array<PyObject*, 4> given = {comm, args[1], args[2], args[3]};
+    PyObject* const result = run_fast(self, given.data(), given.size());
+    if (result != Py_NotImplemented) return result;
+    Py_DECREF(result);
+  }
+  const std::string_view name = name_of(kind_of(self));
+  PyObject* const kind =
+      PyUnicode_FromStringAndSize(name.data(), static_cast<Py_ssize_t>(name.size()));
+  if (kind == nullptr) return nullptr;
+  const std::array<PyObject*, kAll + 1> all = {kind,    comm,    args[1], args[2],
+                                               args[3], args[4], args[5]};
+  PyObject* const result =
+      PyObject_Vectorcall(of_python.look_closer, all.data(), all.size(), nullptr);
+  Py_DECREF(kind);
+  return result;
 }
 
 // Starts the call if it is on arrays in host memory and the fifth argument is true.
@@ -220,9 +258,8 @@ PyObject* describe_array(PyObject* self, PyObject* const* args, Py_ssize_t nargs
 }
 
 constexpr const char* kRuns =
-    "Of (comm, x, op or root, out). Blocks; the result, or NotImplemented where the Python path "
-    "has "
-    "to read the arguments.";
+    "Of (comm, x, op or root, out, stream, plan). Blocks; the result. Without the last two "
+    "NotImplemented where the Python path has to read the arguments.";
 constexpr const char* kDescribes =
     "Of the same, and whether to start it. Its request; a tuple of the call, to be started, and "
     "the "
@@ -242,6 +279,15 @@ void add_function(py::module_& m, Kind kind, std::string_view ending, PyCFunctio
 }  // namespace
 
 void bind_array_calls(py::module_& m) {
+  m.def(
+      "use_array_functions",
+      [](const py::object& look_closer, const py::object& make_world) {
+        array_functions.look_closer = py::object(look_closer).release().ptr();
+        array_functions.make_world = py::object(make_world).release().ptr();
+      },
+      py::arg("look_closer"), py::arg("make_world"),
+      "What carries out calls that take a closer look, and what makes the communicator of calls "
+      "that name none.");
   for (std::size_t i = 0; i < kCalledKinds; ++i) {
     const Kind kind = static_cast<Kind>(i);
     if (info_of(kind).input == Part::kPieces) continue;  // no array is one of its arguments

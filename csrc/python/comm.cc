@@ -311,6 +311,10 @@ const std::deque<Method>& all_methods() {
 
 }  // namespace
 
+bool is_intracommunicator(PyObject* object) {
+  return PyObject_TypeCheck(object, gradreds_comm->tp_base) != 0;
+}
+
 void bind_comm(pybind11::module_& m) {
   static std::array<PyMethodDef, 2> functions = {{
       {"allreduce_on", as_method(allreduce_on), METH_FASTCALL,

@@ -9,4 +9,7 @@ namespace gradred {
 // method: the Python path, which handles arguments that the C++ code does not accept.
 void add_methods(PyTypeObject* comm_class, PyObject* by_name);
 
+// Whether it is an MPI.Intracomm. Once add_methods() has been called.
+bool is_intracommunicator(PyObject* object);
+
 }  // namespace gradred

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 CommT = TypeVar("CommT", bound="Comm")
 
 LARGE_OBJECT_BYTES = 1 << 20
+# Persistent calls of Intel MPI 2021.18 wait for ever if ranks start them in different orders. So
+# gradred starts an operation of the MPI in each round, on a duplicate for each request.
+_ORDERS_HANG = MPI.get_vendor()[0] == "Intel MPI"
 
 
 class Comm(MPI.Intracomm):
@@ -140,7 +143,7 @@ class Comm(MPI.Intracomm):
                 "Allreduce_init", self, sendbuf, recvbuf, op, also="init"
             )
         _core.prepare(self)  # may block: MPI allows that here, but not in Start
-        if isinstance(found, Reduction) and not (_core.starts(self, found.call) or _orders_hang()):
+        if isinstance(found, Reduction) and not (_core.starts(self, found.call) or _ORDERS_HANG):
             with refusing(self):
                 asked = "Allreduce_init's recvbuf"
                 recv = messages.read(recvbuf, asked, writable=True, any_order=True)
@@ -474,15 +477,6 @@ def _allgather(comm: Comm, sendbuf: Any, recvbuf: Any) -> None:
 
 def _bcast(comm: Comm, buf: Any, root: int = 0) -> None:
     moved_bytes.bcast(comm, buf, root)
-
-
-def _orders_hang() -> bool:
-    """Whether the MPI's own persistent calls wait for ever if ranks start them in other orders.
-
-    Intel MPI 2021.18's do. gradred then starts an operation of the MPI in each round, on a
-    duplicate of the communicator for each request.
-    """
-    return MPI.get_vendor()[0] == "Intel MPI"
 
 
 _warned_of_pickling = False

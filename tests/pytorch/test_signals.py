@@ -58,8 +58,9 @@ HOROVOD: dict[str, Callable[[Any], Any]] = {
     "broadcast_": copied(lambda x: hvd.broadcast_(x, 0)),
     "alltoall": hvd.alltoall,
     "reducescatter": hvd.reducescatter,
-    "Adasum": lambda x: hvd.allreduce(x, op=hvd.Adasum) if hvd.num_rank_is_power_2(SIZE) else x,
 }
+if SIZE & (SIZE - 1) == 0:
+    HOROVOD["Adasum"] = lambda x: hvd.allreduce(x, op=hvd.Adasum)
 TORCH: dict[str, Callable[[Any], Any]] = {
     "all_reduce": copied(dist.all_reduce),
     "reduce": copied(lambda x: dist.reduce(x, 0)),

@@ -22,6 +22,7 @@ UPCALLS = {
     "persistent_type": ["persistent"],
     "replace_method": ["persistent"],
     "request_type": ["request"],
+    "use_array_functions": ["calls"],
     "use_array_request_class": ["calls"],
     "use_request_class": ["request"],
     "wait_for_message": ["torch_distributed"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
@@ -16,16 +17,15 @@ from gradred.errors import UsageError, UsageTypeError, explain, type_of
 if TYPE_CHECKING:
     from gradred.ops import OpLike
 
-_world: Comm | None = None
+
+# The communicator of calls that name none.
+world = functools.cache(functools.partial(Comm, MPI.COMM_WORLD))
 
 
 def communicator(comm: Any, asked: str) -> MPI.Intracomm:
     """Return `comm`, or COMM_WORLD for None; UsageTypeError for anything else."""
-    global _world
     if comm is None:
-        if _world is None:
-            _world = Comm(MPI.COMM_WORLD)
-        return _world
+        return world()
     if not isinstance(comm, MPI.Intracomm):
         null = isinstance(comm, MPI.Comm) and comm == MPI.COMM_NULL
         found = "comm is null" if null else f"comm is {type_of(comm)}"

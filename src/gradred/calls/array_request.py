@@ -18,20 +18,9 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT")
 RequestT = TypeVar("RequestT", bound="ArrayRequest[Any]")
-SeveralT = TypeVar("SeveralT", bound="RequestOfOperations[Any]")
 
 
-class _Base(_core.ArrayRequestBase, Generic[ResultT]):
-    __slots__ = ()
-
-    if TYPE_CHECKING:
-
-        @property
-        def _result(self) -> ResultT: ...
-        def wait(self, timeout: float | None = None) -> ResultT: ...
-
-
-class ArrayRequest(_Base[ResultT]):
+class ArrayRequest(_core.ArrayRequestBase, Generic[ResultT]):
     """A call on arrays in flight; made by `gradred.iallreduce`, `iscan`, `igather` and the like.
 
     Any thread may wait for it, and several threads at the same time. The program may also drop it:
@@ -42,12 +31,41 @@ class ArrayRequest(_Base[ResultT]):
 
     __slots__ = ("__weakref__",)
 
+    if TYPE_CHECKING:
+
+        @property
+        def _result(self) -> ResultT: ...
+        def wait(self, timeout: float | None = None) -> ResultT: ...  # noqa: D102 (the extension's)
+
+    _failure: Error | None = None  # of the unpacking, after the operations
+
+    @property
+    def _operations(self) -> Sequence[_core.Operation]:
+        return () if self._operation is None else (self._operation,)
+
     def _wait(self, timeout: float | None) -> ResultT:
         """Wait where the extension leaves it to Python."""
-        operation, left = self._operation, _seconds(timeout)
-        if operation is not None and not operation.wait(left):
-            raise _late(timeout)
-        return self._result
+        if timeout is not None and math.isnan(timeout):
+            remedy = "Pass seconds, or None to wait without a limit of its own"
+            raise UsageError(explain(f"wait(timeout={timeout})", "NaN is not a time", remedy))
+        deadline = None if timeout is None else clock.now() + timeout
+        failed: Exception | None = None
+        for operation in self._operations:
+            left = None if deadline is None else max(0.0, deadline - clock.now())
+            try:
+                ended = operation.wait(left)
+            except Exception as error:
+                if not operation.ended:
+                    raise
+                failed = failed or error
+                continue
+            if not ended:
+                found = f"the operation has not ended within {timeout} s; it goes on"
+                raise TimeoutError(explain("wait", found, "Wait again"))
+        self._settle()
+        if (failure := failed or self._failure) is not None:
+            raise failure
+        return self._finished()
 
     def wait_stream(self, stream: StreamLike) -> ResultT:
         """Make a CUDA stream wait for the result, and return the result immediately.
@@ -76,8 +94,10 @@ class ArrayRequest(_Base[ResultT]):
         Does not block, and makes some progress on operations in flight. After True `wait` does
         not block.
         """
-        operation = self._operation
-        return operation is None or operation.test()
+        if not all(operation.test() for operation in self._operations):
+            return False
+        self._settle()
+        return True
 
     def test(self) -> bool:
         """Call `done`, under MPI's name."""
@@ -97,11 +117,22 @@ class ArrayRequest(_Base[ResultT]):
             [1. 1. 1.]
         """
         require_callable(fn)
-        operation = self._operation
-        if operation is None:
+        self._call_after(0, fn)
+
+    def _call_after(self: RequestT, index: int, fn: Callable[[RequestT], object]) -> None:
+        """Call `fn` once the other operations have ended; the first `index` have ended already."""
+        if index >= len(self._operations):  # a thread that waits lets go of it
+            self._settle()
             _core.call_callback(fn, self)
-        else:
-            operation.add_done_callback(fn, self)
+            return
+        later = functools.partial(self._call_after, index + 1)
+        self._operations[index].add_done_callback(later, fn)
+
+    def _finished(self) -> ResultT:
+        return self._result
+
+    def _settle(self) -> None:
+        """Unpack the results once, after all operations have ended."""
 
 
 _core.use_array_request_class(ArrayRequest)
@@ -118,31 +149,11 @@ class RequestOfOperations(ArrayRequest[ResultT]):
         operations: Sequence[tuple[_core.Bucket | None, _core.Operation]],
         finish: Callable[[], ResultT],
     ) -> None:
-        self._operations = [operation for _, operation in operations]
+        self._operations = [operation for _, operation in operations]  # type: ignore[misc]
         self._buckets = operations
         self._finish: Callable[[], ResultT] | None = finish
         self._lock = threading.Lock()
-        self._failure: Error | None = None  # of the unpacking, after the operations
-
-    def _wait(self, timeout: float | None) -> ResultT:
-        left = _seconds(timeout)
-        deadline = None if left is None else clock.now() + left
-        failed: Exception | None = None
-        for operation in self._operations:
-            left = None if deadline is None else max(0.0, deadline - clock.now())
-            try:
-                ended = operation.wait(left)
-            except Exception as error:
-                if not operation.ended:
-                    raise
-                failed = failed or error
-                continue
-            if not ended:
-                raise _late(timeout)
-        self._settle()
-        if (failure := failed or self._failure) is not None:
-            raise failure
-        return self._finished()
+        self._failure = None
 
     def wait_stream(self, stream: StreamLike) -> ResultT:  # noqa: D102 (as of the base)
         handle = streams.handle_of(stream, "wait_stream")
@@ -155,25 +166,6 @@ class RequestOfOperations(ArrayRequest[ResultT]):
             return self._finished()
         return self.wait()
 
-    def done(self) -> bool:  # noqa: D102 (as of the base)
-        if not all(operation.test() for operation in self._operations):
-            return False
-        self._settle()
-        return True
-
-    def add_done_callback(self: SeveralT, fn: Callable[[SeveralT], object]) -> None:  # noqa: D102
-        require_callable(fn)
-        self._call_after(0, fn)
-
-    def _call_after(self: SeveralT, index: int, fn: Callable[[SeveralT], object]) -> None:
-        """Call `fn` once the other operations have ended; the first `index` have ended already."""
-        if index == len(self._operations):
-            self._settle()
-            _core.call_callback(fn, self)
-            return
-        later = functools.partial(self._call_after, index + 1)
-        self._operations[index].add_done_callback(later, fn)
-
     def _finished(self) -> ResultT:
         """Return the result, which the first caller makes."""
         if self._finish is None:
@@ -185,7 +177,6 @@ class RequestOfOperations(ArrayRequest[ResultT]):
             return self._made
 
     def _settle(self) -> None:
-        """Unpack the results once, after all operations have ended."""
         with self._lock:
             buckets, self._buckets = self._buckets, []
             for bucket, operation in buckets:
@@ -194,18 +185,3 @@ class RequestOfOperations(ArrayRequest[ResultT]):
                         bucket.unpack()
                     except Error as error:
                         self._failure = self._failure or error
-
-
-def _seconds(timeout: float | None) -> float | None:
-    """Return the time that a wait may take; UsageError for NaN."""
-    if timeout is None:
-        return None
-    if math.isnan(timeout):
-        remedy = "Pass seconds, or None to wait without a limit of its own"
-        raise UsageError(explain(f"wait(timeout={timeout})", "NaN is not a time", remedy))
-    return max(0.0, timeout)
-
-
-def _late(timeout: float | None) -> TimeoutError:
-    found = f"the operation has not ended within {timeout} s; it goes on"
-    return TimeoutError(explain("wait", found, "Wait again"))

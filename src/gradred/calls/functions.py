@@ -37,13 +37,20 @@ ArrayT = TypeVar("ArrayT")
 OutT = TypeVar("OutT")
 
 
-def _request(comm: MPI.Intracomm, x: Any, made: Any) -> ArrayRequest[Any]:
-    """Return the request of a call on `x` that the core has started, or described on devices."""
+def _start(
+    kind: str, comm: Any, x: Any, what: Any, out: Any, stream: StreamLike, plan: PlanLike
+) -> ArrayRequest[Any]:
+    """Start a call of this kind on `x`; `what` is its operation or root."""
+    if stream is not None or plan is not None:
+        return one.start(Asked.of_kind(f"i{kind}", comm, what, stream, plan), x, out)
+    comm = arguments.communicator(comm, f"i{kind}")
+    made = getattr(_core, kind + "_call")(comm, x, what, out, True)
     if isinstance(made, ArrayRequest):
         return made
-    call, result = made
-    operation = start(comm, call, (x, result))
-    return RequestOfOperations([(None, operation)], lambda: result)
+    if made is NotImplemented:
+        return one.start(Asked.of_kind(f"i{kind}", comm, what), x, out)
+    call, result = made  # on devices
+    return RequestOfOperations([(None, start(comm, call, (x, result)))], lambda: result)
 
 
 @overload
@@ -87,12 +94,7 @@ def allreduce(
         >>> gradred.allreduce(numpy.ones(3, "float32"), comm=MPI.COMM_SELF)
         array([1., 1., 1.], dtype=float32)
     """
-    comm = arguments.communicator(comm, "allreduce")
-    if stream is None and plan is None:
-        result = _core.allreduce_array(comm, x, op, out)
-        if result is not NotImplemented:
-            return result
-    return one.run(Asked("allreduce", comm, stream, plan, op), x, out)
+    return _core.allreduce_array(comm, x, op, out, stream, plan)
 
 
 @overload
@@ -136,12 +138,7 @@ def iallreduce(
         >>> request.wait()
         array([1., 1., 1.], dtype=float32)
     """
-    comm = arguments.communicator(comm, "iallreduce")
-    if stream is None and plan is None:
-        made = _core.allreduce_call(comm, x, op, out, True)
-        if made is not NotImplemented:
-            return _request(comm, x, made)
-    return one.start(Asked("iallreduce", comm, stream, plan, op), x, out)
+    return _start("allreduce", comm, x, op, out, stream, plan)
 
 
 @docstrings.blocking
@@ -245,12 +242,7 @@ def reduce_scatter_block(
         >>> gradred.reduce_scatter_block(numpy.ones(2), comm=MPI.COMM_SELF)
         array([1., 1.])
     """
-    comm = arguments.communicator(comm, "reduce_scatter_block")
-    if stream is None and plan is None:
-        result = _core.reduce_scatter_block_array(comm, x, op, out)
-        if result is not NotImplemented:
-            return result
-    return one.run(Asked("reduce_scatter_block", comm, stream, plan, op), x, out)
+    return _core.reduce_scatter_block_array(comm, x, op, out, stream, plan)
 
 
 @overload
@@ -280,12 +272,7 @@ def allgather(
         >>> gradred.allgather(numpy.ones(2), comm=MPI.COMM_SELF)
         array([1., 1.])
     """
-    comm = arguments.communicator(comm, "allgather")
-    if stream is None and plan is None:
-        result = _core.allgather_array(comm, x, None, out)
-        if result is not NotImplemented:
-            return result
-    return one.run(Asked("allgather", comm, stream, plan), x, out)
+    return _core.allgather_array(comm, x, None, out, stream, plan)
 
 
 @overload
@@ -317,12 +304,7 @@ def bcast(
         >>> gradred.bcast(numpy.arange(2), comm=MPI.COMM_SELF)
         array([0, 1])
     """
-    comm = arguments.communicator(comm, "bcast")
-    if stream is None and plan is None:
-        result = _core.bcast_array(comm, x, root, out)
-        if result is not NotImplemented:
-            return result
-    return one.run(Asked("bcast", comm, stream, plan, root=root), x, out)
+    return _core.bcast_array(comm, x, root, out, stream, plan)
 
 
 @overload
@@ -355,12 +337,7 @@ def gather(
         >>> gradred.gather(numpy.ones(2), comm=MPI.COMM_SELF)
         array([1., 1.])
     """
-    comm = arguments.communicator(comm, "gather")
-    if stream is None and plan is None:
-        result = _core.gather_array(comm, x, root, out)
-        if result is not NotImplemented:
-            return result
-    return one.run(Asked("gather", comm, stream, plan, root=root), x, out)
+    return _core.gather_array(comm, x, root, out, stream, plan)
 
 
 @overload
@@ -382,12 +359,7 @@ def igather(
     plan: PlanLike = None,
 ) -> ArrayRequest[Any]:
     """Start a `gather` of arrays. Local: returns immediately, whatever other ranks do."""
-    comm = arguments.communicator(comm, "igather")
-    if stream is None and plan is None:
-        made = _core.gather_call(comm, x, root, out, True)
-        if made is not NotImplemented:
-            return _request(comm, x, made)
-    return one.start(Asked("igather", comm, stream, plan, root=root), x, out)
+    return _start("gather", comm, x, root, out, stream, plan)
 
 
 @overload
@@ -420,12 +392,7 @@ def scatter(
         >>> gradred.scatter(numpy.ones(2), comm=MPI.COMM_SELF)
         array([1., 1.])
     """
-    comm = arguments.communicator(comm, "scatter")
-    if stream is None and plan is None:
-        result = _core.scatter_array(comm, x, root, out)
-        if result is not NotImplemented:
-            return result
-    return one.run(Asked("scatter", comm, stream, plan, root=root), x, out)
+    return _core.scatter_array(comm, x, root, out, stream, plan)
 
 
 @overload
@@ -445,12 +412,7 @@ def iscatter(
     plan: PlanLike = None,
 ) -> ArrayRequest[Any]:
     """Start a `scatter` of arrays. Local: returns immediately, whatever other ranks do."""
-    comm = arguments.communicator(comm, "iscatter")
-    if stream is None and plan is None:
-        made = _core.scatter_call(comm, x, root, out, True)
-        if made is not NotImplemented:
-            return _request(comm, x, made)
-    return one.start(Asked("iscatter", comm, stream, plan, root=root), x, out)
+    return _start("scatter", comm, x, root, out, stream, plan)
 
 
 @overload
@@ -497,13 +459,8 @@ def scan(
         >>> gradred.scan(numpy.ones(2), exclusive=True, comm=MPI.COMM_SELF)
         array([0., 0.])
     """
-    comm = arguments.communicator(comm, "scan")
-    if stream is None and plan is None:
-        short = _core.exscan_array if exclusive else _core.scan_array
-        result = short(comm, x, op, out)
-        if result is not NotImplemented:
-            return result
-    return one.run(Asked("scan", comm, stream, plan, op, exclusive=exclusive), x, out)
+    run = _core.exscan_array if exclusive else _core.scan_array
+    return run(comm, x, op, out, stream, plan)
 
 
 @overload
@@ -526,13 +483,7 @@ def iscan(
     plan: PlanLike = None,
 ) -> ArrayRequest[Any]:
     """Start a `scan` of arrays. Local: returns immediately, whatever other ranks do."""
-    comm = arguments.communicator(comm, "iscan")
-    if stream is None and plan is None:
-        describe = _core.exscan_call if exclusive else _core.scan_call
-        made = describe(comm, x, op, out, True)
-        if made is not NotImplemented:
-            return _request(comm, x, made)
-    return one.start(Asked("iscan", comm, stream, plan, op, exclusive=exclusive), x, out)
+    return _start("exscan" if exclusive else "scan", comm, x, op, out, stream, plan)
 
 
 @docstrings.blocking

@@ -43,6 +43,15 @@ class Asked:
     exclusive: bool = False
     """Whether rank 0 of a scan has nothing to reduce."""
 
+    @classmethod
+    def of_kind(
+        cls, kind: str, comm: Any, what: Any, stream: StreamLike = None, plan: PlanLike = None
+    ) -> Asked:
+        """Make those of a kind's function, or of the one that starts it: `what` is op or root."""
+        row = ROWS[kind if kind in ROWS else kind.removeprefix("i")]
+        op, root = (what if row["reduces"] else "sum"), (what if row["has_root"] else 0)
+        return cls(kind.replace("ex", ""), comm, stream, plan, op, root, "ex" in kind)
+
     def __post_init__(self, given_comm: MPI.Intracomm | None) -> None:
         self.comm = arguments.communicator(given_comm, self.name)
         self.blocking = not self.name.startswith("i")
@@ -86,6 +95,16 @@ def run(asked: Asked, x: Any, out: Any) -> Any:
     else:
         request.run_in_stream(asked.comm, found.call, found, found.stream)
     return found.finish()
+
+
+def look_closer(
+    kind: str, comm: Any, x: Any, what: Any, out: Any, stream: StreamLike, plan: PlanLike
+) -> Any:
+    """Carry out a call of this kind that the extension leaves to Python."""
+    return run(Asked.of_kind(kind, comm, what, stream, plan), x, out)
+
+
+_core.use_array_functions(look_closer, arguments.world)
 
 
 def start(asked: Asked, x: Any, out: Any) -> ArrayRequest[Any]:

@@ -21,8 +21,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from gradred.named import NamedOperations
-
 _Submitted = TypeVar("_Submitted")
 
 _LONGEST_TITLE = 100  # characters; callbacks of callbacks exceed it
@@ -40,29 +38,15 @@ class Numbers:
         self._lock = threading.Lock()
         self.taken = 0
 
-    def submit(self, submit: Callable[[str], _Submitted], group: str) -> _Submitted:
-        """Call `submit` with the next name. The number stays free on None or an exception."""
-        counted = self._of_callback or f"group {group}"
-        with self._lock:
-            made = submit(f"operation {self.taken + 1} of {counted}")
-            if made is not None:
-                self.taken += 1
-            return made
-
-    def reduce(
-        self,
-        engine: NamedOperations,
-        tensor: torch.Tensor,
-        op: str,
-        limit: float | None,
-        group: str,
-    ) -> Any:
-        """Do the same with the engine's `reduce_tensor`, whose call takes less time here."""
+    def submit(self, submit: Callable[[str, int], _Submitted], group: str) -> _Submitted:
+        """Call `submit` with the next name and number, which stay free on None or an exception."""
         counted = self._of_callback or f"group {group}"
         with self._lock:
             number = self.taken + 1
-            name = f"operation {number} of {counted}"
-            return engine.reduce_tensor(name, tensor, op, limit, self, number)
+            made = submit(f"operation {number} of {counted}", number)
+            if made is not None:
+                self.taken = number
+            return made
 
 
 class _Callback:

@@ -241,7 +241,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     def _submit(self, kind: str, arrays: Any, held: Any, **how: Any) -> Any:
         submit = self._engine.submit
         return numbers_here(self, self._numbers).submit(
-            lambda name: submit(kind, name, arrays, held=held, **how), self.pg_name
+            lambda name, _: submit(kind, name, arrays, held=held, **how), self.pg_name
         )
 
     def _refuse(self, error: Exception) -> None:
@@ -253,7 +253,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         """Submit an allreduce in place. None: the tensor needs the checks of `allreduce`."""
         submit, op, before = self._engine.submit_tensor, how["op"], how.get("prescale", 1.0)
         return numbers_here(self, self._numbers).submit(
-            lambda name: submit(name, tensor, tensor, op, before, 1.0, 0), self.pg_name
+            lambda name, _: submit(name, tensor, tensor, op, before, 1.0, 0), self.pg_name
         )
 
     def _work(
@@ -689,8 +689,11 @@ class ProcessGroupGradred(ProcessGroupOfRanks):
             and not self.other_devices.has_the_host()
         ):
             numbers, limit = numbers_here(self, self._numbers), self._limit_of(given[1])
+            reduce, group = self._engine.reduce_tensor, self.pg_name
             try:
-                request = numbers.reduce(self._engine, tensor, op, limit, self.pg_name)
+                request = numbers.submit(
+                    lambda name, number: reduce(name, tensor, op, limit, numbers, number), group
+                )
             except UsageError:  # nothing has been submitted: the closer look raises it again
                 request = None
             if request is True:

@@ -153,9 +153,9 @@ def _texts(path: str) -> DataFrame:
         raise _malformed(f"{path}, line {line}", str(error)) from None
     lines = _lines(found)
     found.index = lines.cumsum() - lines + 1
-    for line, record in zip(found.index, csv.reader(io.StringIO(text, newline="")), strict=True):
-        if 0 < len(record) < found.shape[1] and any(field.strip() for field in record):
-            raise _of_width(f"{path}, line {line}", len(record), found.shape[1])
+    for line, fields in zip(found.index, csv.reader(io.StringIO(text, newline="")), strict=True):
+        if 0 < len(fields) < found.shape[1] and any(field.strip() for field in fields):
+            raise _of_width(f"{path}, line {line}", len(fields), found.shape[1])
     return found.apply(lambda column: column.str.strip())
 
 
