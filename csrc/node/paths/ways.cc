@@ -32,12 +32,13 @@ DataPath NodeWays::path_of(const NodeCall& call) const {
   const DataPath slots = bytes <= kShortSlot ? DataPath::kShortSlots : DataPath::kSlots;
   if (call.led) return slots;
   // If each rank reads only one part of a peer's data, chunks move fewer bytes, but take more
-  // steps.
+  // steps. Reductions of arrays in device memory go by chunks there.
   constexpr std::size_t kFew = 8192;
+  const bool is_few = bytes <= kFew && !reduces(call.kind);
   const KindInfo& kind = info_of(call.kind);
   const bool in_blocks = kind.input != Part::kOwnBlock && has_blocks(call.kind);
   const bool one_look =
-      kind.input != Part::kPieces && (!in_blocks || call.parts != nullptr || bytes <= kFew);
+      kind.input != Part::kPieces && (!in_blocks || call.parts != nullptr || is_few);
   const bool fits = one_look && group_.part().usable().fits_slots(bytes, size_);
   return fits ? slots : DataPath::kChunks;
 }
