@@ -261,9 +261,8 @@ constexpr const char* kRuns =
     "Of (comm, x, op or root, out, stream, plan). Blocks; the result. Without the last two "
     "NotImplemented where the Python path has to read the arguments.";
 constexpr const char* kDescribes =
-    "Of the same, and whether to start it. Its request; a tuple of the call, to be started, and "
-    "the "
-    "result; or NotImplemented, likewise.";
+    "Of (comm, x, op or root, out), and whether to start it. Its request; a tuple of the call, to "
+    "be started, and the result; or NotImplemented, likewise.";
 
 void add_function(py::module_& m, Kind kind, std::string_view ending, PyCFunction function,
                   const char* doc) {

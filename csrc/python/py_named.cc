@@ -160,8 +160,12 @@ PyObject* reduce_tensor_method(PyObject* self, PyObject* const* given, Py_ssize_
     const TensorReduction how{.op = op_named(text_of(given[2]))};
     std::optional<double> seconds;
     if (given[3] != Py_None) seconds = number_of(given[3]);
-    auto request = submit_tensor(py::handle(self).cast<NamedOperations&>(),
-                                 std::string(text_of(given[0])), given[1], given[1], how);
+    Made request;
+    try {
+      request = submit_tensor(py::handle(self).cast<NamedOperations&>(),
+                              std::string(text_of(given[0])), given[1], given[1], how);
+    } catch (const UsageError&) {  // the closer look raises it again
+    }
     if (request == nullptr) Py_RETURN_NONE;
     if (PyObject_SetAttr(given[4], taken, given[5]) != 0) throw PythonError();
     request->wait_in_submission(seconds);

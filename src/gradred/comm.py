@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 CommT = TypeVar("CommT", bound="Comm")
 
 LARGE_OBJECT_BYTES = 1 << 20
-# Persistent calls of Intel MPI 2021.18 wait for ever if ranks start them in different orders. So
+# Persistent calls of Intel MPI 2021.18 do not keep MPI 4.0's rule on the order of starts (6.13). So
 # gradred starts an operation of the MPI in each round, on a duplicate for each request.
 _ORDERS_HANG = MPI.get_vendor()[0] == "Intel MPI"
 

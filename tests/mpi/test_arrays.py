@@ -420,6 +420,18 @@ def test_bcast_gives_the_array_of_root(root: int) -> None:
     assert (x.astype(int) == root).all()
 
 
+@pytest.mark.parametrize("count", [10_000, 300_007])
+@pytest.mark.parametrize("root", range(SIZE))
+def test_long_bcast_gives_new_arrays_and_leaves_the_roots_own_alone(root: int, count: int) -> None:
+    for turn in range(20):  # by each data path
+        x = np.arange(count) + turn if root == RANK else np.zeros(count, int)
+        x.flags.writeable = False
+        y = gradred.bcast(x, root)
+        assert not np.shares_memory(x, y)
+        assert (y == np.arange(count) + turn).all()
+        assert x[-1] == (count - 1 + turn if root == RANK else 0)
+
+
 # ---- memory ---------------------------------------------------------------------------------
 
 

@@ -666,7 +666,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
 
 @left_alone
-@serve_other_devices(COLLECTIVES[1:])  # the first one has its own
+@serve_other_devices(name for name in COLLECTIVES if name != "allreduce")  # it has its own
 class ProcessGroupGradred(ProcessGroupOfRanks):
     """The group that torch uses. It passes tensors on other devices to other backends' groups."""
 
@@ -690,12 +690,9 @@ class ProcessGroupGradred(ProcessGroupOfRanks):
         ):
             numbers, limit = numbers_here(self, self._numbers), self._limit_of(given[1])
             reduce, group = self._engine.reduce_tensor, self.pg_name
-            try:
-                request = numbers.submit(
-                    lambda name, number: reduce(name, tensor, op, limit, numbers, number), group
-                )
-            except UsageError:  # nothing has been submitted: the closer look raises it again
-                request = None
+            request = numbers.submit(
+                lambda name, number: reduce(name, tensor, op, limit, numbers, number), group
+            )
             if request is True:
                 return _DONE
             if request is not None:
