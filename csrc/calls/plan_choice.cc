@@ -14,7 +14,7 @@ namespace gradred {
 namespace {
 
 // The plan for calls of which nothing is known. On one host it depends on few words, which are the
-// same for most communicators of a process, so the last one is kept.
+// same for most communicators of a process, so the last one is kept, unless something was measured.
 std::shared_ptr<const Plan> first_choice(PlanSources sources, const Place& place) {
   struct Kept {
     const PlanSource* const* sources = nullptr;
@@ -28,7 +28,7 @@ std::shared_ptr<const Plan> first_choice(PlanSources sources, const Place& place
     }
   };
   const auto make = [&] { return std::make_shared<const Plan>(choose(sources, {}, place)); };
-  if (place.topology.hosts > 1) return make();
+  if (place.topology.hosts > 1 || place.costs->figures().measured()) return make();
   static std::mutex mutex;
   static auto* const last = new Kept;
   Kept wanted{sources.data(),        place.size,       place.why_no_memory,
@@ -91,7 +91,7 @@ void PlanChoice::settle(Figures figures) {
   plans_->clear();  // cached plans are for another place
   if (place.size > 1 && !wish.plan.empty()) return;
   auto plan = first_choice(sources_, place);
-  if (plan->seconds == 0) usual_ = std::move(plan);  // nothing is cheaper, whatever the call
+  if (plan->for_every_call) usual_ = std::move(plan);
 }
 
 void PlanChoice::settle_as(const PlanChoice& other) {

@@ -42,6 +42,8 @@ struct Figures {
   std::string day;                  // of the measurement, as a date
 
   bool measured() const { return !sizes.empty(); }
+  // The model for data that go through memory that ranks share.
+  CostModel in_memory() const;
   // The factor by which a plan takes longer than the model predicts. At a measured length it is
   // that of the plan if it was tried there, else that of the plan that costs least in the model.
   // Between two lengths it is interpolated. Beyond the longest it is that of the plan that costs

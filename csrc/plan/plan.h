@@ -80,6 +80,8 @@ struct Plan {
   // share, for calls of this kind at this place. Results of such plans do not depend on the
   // vector's length.
   bool one_order = false;
+  // Whether it costs less than any other plan for every call at this place.
+  bool for_every_call = false;
   double seconds = 0;            // predicted by the cost model
   std::uint64_t known_hash = 0;  // set by choose()
 

@@ -81,7 +81,7 @@ std::vector<Plan> weigh(PlanSources sources, const Question& question, const Pla
       continue;
     }
     std::ranges::move(source->offers(question, place), std::back_inserter(found));
-    if (std::ranges::any_of(found, [](const Plan& plan) { return plan.seconds == 0; })) break;
+    if (std::ranges::any_of(found, &Plan::for_every_call)) break;
   }
   const bool asked = named || question.own != nullptr;
   if (question.one_order && !asked && reduces(question.collective)) {

@@ -218,8 +218,7 @@ py::dict plan_for(const py::object& comm, const PyCall& call, bool blocking) {
   return described(blocking || communicator.dispatch().starts_by(*plan) ? *plan : left);
 }
 
-py::dict described(const Figures& figures) {
-  const CostModel& model = figures.model;
+py::dict described(const CostModel& model) {
   py::dict result;
   result["alpha"] = model.across.alpha;
   result["beta"] = model.across.beta;
@@ -229,8 +228,22 @@ py::dict described(const Figures& figures) {
   result["alpha_inside"] = model.inside.alpha;
   result["beta_inside"] = model.inside.beta;
   result["far"] = model.far;
+  return result;
+}
+
+py::dict described(const Figures& figures) {
+  py::dict result = described(figures.model);
   result["source"] = figures.measured() ? "measured on " + figures.day + " by ranks on such hosts"
                                         : "round figures for a fast network, not measured";
+  return result;
+}
+
+// The model for data in memory that ranks share, by built-in figures.
+py::dict memory_model() {
+  const CostModel model = assumed_figures().in_memory();
+  py::dict result = described(model);
+  result["call"] = model.on_host;
+  result["source"] = "round figures for memory, not measured";
   return result;
 }
 
@@ -273,8 +286,10 @@ py::dict choose_plan(const std::string& collective, std::size_t bytes,
                           .slices = slices,
                           .mpi_may_carry = mpi_computes_alike(op_named(op), dtype_named(dtype)),
                           .one_order = one_order};
-  py::dict result = described(choose(plan_sources(), question, place));
-  result["model"] = described(figures);
+  const Plan chosen = choose(plan_sources(), question, place);
+  py::dict result = described(chosen);
+  const bool by_memory = family_of(chosen).medium() == "memory";
+  result["model"] = by_memory ? memory_model() : described(figures);
   return result;
 }
 
@@ -437,6 +452,7 @@ void bind_calls(py::module_& m) {
   m.def("plan_for", &plan_for, py::arg("comm"), py::arg("call"), py::arg("blocking") = true);
   m.def("call_kinds", &call_kinds, "Return the kinds of calls on arrays, one row each.");
   m.def("plan_families", &families, "Every family of plans, in the order in which it is asked.");
+  m.def("memory_model", &memory_model);
   m.def("choose_plan", &choose_plan, py::arg("collective"), py::arg("bytes"), py::arg("host_of"),
         py::kw_only(), py::arg("shared_memory") = true, py::arg("plan") = "", py::arg("slices") = 0,
         py::arg("op") = "sum", py::arg("dtype") = "float32", py::arg("figures") = "",

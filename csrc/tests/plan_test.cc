@@ -17,11 +17,13 @@ using testing::expect;
 // Offers one plan, called like the source.
 class One final : public PlanSource {
  public:
-  One(std::string name, double seconds, std::string objection = "", bool one_order = false)
+  One(std::string name, double seconds, std::string objection = "", bool one_order = false,
+      bool for_every_call = false)
       : name_(std::move(name)),
         seconds_(seconds),
         objection_(std::move(objection)),
-        one_order_(one_order) {}
+        one_order_(one_order),
+        for_every_call_(for_every_call) {}
 
   std::string_view name() const override { return name_; }
   std::vector<std::string> plans(Kind) const override { return {name_}; }
@@ -31,6 +33,7 @@ class One final : public PlanSource {
   std::vector<Plan> offers(const Question&, const Place&) const override {
     Plan plan{.source = this, .name = name_, .reason = "costs least", .one_order = one_order_};
     plan.seconds = seconds_;
+    plan.for_every_call = for_every_call_;
     return {plan};
   }
 
@@ -38,7 +41,7 @@ class One final : public PlanSource {
   const std::string name_;
   const double seconds_;
   const std::string objection_;
-  const bool one_order_;
+  const bool one_order_, for_every_call_;
 };
 
 std::string error_of(PlanSources sources, const Question& question) {
@@ -58,6 +61,13 @@ void the_cheapest_plan_that_serves_is_chosen() {
   expect(plan.reason == "costs least: 1e+03 us; slow comes next with 2e+03 us", plan.reason);
   expect(plan.known_hash != 0 && plan.known_hash == plan.hash(), "it has its hash");
   expect(weigh(sources, {}, {.size = 4}).size() == 2, "those that cannot serve are left out");
+}
+
+void nothing_is_weighed_after_a_plan_for_every_call() {
+  const One any("any", 2e-3, "", false, true), fast("fast", 1e-3);
+  const PlanSource* const sources[] = {&any, &fast};
+  expect(weigh(sources, {}, {.size = 4}).size() == 1, "the others are not asked");
+  expect(choose(sources, {.plan = "fast"}, {.size = 4}).source == &fast, "unless they are named");
 }
 
 void a_named_plan_is_chosen_whatever_it_costs() {
@@ -103,6 +113,7 @@ void the_cache_chooses_once_for_equal_calls() {
 
 int main() {
   gradred::the_cheapest_plan_that_serves_is_chosen();
+  gradred::nothing_is_weighed_after_a_plan_for_every_call();
   gradred::a_named_plan_is_chosen_whatever_it_costs();
   gradred::one_order_leaves_out_plans_that_sum_in_another();
   gradred::the_cache_chooses_once_for_equal_calls();

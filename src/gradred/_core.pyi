@@ -333,6 +333,9 @@ class _CostModel(TypedDict):
     far: float
     source: str
 
+class _MemoryModel(_CostModel):
+    call: float
+
 class _Figures(_CostModel):
     mpi: str
     hosts: str
@@ -602,6 +605,7 @@ def choose_plan(
     figures: str = "",
     one_order: bool = False,
 ) -> _ChosenPlan: ...
+def memory_model() -> _MemoryModel: ...
 def read_figures(text: str) -> _Figures: ...
 def layout_text(host_of: Sequence[int]) -> str: ...
 def hosts_text(names: Sequence[str]) -> str: ...

@@ -208,8 +208,7 @@ def test_prediction_is_what_the_selector_compared() -> None:
         for host_of in ((0, 0, 1, 1), (0, 0, 0, 1), (0, 1)):
             question = Question("allreduce", "sum", "float32", nbytes, host_of)
             answer = explanation.answer(question)
-            model = explanation.assumed_model(question, answer)
-            found = explanation.predicted(question, answer, model)
+            found = explanation.predicted(question, answer, answer.model)
             assert found == pytest.approx(answer.seconds)
 
 

@@ -111,6 +111,23 @@ def test_mpi_is_chosen_where_it_was_clearly_faster() -> None:
     assert chosen(65536, "")["plan"] != "mpi"
 
 
+def test_shared_memory_has_a_cost_that_is_compared_with_the_mpis() -> None:
+    one_host = [0, 0, 0, 0]
+    for nbytes in (8, 65536):
+        found = _core.choose_plan("allreduce", nbytes, one_host, figures=TEXT)
+        assert found["plan"] == "node"
+        assert found["seconds"] > _core.memory_model()["call"]
+        assert "comes next with" in found["reason"]
+    fast = TEXT.replace("announcement 2e-05", "announcement 0")
+    fast = fast.replace("size 8 5e-06", "size 8 1e-07")
+    found = _core.choose_plan("allreduce", 8, one_host, figures=fast)
+    assert (found["plan"], found["seconds"]) == ("mpi", pytest.approx(1.05e-7))
+    assert _core.choose_plan("allreduce", 65536, one_host, figures=fast)["plan"] == "node"
+    assert _core.choose_plan("bcast", 8, one_host, figures=fast)["plan"] == "node"
+    unmeasured = _core.choose_plan("allreduce", 8, one_host)
+    assert unmeasured["reason"].startswith("all ranks share memory")
+
+
 @pytest.mark.parametrize(
     ("op", "dtype"),
     [

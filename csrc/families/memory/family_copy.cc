@@ -53,8 +53,13 @@ class CopyFamily final : public Family {
     if (place.size == 1) return std::nullopt;
     return "there are " + std::to_string(place.size) + " ranks";
   }
-  std::vector<Plan> offers(const Question&, const Place&) const override {
-    return {{.source = this, .name = "copy", .reason = "one rank", .one_order = true}};
+  std::vector<Plan> offers(const Question& question, const Place& place) const override {
+    Plan plan{.source = this, .name = "copy", .reason = "one rank"};
+    plan.one_order = plan.for_every_call = true;
+    Cost cost;
+    cost.copied = 1;
+    plan.seconds = cost.seconds(question.bytes, place.costs->figures().in_memory());
+    return {plan};
   }
 
   ArrayAccess access(const Call& call) const override {

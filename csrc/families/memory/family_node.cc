@@ -32,6 +32,19 @@ std::optional<Specification> specification(const Question& question, int size) {
   return found;
 }
 
+// The schedule that specifies the plan, or a broadcast that every rank reads from the root.
+Cost cost_in_memory(const Question& question, const Plan& plan, const Place& place) {
+  Cost cost;
+  if (plan.specification) {
+    const auto& [algorithm, parameters, reason] = *plan.specification;
+    cost = place.costs->of(question.collective, algorithm, parameters);
+  } else {
+    cost.inside = {.rounds = 1, .moved = static_cast<double>(place.size - 1)};
+  }
+  cost.on_host = 1;
+  return cost;
+}
+
 class NodeFamily final : public Family {
  public:
   std::string_view name() const override { return "node"; }
@@ -51,12 +64,16 @@ class NodeFamily final : public Family {
     return std::nullopt;
   }
 
-  // No message is faster than memory that both ranks share.
+  // No message is faster than memory that both ranks share. The MPI's own call may be, where it was
+  // measured.
   std::vector<Plan> offers(const Question& question, const Place& place) const override {
     Plan plan{.source = this, .name = "node", .reason = "all ranks share memory"};
     plan.specification = specification(question, place.size);
     plan.one_order = true;  // the order of the ranks
-    plan.seconds = 0;
+    const Figures& figures = place.costs->figures();
+    plan.for_every_call = !figures.measured();
+    plan.seconds = cost_in_memory(question, plan, place)
+                       .seconds(question.vector_bytes(place.size), figures.in_memory());
     return {plan};
   }
 

@@ -5,15 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from gradred import _core, config, ops, plans, schedules
-from gradred.element_types import numpy_dtype
 from gradred.schedules import Cost, Schedule, Step, recv, send, work
 
 KINDS = {row["schedules"]: row for row in _core.call_kinds()}
@@ -76,7 +71,7 @@ class Answer:
     cost: Cost | None
     """The cost for all ranks."""
     seconds: float
-    """The selector's estimate of the plan; it compares only plans over messages."""
+    """The selector's estimate of the plan."""
     model: Model
     """The parameters of that estimate."""
     about: str
@@ -224,73 +219,12 @@ def _from_root(size: int) -> list[Schedule]:
     ]
 
 
-# ---- the cost model -------------------------------------------------------------------------
-
-# Assumed figures of shared memory, for use without a measurement; no messages are posted there.
-_ALPHA_IN_MEMORY, _BETA_IN_MEMORY = 0.25e-6, 0.1e-9
-
-
-def assumed_model(question: Question, answer: Answer) -> Model:
-    """Return the selector's model; for shared memory, which it does not rate, round figures."""
-    if answer.medium != "memory":
-        return answer.model
-    gamma, delta = reduction_cost(question), copy_cost(question)
-    source = "alpha and beta are round figures for shared memory, not measured"
-    return Model.alike(
-        alpha=_ALPHA_IN_MEMORY,
-        beta=_BETA_IN_MEMORY,
-        gamma=gamma,
-        gap=0.0,
-        delta=delta,
-        source=source,
-    )
-
-
-def sample_bytes(question: Question) -> int:
-    """Return the bytes to move in order to measure the cost per byte: the call's, within limits."""
-    return min(max(question.nbytes, 4 << 10), 16 << 20)
-
-
-def reduction_cost(question: Question) -> float:
-    """Measure the seconds per byte for reducing two vectors of about this length on this core."""
-    if question.collective not in REDUCING:
-        return 0.0
-    op = "sum" if question.op == "avg" else question.op
-    kind, nbytes = numpy_dtype(question.dtype), sample_bytes(question)
-    target, a, b = (_bytes(np.ones(nbytes // kind.itemsize, kind)) for _ in range(3))
-    reduce = partial(_core.reduce_pair, op, question.dtype, target, a, b)
-    return median_seconds(reduce) / nbytes
-
-
-def copy_cost(question: Question) -> float:
-    """Measure the seconds per byte for copying a vector of about this length on this core."""
-    source, target = (np.ones(sample_bytes(question), "uint8") for _ in range(2))
-    return median_seconds(partial(np.copyto, target, source)) / source.nbytes
-
-
-def median_seconds(call: Callable[[], object], calls: int = 20) -> float:
-    """Return the median time of some calls, after one untimed call."""
-    call()
-    times = []
-    for _ in range(calls):
-        begin = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - begin)
-    return float(np.median(times))
-
-
-def _bytes(vector: np.ndarray[Any, Any]) -> memoryview:
-    return vector.view(np.uint8).data  # a plain buffer, also for types without a buffer format
-
-
 def predicted(question: Question, answer: Answer, model: Model) -> float | None:
-    """Return the seconds in the model; None if the plan has no schedule."""
-    if answer.medium == "mpi" and math.isfinite(answer.seconds):
-        return answer.seconds
+    """Return the seconds in the model; None if nothing is known."""
+    if model is answer.model or answer.medium == "mpi":
+        return answer.seconds if math.isfinite(answer.seconds) else None
     if answer.cost is None:
         return None
-    if model is answer.model:
-        return answer.seconds
     return model.seconds(answer.cost, question.vector_bytes, answer.slices)
 
 

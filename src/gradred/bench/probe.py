@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,14 +22,7 @@ import gradred
 from gradred import _core
 from gradred.bench import machine
 from gradred.bench.contenders import MPI_OPS
-from gradred.bench.explanation import (
-    KINDS,
-    Question,
-    copy_cost,
-    median_seconds,
-    reduction_cost,
-    sample_bytes,
-)
+from gradred.bench.explanation import KINDS, REDUCING, Question
 from gradred.bench.options import Options
 from gradred.bench.rank_zero import write_json
 from gradred.bench.timing import call_by_call
@@ -62,9 +56,9 @@ def main() -> int:
     found |= {
         "alpha": alpha,
         "beta": _beta(question, world, shared),
-        "gamma": reduction_cost(question),
+        "gamma": _reduction_cost(question),
         "gap": 0.0 if shared or world.size == 1 else machine.message_gap(world),
-        "delta": copy_cost(question),
+        "delta": _copy_cost(question),
         "call": _call_alone(question),
     }
     found |= {"plan": plan, "shares_memory": shared}
@@ -130,24 +124,61 @@ def _seconds(
     return mean
 
 
+def _sample_bytes(question: Question) -> int:
+    """Return the bytes to move in order to measure the cost per byte: the call's, within limits."""
+    return min(max(question.nbytes, 4 << 10), 16 << 20)
+
+
+def _reduction_cost(question: Question) -> float:
+    """Measure the seconds per byte for reducing two vectors of about this length on this core."""
+    if question.collective not in REDUCING:
+        return 0.0
+    op = "sum" if question.op == "avg" else question.op
+    kind, nbytes = numpy_dtype(question.dtype), _sample_bytes(question)
+    target, a, b = (_bytes(np.ones(nbytes // kind.itemsize, kind)) for _ in range(3))
+    reduce = partial(_core.reduce_pair, op, question.dtype, target, a, b)
+    return _median_seconds(reduce) / nbytes
+
+
+def _copy_cost(question: Question) -> float:
+    """Measure the seconds per byte for copying a vector of about this length on this core."""
+    source, target = (np.ones(_sample_bytes(question), "uint8") for _ in range(2))
+    return _median_seconds(partial(np.copyto, target, source)) / source.nbytes
+
+
+def _median_seconds(call: Callable[[], object], calls: int = 20) -> float:
+    """Return the median time of some calls, after one untimed call."""
+    call()
+    times = []
+    for _ in range(calls):
+        begin = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begin)
+    return float(np.median(times))
+
+
+def _bytes(vector: np.ndarray[Any, Any]) -> memoryview:
+    return vector.view(np.uint8).data  # a plain buffer, also for types without a buffer format
+
+
 def _call_alone(question: Question) -> float:
     """Return the seconds of a call by a single rank with one element to copy."""
     item = numpy_dtype(question.dtype).itemsize
     alone = dataclasses.replace(question, nbytes=item, host_of=(0,))
-    return median_seconds(bind(alone, gradred.Comm(MPI.COMM_SELF)), calls=500)
+    return _median_seconds(bind(alone, gradred.Comm(MPI.COMM_SELF)), calls=500)
 
 
 def _beta(question: Question, world: MPI.Intracomm, shared: bool) -> float:
     """Return the seconds per byte between ranks, through shared memory or by the MPI's messages."""
     if world.size == 1:
-        return copy_cost(question)
+        return _copy_cost(question)
     if shared:  # a broadcast: one core writes and another reads, and nothing else happens
         comm = gradred.Comm(world.Dup())
-        long = max(sample_bytes(question), _LONG_IN_MEMORY)
+        long = max(_sample_bytes(question), _LONG_IN_MEMORY)
         vectors = [np.zeros(nbytes, np.uint8) for nbytes in (long, 1)]
         read, began = (_spread(_seconds(partial(comm.Bcast, one), world, 100)) for one in vectors)
         seconds = float(read["seconds"] - began["seconds"])
-        return seconds / long if seconds > 0 else copy_cost(question)  # noise of other programs
+        return seconds / long if seconds > 0 else _copy_cost(question)  # noise of other programs
     exchanged, short = (machine.ping_pong(world, n, calls=20) for n in (_LONG, 1))
     return max(0.0, exchanged - short) / _LONG
 

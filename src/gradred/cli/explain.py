@@ -245,7 +245,7 @@ def measure(
 
 def _model(question: Question, answer: Answer, measured: dict[str, Any] | None) -> Model:
     if measured is None:
-        return explanation.assumed_model(question, answer)
+        return answer.model
     names = ("alpha", "beta", "gamma", "gap", "delta", "call")
     return Model.alike(
         **{name: measured[name] for name in names}, source="measured beside the call"

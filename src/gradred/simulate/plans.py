@@ -1,8 +1,8 @@
 """The plans that can be simulated: schedules over messages, and native plans.
 
 A native plan runs no schedule of messages. It is simulated as the schedule that specifies it, on a
-network whose paths inside hosts are what the plan uses, and with terms that were measured: flags in
-shared memory, launches of kernels, NCCL's latencies. The selector does not use these figures.
+network whose paths inside hosts are what the plan uses, and with terms of its own: flags in shared
+memory as the selector takes them, launches of kernels, NCCL's latencies.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from gradred import _core, schedules
 from gradred.errors import UsageError, explain
 from gradred.simulate.presets import UNLIMITED, Network
 
-# Shared memory: until a peer sees a flag, and the time to look at one; two operations begin and
-# end a call. Round figures, as those of `gradred explain`.
-_FLAG, _LOOK = 0.25e-6, 0.02e-6
+# Shared memory: until a peer sees a flag, what begins and ends a call, and the time to look at a
+# flag, a round figure.
+_MEMORY = _core.memory_model()
+_FLAG, _CALL, _LOOK = _MEMORY["alpha"], _MEMORY["call"], 0.02e-6
 
 # A kernel on each GPU that waits for its peers: launch and synchronisation, and a flag over NVLink.
 _LAUNCH, _GPU_FLAG = 6e-6, 1.5e-6
@@ -170,11 +171,11 @@ def _node(network: Network, layout: Layout, _nbytes: int) -> Iterator[Variant]:
         "receive_overhead": _LOOK,
         "rendezvous": UNLIMITED,
     }
-    yield Variant("each a part", "direct", changes=changes, call=2 * _FLAG)
+    yield Variant("each a part", "direct", changes=changes, call=_CALL)
     if layout.ranks > 1:
         all_of_it: dict[str, schedules.Parameter] = {"k": layout.ranks}
         yield Variant(
-            "each all of it", "recursive_multiplying", all_of_it, changes=changes, call=2 * _FLAG
+            "each all of it", "recursive_multiplying", all_of_it, changes=changes, call=_CALL
         )
 
 
