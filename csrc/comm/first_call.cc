@@ -5,6 +5,7 @@
 #include "comm/communicator.h"
 #include "comm/set_up/measuring.h"
 #include "comm/set_up/set_up.h"
+#include "comm/shutdown_handshake.h"
 #include "engine/driving.h"
 #include "families/families.h"
 #include "observe/process_trace.h"
@@ -31,6 +32,7 @@ void Communicator::begin_starting() {
   agreed_.set_up = true;
   agreed_.starts = (node_path_.serves_all() && agreed_.starts_in_memory) ||
                    (agreed_.threads_drive && has_messages());
+  leave_if_left(*this);
 }
 
 void Communicator::set_up_parts(WaitHook& hook, std::size_t first_bytes) {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 
 #include "base/clock.h"
@@ -147,6 +148,19 @@ void let_others_end_first(const Processes& others) {
   usleep(kNoticedUs);
 }
 
+// Set by leave_before_threads(), before it looks for communicators.
+std::atomic<bool> process_left{false};
+
+void leave(Communicator& communicator) {
+  if (communicator.size() == 1) return;
+  const std::string who =
+      communicator.liveness().names().of(communicator.rank(), process_text(this_process()));
+  const auto why = std::make_exception_ptr(PeerLost(who + " " + how_it_leaves()));
+  if (NodeGroup* const group = communicator.node_path().group()) group->poison(report_of(why));
+  // Peers on other hosts learn of it by messages, if the MPI allows calls from this thread.
+  if (!communicator.has_messages() || thread_may_drive()) communicator.liveness().fail(why);
+}
+
 }  // namespace
 
 void set_exit_reason(std::string_view reason, bool of_loss) {
@@ -159,18 +173,15 @@ std::string how_it_leaves() {
 }
 
 void leave_before_threads() noexcept try {
+  process_left = true;
   post_shutdown_record(Leaving::kAtOnce, shutdown_record());
-  for (const auto& communicator : Communicator::alive_with_lanes()) {
-    if (communicator->size() == 1) continue;
-    const std::string who =
-        communicator->liveness().names().of(communicator->rank(), process_text(this_process()));
-    const auto why = std::make_exception_ptr(PeerLost(who + " " + how_it_leaves()));
-    if (NodeGroup* const group = communicator->node_path().group()) group->poison(report_of(why));
-    // Peers on other hosts learn of it by messages, if the MPI allows calls from this thread.
-    if (!communicator->has_messages() || thread_may_drive()) communicator->liveness().fail(why);
-  }
+  for (const auto& communicator : Communicator::alive_with_lanes()) leave(*communicator);
 } catch (const std::exception&) {
   // The MPI has failed: no peer can be notified.
+}
+
+void leave_if_left(Communicator& communicator) {
+  if (process_left) leave(communicator);
 }
 
 void let_cause_end_first() noexcept {

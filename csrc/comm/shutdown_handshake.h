@@ -6,6 +6,8 @@
 
 namespace gradred {
 
+class Communicator;  // communicator.h
+
 // The program ends for this reason, for example an exception that was not caught. `of_loss`: the
 // reason is another rank's end.
 void set_exit_reason(std::string_view reason, bool of_loss);
@@ -16,6 +18,8 @@ std::string how_it_leaves();
 // The main thread has ended by an exception, and other threads keep the process running. For the
 // peers this rank has left, and its communicators can no longer be used. Does not block.
 void leave_before_threads() noexcept;
+// For a communicator whose set-up another thread has ended meanwhile.
+void leave_if_left(Communicator& communicator);
 
 // At exit, if the reason is another rank's end: launchers blame the process that they see end
 // first, so another rank should end first. Waits for that, at most 2 s.

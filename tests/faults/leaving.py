@@ -100,6 +100,22 @@ def by_an_exception_beside_a_thread() -> None:
     report(comm)
 
 
+def by_an_exception_before_the_first_call_of_a_thread() -> None:
+    comm = gradred.Comm(WORLD)
+    other = comm.Dup()
+
+    def reduce_for_ever() -> None:
+        time.sleep(0.5)
+        while True:
+            other.Allreduce(np.ones(3), np.zeros(3))
+
+    threading.Thread(target=reduce_for_ever).start()
+    call(comm)
+    if WORLD.rank == 1:
+        raise RuntimeError("on purpose")
+    report(comm)
+
+
 def by_an_exception_beside_an_executor() -> None:
     comm = gradred.Comm(WORLD)
     call(comm)

@@ -34,6 +34,7 @@ def job(case: str, ranks: int = 2) -> subprocess.CompletedProcess[str]:
         ("on_the_last_of_many_communicators", "on the last of 70 communicators", 7),
         ("by_an_exception_before_any_call", "first", 1),
         ("by_an_exception_beside_a_thread", "beside a thread that reduces", 1),
+        ("by_an_exception_before_the_first_call_of_a_thread", "before a thread's first call", 1),
         ("by_an_exception_beside_a_thread_that_sleeps", "beside a thread that sleeps", 1),
         ("by_an_exception_beside_an_executor", "beside an executor", 1),
         ("before_any_call", "first", 7),
