@@ -133,7 +133,6 @@ class MemoryComm(Comm):
         Raises:
             gradred.PeerLost: a rank has ended meanwhile; call `shrink` on this communicator.
         """
-        del info
         self._require_alive("Dup")
         state, rank, size = _core.shrink(self)
         if size == self._size:

@@ -203,7 +203,6 @@ _startall_of_mpi = MPI.Prequest.Startall
 
 def _startall(cls: type[MPI.Prequest], requests: list[MPI.Prequest]) -> None:
     """Start several persistent operations, gradred's and the MPI's, in this order."""
-    del cls
     if not any(isinstance(request, PersistentAllreduce) for request in requests):
         return _startall_of_mpi(requests)
     for request in requests:

@@ -60,7 +60,6 @@ class DeviceArray:
 
     def __array_namespace__(self, *, api_version: str | None = None) -> SimpleNamespace:
         """Return the array API's namespace for arrays like this one: `empty` and `empty_like`."""
-        del api_version
         number = self._memory.device
         return SimpleNamespace(
             empty=lambda shape, dtype: DeviceArray(tuple(shape), np.dtype(dtype), number),

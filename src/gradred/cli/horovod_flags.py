@@ -83,7 +83,6 @@ class _Seen(argparse.Action):
         values: object,
         option_string: str | None = None,
     ) -> None:
-        del parser
         text = " ".join(map(str, values)) if isinstance(values, list) else ""
         seen = [*namespace.horovod_flags, (self.flag, option_string, text)]
         namespace.horovod_flags = seen

@@ -238,7 +238,6 @@ def mpi_enabled() -> bool:
 
 def mpi_built(verbose: bool = False) -> bool:
     """Whether MPI is available. Always True."""
-    del verbose
     return True
 
 
@@ -249,38 +248,32 @@ def gloo_enabled() -> bool:
 
 def gloo_built(verbose: bool = False) -> bool:
     """Whether Gloo is available. Always False."""
-    del verbose
     return False
 
 
 def nccl_built(verbose: bool = False) -> int:
     """The version of NCCL if operations use it. Always 0: they do not."""
-    del verbose
     return 0
 
 
 def ddl_built(verbose: bool = False) -> bool:
     """Whether DDL is available. Always False."""
-    del verbose
     return False
 
 
 def ccl_built(verbose: bool = False) -> bool:
     """Whether oneCCL is available. Always False."""
-    del verbose
     return False
 
 
 def cuda_built(verbose: bool = False) -> bool:
     """Whether a framework in use was built with CUDA. Operations accept its GPU tensors."""
-    del verbose
     loaded = (sys.modules.get(f"gradred.{name}") for name in FRONT_ENDS)
     return any(front_end.cuda_built() for front_end in loaded if front_end is not None)
 
 
 def rocm_built(verbose: bool = False) -> bool:
     """Whether ROCm is available. Always False."""
-    del verbose
     return False
 
 
@@ -332,7 +325,7 @@ class HorovodBasics:
     Average, Sum, Adasum, Min, Max, Product = Average, Sum, Adasum, Min, Max, Product
 
     def __init__(self, pkg_path: str | None = None, *args: str) -> None:
-        del pkg_path, args
+        pass
 
     def __getattr__(self, name: str) -> Any:
         if name in globals():

@@ -46,7 +46,6 @@ class AsyncDataLoaderMixin(BaseDataLoader):
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        del debug_data_loader
         self.async_loader_queue_size = async_loader_queue_size
         self._ends: set[threading.Event] = set()
         super().__init__(*args, **kwargs)

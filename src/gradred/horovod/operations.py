@@ -202,7 +202,6 @@ def join(device: int = -1) -> int:
     Returns:
         The rank that joined last.
     """
-    del device
     engine = engine_of(global_process_set)
     request = engine.join()
     try:

@@ -43,20 +43,17 @@ def _cache(function: Callable[..., T]) -> Callable[..., T]:
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Whether the framework and a front end for it are installed; FRONT_ENDS lists them."""
-    del verbose
     return ext_base_name in FRONT_ENDS and importlib.util.find_spec(ext_base_name) is not None
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
     """Do nothing: there is no extension that could be missing."""
-    del ext_name, ext_env_var, pkg_path, args
 
 
 def check_installed_version(
     name: str, version: str, exception: BaseException | None = None
 ) -> None:
     """Do nothing: no extension is built for a certain version."""
-    del name, version, exception
 
 
 def get_ext_suffix() -> str:
@@ -74,7 +71,6 @@ def get_average_backwards_compatibility_fun(
     reduce_ops: Any,
 ) -> Callable[[int | None, bool | None], int]:
     """Return a function that combines `op` and the deprecated `average` to one operation."""
-    del reduce_ops
 
     def operation(op: int | None, average: bool | None) -> int:
         return reduction(op, average)

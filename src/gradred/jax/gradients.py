@@ -32,7 +32,6 @@ def pmean_gradients(*, name: str | None = None) -> Any:
         raise ModuleNotFoundError(text, name="optax") from None
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        del params
         return pmean_tree(updates, name=name), state
 
     return optax.GradientTransformation(lambda _: optax.EmptyState(), update)

@@ -125,7 +125,6 @@ def load_model(
         compression: what is sent, see `Compression`.
         legacy_opts: no effect.
     """
-    del legacy_opts
     objects = {one.__name__: one for one in custom_optimizers or ()}
     found = {**objects, **(custom_objects or {})}
     model = _keras_in_use.models.load_model(filepath, custom_objects=found)

@@ -28,7 +28,6 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
-        del device
         super().__init__()
         self.root_rank = root_rank
         self._local = {id(one) for one in local_variables or ()}
@@ -36,7 +35,6 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Broadcast after the first batch, when all variables have been made."""
-        del batch, logs
         if self._done:
             return
         variables = [*self.model.weights, *variables_of(self.model.optimizer)]
@@ -55,12 +53,10 @@ class MetricAverageCallback(keras.callbacks.Callback):
     """
 
     def __init__(self, device: str = "") -> None:
-        del device
         super().__init__()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Replace the metrics by their averages."""
-        del epoch
         if not logs:
             return
         names = sorted(logs)
@@ -119,7 +115,6 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         Raises:
             ValueError: it is needed, and unknown.
         """
-        del logs
         if self.momentum_correction and getattr(self.model.optimizer, "momentum", None):
             warnings.warn(
                 "momentum_correction has no effect: the momentum of Keras 3's optimizers is "
@@ -135,12 +130,10 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Remember the epoch."""
-        del logs
         self.current_epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Set the learning rate."""
-        del logs
         if self.current_epoch < self.start_epoch or (
             self.end_epoch is not None and self.current_epoch >= self.end_epoch
         ):
@@ -153,7 +146,6 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Add the learning rate to the metrics, as "lr"."""
-        del epoch
         if logs is not None:
             logs["lr"] = self._rate()
 

@@ -35,12 +35,10 @@ class CommitStateCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Begin to count batches from 0."""
-        del logs
         self._left = self.batches_per_commit
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Count the batch, and commit the state after every `batches_per_commit` batches."""
-        del batch, logs
         self._left -= 1
         if self._left == 0:
             self.state.commit()
@@ -60,12 +58,10 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Note the batch."""
-        del logs
         self.state.batch = batch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """The next epoch begins with batch 0."""
-        del epoch, logs
         self.state.batch = 0
 
 
@@ -83,10 +79,8 @@ class UpdateEpochStateCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Count on from the epochs that the state has."""
-        del logs
         self._begin = self.state.epoch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Note the epoch."""
-        del logs
         self.state.epoch = self._begin + epoch + 1

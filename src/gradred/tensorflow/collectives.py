@@ -81,7 +81,6 @@ def allreduce(
         tf.errors.UnknownError: a rank has left.
         NotImplementedError: IndexedSlices are to be scaled, or reduced by another `op`.
     """
-    del device_dense, device_sparse
     scales = (prescale_factor, postscale_factor)
     op = reduction(op, average)
     how = Reduction(compression, op, scales, name, process_set, ignore_name_scope)
@@ -108,7 +107,6 @@ def grouped_allreduce(
 
     Each `tf.IndexedSlices` among them is gathered by an operation of its own.
     """
-    del device_dense, device_sparse
     scales = (prescale_factor, postscale_factor)
     op = reduction(op, average)
     return reduce_group(
@@ -335,7 +333,6 @@ def reducescatter(
 
     If n rows do not divide evenly among p ranks, the first n mod p ranks get one row more.
     """
-    del device_dense
     scales = (prescale_factor, postscale_factor)
     (made,) = _scattered([tensor], compression, op, name, process_set, ignore_name_scope, scales)
     return made
@@ -351,7 +348,6 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[Any]:
     """Reduce-scatter several tensors as one operation."""
-    del device_dense
     scales = (prescale_factor, postscale_factor)
     return _scattered(tensors, compression, op, None, process_set, False, scales)
 
@@ -399,29 +395,24 @@ def barrier(process_set: ProcessSet = _world) -> None:
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """The number of ranks of a process set when the graph is executed, as a tensor."""
-    del name
     return later(lambda: registered(process_set_id).size() or 0)
 
 
 def rank_op(name: str | None = None) -> Any:
     """This process's rank when the graph is executed, as a tensor."""
-    del name
     return later(basics.rank)
 
 
 def local_size_op(name: str | None = None) -> Any:
     """The number of ranks on this host when the graph is executed, as a tensor."""
-    del name
     return later(basics.local_size)
 
 
 def local_rank_op(name: str | None = None) -> Any:
     """This process's rank on its host when the graph is executed, as a tensor."""
-    del name
     return later(basics.local_rank)
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """1 if this rank is in the process set when the graph is executed, else 0, as a tensor."""
-    del name
     return later(lambda: int(bool(registered(process_set_id).included())))

@@ -18,7 +18,6 @@ class Compressor:
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
         """Convert a received tensor to its original type."""
-        del ctx
         return tensor
 
 

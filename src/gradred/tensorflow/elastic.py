@@ -106,7 +106,6 @@ class TensorFlowState(_VariablesState):
     """
 
     def __init__(self, variables: Sequence[Any], session: Any = None, **kwargs: Any) -> None:
-        del session
         self._given = list(variables)
         super().__init__(**kwargs)
 
@@ -133,7 +132,6 @@ class TensorFlowKerasState(_VariablesState):
     def __init__(
         self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any
     ) -> None:
-        del backend
         self.model = model
         self.optimizer = optimizer or getattr(model, "optimizer", None)
         if not model.built:

@@ -41,7 +41,6 @@ def broadcast_variables(
     Returns:
         In a graph an operation that depends on the assignments, else None.
     """
-    del inplace
     with in_turn("broadcast_variables", process_set):
         received = broadcast_(list(variables), root_rank, "variables", process_set)
     return None if tf.executing_eagerly() else tf.group(*received)
@@ -68,7 +67,6 @@ def broadcast_object(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Broadcast a picklable object of `root_rank`, and return it on all ranks. Blocks."""
-    del session
     return objects.broadcast_object(obj, root_rank, name, process_set)
 
 
@@ -89,5 +87,4 @@ def allgather_object(
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     """Return a list of all ranks' picklable objects in rank order. Blocks."""
-    del session
     return objects.allgather_object(obj, name, process_set)

@@ -56,7 +56,6 @@ def gpu_available(*_ignored: Any) -> bool:
 
 def cuda_built(verbose: bool = False) -> bool:
     """Whether this TensorFlow was built with CUDA. It copies its GPUs' tensors to the host."""
-    del verbose
     return bool(tf.test.is_built_with_cuda())
 
 

@@ -120,7 +120,6 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         ValueError: the arguments are invalid.
         TypeError: it is not an optimizer of the Keras in use.
     """
-    del name, device_dense, device_sparse
     asked = "DistributedOptimizer"
     kinds = [keras.optimizers.Optimizer]
     if IS_KERAS_2:

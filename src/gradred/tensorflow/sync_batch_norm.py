@@ -24,7 +24,6 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
     """
 
     def __init__(self, fused: bool = False, **kwargs: Any) -> None:
-        del fused
         if IS_KERAS_2:
             found = "TF_USE_LEGACY_KERAS selects Keras 2, whose layer computes in another way"
             raise UsageError(explain("SyncBatchNormalization", found, "Use Keras 3"))

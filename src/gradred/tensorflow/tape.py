@@ -31,7 +31,6 @@ class _DistributedTape(tf.GradientTape):
             use_generic_names: no effect.
             kwargs: further keyword arguments of `tf.GradientTape.gradient`.
         """
-        del use_generic_names
         gradients = super().gradient(target, sources, *args, **kwargs)
         flat = tf.nest.flatten(gradients, expand_composites=False)
         reduced = self._gradred.reduce(flat, tf.nest.flatten(sources), structure_of(gradients))
@@ -74,7 +73,6 @@ def DistributedGradientTape(  # noqa: N802 (Horovod's name)
     Raises:
         ValueError: the arguments are invalid.
     """
-    del device_dense, device_sparse
     how = How(
         compression,
         op,

@@ -21,7 +21,6 @@ class Compressor:
     @staticmethod
     def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
         """Convert a received tensor to its original type."""
-        del ctx
         return tensor
 
 
@@ -79,7 +78,6 @@ class GatheredCompressor:
 
     def compress(self, tensor: torch.Tensor) -> NoReturn:
         """Raise UsageError: only an optimizer knows which tensor of the last step this is."""
-        del tensor
         found = "what ranks send cannot be added up"
         remedy = "Pass it to DistributedOptimizer, or use Compression.fp16 here"
         raise UsageError(explain(f"compression {self._compressor.text!r}", found, remedy))

@@ -77,7 +77,6 @@ def gpu_available(*_ignored: Any) -> bool:
 
 def cuda_built(verbose: bool = False) -> bool:
     """Whether this PyTorch was built with CUDA. Operations accept its GPU tensors."""
-    del verbose
     return torch.version.cuda is not None
 
 

@@ -35,7 +35,6 @@ class State:
         bcast_object: Callable[[Any], Any] | None = None,
         get_rank: Callable[[], int] | None = None,
     ) -> None:
-        del get_rank
         self._bcast_object = bcast_object or _broadcast
         self._callbacks = []
 

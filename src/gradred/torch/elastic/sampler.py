@@ -36,7 +36,6 @@ class ElasticSampler(torch.utils.data.Sampler):
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
         """Record that each rank has used a batch of `batch_size` samples."""
-        del batch_idx
         self.processed_num += batch_size * self.num_replicas
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
