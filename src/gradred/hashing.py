@@ -40,15 +40,11 @@ def result_hash(x: Any) -> int:
         >>> gradred.result_hash(x) == gradred.result_hash(x + 1)
         False
     """
-    found = arrays.describe(_without_history(x), "result_hash of x")
+    x = x.detach() if getattr(x, "requires_grad", False) else x  # hashing changes no gradient
+    found = arrays.describe(x, "result_hash of x")
     if found.memory is None:
         return _core.result_hash(found.address, found.nbytes)
     copied = np.empty(found.nbytes, np.uint8)
     address = int(copied.ctypes.data)
     _core.copy_bytes(address, found.address, found.nbytes, _core.placement(None, found))
     return _core.result_hash(address, found.nbytes)
-
-
-def _without_history(x: Any) -> Any:
-    """Detach a tensor from autograd: hashing changes no gradient."""
-    return x.detach() if getattr(x, "requires_grad", False) else x

@@ -569,8 +569,8 @@ def test_wrong_result_is_shown_and_ends_with_status_1(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\n"
         "if '--as-rank' in sys.orig_argv:\n"
-        "    from gradred.bench import contenders\n"
-        "    contenders._same = lambda vector: vector + 1\n"
+        "    from gradred.bench import job\n"
+        "    job.in_host_memory = lambda vector: vector + 1\n"
     )
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{PATHS}"}
     answer = bench("-np", "2", *words, env=environment)

@@ -130,7 +130,7 @@ def _with_plan(plan: str, world: MPI.Intracomm, device: Device | None) -> gradre
 
 def _bind(comm: MPI.Intracomm, op: Any, asked: Options, send: Any, receive: Any) -> Calls:
     """Bind the calls of a communicator, gradred's or the MPI's own."""
-    done, mode = partial(_same, receive), asked.mode
+    done, mode = lambda: receive, asked.mode
     if mode == "blocking":
         arguments: list[Any] = [send, receive]
         load: Callable[[], object] = nothing
@@ -145,7 +145,7 @@ def _bind(comm: MPI.Intracomm, op: Any, asked: Options, send: Any, receive: Any)
         run = request if callable(request) else partial(_start_and_wait, request)
         return Calls(run, None, done, free=request.Free)
     start = partial(comm.Iallreduce, send, receive, op)
-    return Calls(partial(_begin_and_wait, start), start, done)
+    return Calls(lambda: start().Wait(), start, done)
 
 
 def _bind_by_hand(
@@ -169,8 +169,8 @@ def _bind_by_hand(
 
     if asked.collective == "bcast":
         load = partial(_copy_at_root, comm, send, receive)
-        return Calls(broadcast, None, partial(_same, receive), load)
-    return Calls(run, None, partial(_same, receive))
+        return Calls(broadcast, None, lambda: receive, load)
+    return Calls(run, None, lambda: receive)
 
 
 def _copy_at_root(comm: MPI.Intracomm, send: Any, receive: Any) -> None:
@@ -178,17 +178,9 @@ def _copy_at_root(comm: MPI.Intracomm, send: Any, receive: Any) -> None:
         receive[:] = send
 
 
-def _same(vector: Vector) -> Vector:
-    return vector
-
-
 def _start_and_wait(request: MPI.Prequest) -> None:
     request.Start()
     request.Wait()
-
-
-def _begin_and_wait(start: Callable[[], Started]) -> None:
-    start().Wait()
 
 
 def _mpi(options: Options, world: MPI.Intracomm) -> Contender:
@@ -198,7 +190,9 @@ def _mpi(options: Options, world: MPI.Intracomm) -> Contender:
 
 def _mpi4py(options: Options, world: MPI.Intracomm) -> Contender:
     """Bind lower-case allreduce, which reduces the array as an object, by its operators."""
-    comm, op = world.Dup(), _object_op(options.op)
+    comm = world.Dup()
+    # MPI's operations on objects are operators; for others it takes a function.
+    op: Any = {"sum": MPI.SUM, "prod": MPI.PROD}.get(options.op, FUNCTIONS[options.op])
 
     def bind(send: Any, receive: Any) -> Calls:
         kept: list[Array] = [receive]
@@ -209,11 +203,6 @@ def _mpi4py(options: Options, world: MPI.Intracomm) -> Contender:
         return Calls(run, None, lambda: kept[0])
 
     return Contender("mpi4py", bind)
-
-
-def _object_op(op: str) -> Any:
-    """Return the op for arrays as objects: MPI's if it means an operator, else a function."""
-    return {"sum": MPI.SUM, "prod": MPI.PROD}.get(op, FUNCTIONS[op])
 
 
 def _gloo(options: Options, world: MPI.Intracomm) -> Contender:

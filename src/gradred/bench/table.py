@@ -48,7 +48,7 @@ def columns(options: Options, names: list[str]) -> list[Column]:
     if not options.full:
         found = [column for column in found if column.title not in _FULL]
     if options.validation:
-        found.append(Column("Validation", _WIDTH, lambda row: "Pass" if _right(row) else "Fail"))
+        found.append(Column("Validation", _WIDTH, _validation))
     found += [_time(first, f"P{p} Tail Lat(us)", f"p{p}_us") for p in options.tails]
     if options.bandwidth:
         found += [_time(first, f"{kind}(GB/s)", f"{kind}_gbs") for kind in ("algbw", "busbw")]
@@ -103,5 +103,5 @@ def _time(name: str, title: str, key: str) -> Column:
     return Column(title, width, lambda row: f"{row['results'][name][key]:.2f}")
 
 
-def _right(row: Row) -> bool:
-    return all(result["checked"] for result in row["results"].values())
+def _validation(row: Row) -> str:
+    return "Pass" if all(result["checked"] for result in row["results"].values()) else "Fail"

@@ -142,6 +142,7 @@ def one(asked: Asked, x: Any, out: Any) -> One:
         cuda_interface.finish_stream([source, target], stream)
         call = None
         if operation is not None:
+            where = target or dataclasses.replace(given, memory=None, stream=None)
             compared = target if target is not None and kind == "scatter" else given
             call = _core.Call(
                 kind,
@@ -155,17 +156,13 @@ def one(asked: Asked, x: Any, out: Any) -> One:
                 layout=compared.layout.hash,
                 plan=chosen.name,
                 schedule=chosen.schedule,
-                placement=_core.placement(source, target or _nowhere(given), stream),
+                placement=_core.placement(source, where, stream),
             )
     return One(source, target, stream, call, finish)
 
 
 def _nothing() -> None:
     pass
-
-
-def _nowhere(given: Array) -> Array:
-    return dataclasses.replace(given, memory=None, stream=None)
 
 
 def _required(out: Any, name: str) -> Any:

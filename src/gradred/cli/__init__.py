@@ -81,9 +81,8 @@ def _dispatch(words: list[str]) -> int:
     for name, help_text in COMMANDS.items():
         if name in absent:
             continue
-        command = commands.add_parser(
-            name, help=help_text, description=_sentence(help_text), allow_abbrev=False
-        )
+        about = f"{help_text[0].upper()}{help_text[1:]}."
+        command = commands.add_parser(name, help=help_text, description=about, allow_abbrev=False)
         if words and words[0] == name:
             module = _module(name)
             module.configure(command)
@@ -137,7 +136,3 @@ def _complain(words: Sequence[str], error: Error, status: int) -> int:
     command = f"gradred {words[0]}" if words and words[0] in COMMANDS else "gradred"
     print(f"{command}: {error}", file=sys.stderr)
     return status
-
-
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:] + "."

@@ -28,14 +28,6 @@ def _mebibytes(text: str) -> str:
     return str(int(float(text) * (1 << 20)))
 
 
-def _on(_: str) -> str:
-    return "1"
-
-
-def _off(_: str) -> str:
-    return "0"
-
-
 def _ignored(values: int, *names: str) -> list[Flag]:
     return [Flag((name,), values) for name in names]
 
@@ -43,10 +35,10 @@ def _ignored(values: int, *names: str) -> list[Flag]:
 FLAGS = (
     Flag(("--fusion-threshold-mb",), 1, "HOROVOD_FUSION_THRESHOLD", _mebibytes),
     Flag(("--timeline-filename",), 1, "HOROVOD_TIMELINE"),
-    Flag(("--timeline-mark-cycles",), 0, "HOROVOD_TIMELINE_MARK_CYCLES", _on),
-    Flag(("--no-timeline-mark-cycles",), 0, "HOROVOD_TIMELINE_MARK_CYCLES", _off),
-    Flag(("--no-stall-check",), 0, "HOROVOD_STALL_CHECK_DISABLE", _on),
-    Flag(("--stall-check",), 0, "HOROVOD_STALL_CHECK_DISABLE", _off),
+    Flag(("--timeline-mark-cycles",), 0, "HOROVOD_TIMELINE_MARK_CYCLES", lambda _: "1"),
+    Flag(("--no-timeline-mark-cycles",), 0, "HOROVOD_TIMELINE_MARK_CYCLES", lambda _: "0"),
+    Flag(("--no-stall-check",), 0, "HOROVOD_STALL_CHECK_DISABLE", lambda _: "1"),
+    Flag(("--stall-check",), 0, "HOROVOD_STALL_CHECK_DISABLE", lambda _: "0"),
     Flag(("--stall-check-warning-time-seconds",), 1, "HOROVOD_STALL_CHECK_TIME_SECONDS"),
     Flag(("--stall-check-shutdown-time-seconds",), 1, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"),
     # Flags for features that do not exist here, or that need no setting.

@@ -6,7 +6,7 @@ import contextlib
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from typing import IO, Protocol
+from typing import IO, TypeAlias
 
 from gradred._util import clock
 from gradred.errors import UsageError, explain
@@ -15,18 +15,8 @@ from gradred.launch import hostfile, hosts
 _EVERY = 1.0  # seconds between two runs of the script
 _LONGEST = 60.0  # seconds that one run of the script may take
 
-
-class Discovery(Protocol):
-    """A source of hosts."""
-
-    def first(self) -> Sequence[hosts.Host]:
-        """Return the hosts at the beginning. May block."""
-
-    def now(self) -> Sequence[hosts.Host]:
-        """Return the hosts found last. Does not block."""
-
-    def close(self) -> None:
-        """End a process that still runs."""
+Discovery: TypeAlias = "FixedHosts | DiscoveryScript"
+"""A source of hosts: `first` may block, `now` does not."""
 
 
 class FixedHosts:

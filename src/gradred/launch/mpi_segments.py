@@ -47,11 +47,6 @@ def abandoned(since: float) -> set[str]:
     return mine - mapped_by(pids) - set[str]().union(*map(proc.opened, pids))
 
 
-def is_missing() -> bool:
-    """Return whether /dev/shm does not exist."""
-    return not os.path.isdir("/dev/shm")
-
-
 def lack() -> str:
     """Return what /dev/shm lacks and a remedy, as the end of a sentence; empty if it is fine."""
     fix = "with memory there MPI starts (docker run --shm-size=1g)"

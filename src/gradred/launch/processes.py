@@ -41,7 +41,9 @@ def end_tree(process: subprocess.Popen[bytes], grace: float) -> None:
     if members:
         process.terminate()
     deadline = clock.now() + grace
-    while _survivors(process, members) and clock.now() < deadline:
+    while clock.now() < deadline and (
+        process.poll() is None or any(member.alive() for member in members)
+    ):
         time.sleep(0.01)
     members += tree(process.pid) if process.poll() is None else []
     signal_all(members, signal.SIGKILL)
@@ -66,7 +68,3 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"real-time signal {number}"
-
-
-def _survivors(process: subprocess.Popen[bytes], members: Iterable[Process]) -> bool:
-    return process.poll() is None or any(member.alive() for member in members)

@@ -185,7 +185,7 @@ class _Job:
             for relay in self._relays.values():
                 relay.screen.show_unfinished()
             now = clock.now()
-            if stop_at is None and self._has_failed():
+            if stop_at is None and (self._job.failures or any(self._folder.glob("failure.*"))):
                 stop_at = now + _FOR_OTHERS
             elif stop_at is None and deadline is not None and now >= deadline:
                 stop_at, in_time = now + _FOR_OTHERS, False
@@ -221,29 +221,27 @@ class _Job:
         busy = [rank for rank in range(self._ranks) if not self._result(rank).exists()]
         ranks = ", ".join(map(str, busy)) or "none, but their processes had not ended"
         found = f"not finished after {timeout:g} s (ranks: {ranks})"
-        stacks = "".join(f"\n\nRank {rank} was here:\n{self._stacks(rank)}" for rank in busy)
+        starting = "(not in Python yet: it was still starting)"
+        stacks = "".join(
+            f"\n\nRank {rank} was here:\n{self._stacks(rank) or starting}" for rank in busy
+        )
         return explain(self._asked, found, "Raise timeout=, or see where they wait") + stacks
 
     def _pass_on(self, rank: int | None, stream: output.Stream, data: bytes) -> None:
         self._relays[stream].screen.feed(-1 if rank is None else rank, stream, data)
-
-    def _has_failed(self) -> bool:
-        return bool(self.deaths()) or any(self._folder.glob("failure.*"))
 
     def _result(self, rank: int) -> pathlib.Path:
         return self._folder / f"result.{rank}"
 
     def _stacks(self, rank: int) -> str:
         path = self._folder / f"stacks.{rank}"
-        text = path.read_text(errors="replace").strip() if path.exists() else ""
-        return text or "(not in Python yet: it was still starting)"
+        return path.read_text(errors="replace").strip() if path.exists() else ""
 
     def _death(self, death: Failure, others: Sequence[int]) -> str:
         found = f"rank {death.rank} {death.cause}"
         if others:
             found += f", whereupon ranks {', '.join(map(str, others))} raised"
-        path = self._folder / f"stacks.{death.rank}"
-        stacks = path.read_text(errors="replace").strip() if path.exists() else ""
+        stacks = self._stacks(death.rank)
         crash = f"\n\nRank {death.rank} was here:\n{stacks}" if stacks else ""
         return explain(self._asked, found, "The other ranks were ended") + crash
 

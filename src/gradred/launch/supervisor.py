@@ -310,7 +310,7 @@ class Supervisor:
             "why": "",
         }
         # MPICH ends in this way if /dev/shm has little memory left, and fails if there is none.
-        if number == signal.SIGBUS or (code and mpi_segments.is_missing()):
+        if number == signal.SIGBUS or (code and not os.path.isdir("/dev/shm")):
             values["why"] = mpi_segments.lack()
             self._segments |= mpi_segments.abandoned(self._started_at)
         self._channel.send(protocol.ENDED, protocol.encode(values))

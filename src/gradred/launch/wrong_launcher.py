@@ -67,10 +67,6 @@ class Start:
     rank: int
     size: int
 
-    def is_in(self, environment: Mapping[str, str]) -> bool:
-        """Return whether a process with this environment has the same launcher, rank and size."""
-        return _start_by(self.launcher, environment) == self
-
 
 def starts(environment: Mapping[str, str]) -> list[Start]:
     """Return the starts in a process's environment; Slurm's only if no mpiexec has one.
@@ -181,7 +177,7 @@ def _start_by(launcher: Launcher, environment: Mapping[str, str]) -> Start | Non
 def _ancestors_with(start: Start, pid: int) -> list[int]:
     """Return the process `pid` and its ancestors, up to the first without this start."""
     found: list[int] = []
-    while pid > 0 and start.is_in(_environment_of(pid)):
+    while pid > 0 and _start_by(start.launcher, _environment_of(pid)) == start:
         found.append(pid)
         pid = _parent_of(pid)
     return found

@@ -29,7 +29,8 @@ def _text(node: Any) -> str:
         return "*"
     if isinstance(node, Mapping):
         return f"{{{', '.join(f'{shown(key)}: {_text(node[key])}' for key in sorted(node))}}}"
-    fields = getattr(node, "_fields", None) or _fields_of_attrs(node)
+    of_attrs = (one.name for one in getattr(type(node), "__attrs_attrs__", ()))
+    fields = getattr(node, "_fields", None) or list(of_attrs)
     if fields:
         return _node(node, [f"{name}={_text(getattr(node, name))}" for name in fields])
     if hasattr(node, "__tf_flatten__"):
@@ -43,7 +44,3 @@ def _text(node: Any) -> str:
 
 def _node(node: Any, parts: Iterable[str]) -> str:
     return f"{type(node).__qualname__}({', '.join(parts)})"
-
-
-def _fields_of_attrs(node: Any) -> list[str]:
-    return [one.name for one in getattr(type(node), "__attrs_attrs__", ())]

@@ -133,7 +133,9 @@ def _replaced(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
 
 def _begin_gradients(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> None:
     """Set zero gradients for trainable parameters that have no gradient."""
-    tables = [] if model is None else [one for one in model.modules() if _has_sparse_gradient(one)]
+    embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    modules = () if model is None else model.modules()
+    tables = [one for one in modules if isinstance(one, embeddings) and one.sparse]
     sparse = {id(parameter) for table in tables for parameter in table.parameters()}
     for group in optimizer.param_groups:
         for parameter in group["params"]:
@@ -141,7 +143,3 @@ def _begin_gradients(optimizer: torch.optim.Optimizer, model: torch.nn.Module | 
                 zeros = torch.zeros_like(parameter, requires_grad=False)
                 is_sparse = isinstance(optimizer, torch.optim.SparseAdam) or id(parameter) in sparse
                 parameter.grad = zeros.to_sparse() if is_sparse else zeros
-
-
-def _has_sparse_gradient(module: torch.nn.Module) -> bool:
-    return isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse

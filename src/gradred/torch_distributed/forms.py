@@ -7,7 +7,7 @@ tensors with a root, an operation and a time limit. Here every form becomes the 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch._C import _distributed_c10d as c10d
@@ -19,19 +19,11 @@ _ATTRIBUTES = {"root": "rootRank", "op": "reduceOp", "timeout": "timeout"}
 _OPTIONAL = {"opts", "op", "timeout"}
 
 
-def _is_root(value: Any) -> bool:
-    return hasattr(value, "__index__") and not isinstance(value, bool)
-
-
-def _is_op(value: Any) -> bool:
-    return isinstance(value, (c10d.ReduceOp, c10d.ReduceOp.RedOpType))
-
-
-def _is_timeout(value: Any) -> bool:
-    return value is None or isinstance(value, datetime.timedelta)
-
-
-_RIGHT = {"root": _is_root, "op": _is_op, "timeout": _is_timeout}
+_RIGHT: dict[str, Callable[[Any], bool]] = {
+    "root": lambda value: hasattr(value, "__index__") and not isinstance(value, bool),
+    "op": lambda value: isinstance(value, (c10d.ReduceOp, c10d.ReduceOp.RedOpType)),
+    "timeout": lambda value: value is None or isinstance(value, datetime.timedelta),
+}
 
 
 class Forms:

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from mpi4py import MPI
@@ -29,6 +29,9 @@ Bytes: TypeAlias = torch.Tensor
 LookForLost: TypeAlias = Callable[[str], None]
 """Raises PeerLost if a rank has ended. The argument names the call that waits."""
 
+Messages: TypeAlias = "InMemory | OfMpi"
+"""Sends and receives messages between the ranks of a group."""
+
 _LONG = 1e6  # seconds of one wait without a time limit
 _REMEDY = "See whether the peer calls, too"
 
@@ -37,47 +40,6 @@ def _asked(call: str, peer: int | None, ranks: Sequence[int]) -> str:
     """Describe a call for errors. `ranks` are the program's numbers of the group's ranks."""
     whom = "any rank" if peer is None else f"rank {ranks[peer]}"
     return f"{call} {'to' if call == 'send' else 'from'} {whom}"
-
-
-class Message(Protocol):
-    """A message in flight, with the methods of a named request."""
-
-    @property
-    def name(self) -> str:
-        """Empty: a message concerns two ranks only, and has no operation number."""
-
-    @property
-    def waits_for(self) -> str:
-        """Description of what is waited for, for errors."""
-
-    @property
-    def way(self) -> str:
-        """How the data travel, for profiles."""
-
-    def done(self) -> bool:
-        """Whether the message has completed or failed."""
-
-    def source(self) -> int:
-        """The rank that sent the message, once it has been received."""
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Block until the end. Further calls return or raise immediately."""
-
-    def add_done_callback(self, fn: Callable[[Any], object]) -> None:
-        """Call `fn` after the end, in another thread than the progress thread."""
-
-
-class Messages(Protocol):
-    """Sends and receives messages between the ranks of a group."""
-
-    def send(self, data: Bytes, to: int, tag: int) -> Message:
-        """Send to one rank."""
-
-    def receive(self, data: Bytes, source: int | None, tag: int) -> Message:
-        """Receive from one rank, or from any of them."""
-
-    def free(self) -> None:
-        """Free the resources. The caller sends and receives no more messages."""
 
 
 def messages_of(comm: Comm, ranks: Sequence[int], look: LookForLost) -> Messages:
@@ -95,16 +57,16 @@ def messages_of(comm: Comm, ranks: Sequence[int], look: LookForLost) -> Messages
 
 
 class InMemory:
-    """Messages between ranks that share memory."""
+    """Messages between ranks that share memory. In flight they have a named request's methods."""
 
     def __init__(self, comm: Comm, boxes: _core.Mailboxes) -> None:
         self._comm, self._boxes = comm, boxes
 
-    def send(self, data: Bytes, to: int, tag: int) -> Message:
+    def send(self, data: Bytes, to: int, tag: int) -> _core.Message:
         """Send to one rank."""
         return self._boxes.send(data.data_ptr(), data.numel(), to, tag, data)
 
-    def receive(self, data: Bytes, source: int | None, tag: int) -> Message:
+    def receive(self, data: Bytes, source: int | None, tag: int) -> _core.Message:
         """Receive from one rank, or from any of them."""
         return self._boxes.receive(data.data_ptr(), data.numel(), source, tag, data)
 
@@ -126,12 +88,12 @@ class OfMpi:
     def __init__(self, comm: Comm, ranks: Sequence[int], look: LookForLost) -> None:
         self._comm, self._ranks, self._look = comm, ranks, look
 
-    def send(self, data: Bytes, to: int, tag: int) -> Message:
+    def send(self, data: Bytes, to: int, tag: int) -> _OfMpi:
         """Send to one rank."""
         request = self._comm.Isend([data.numpy(), MPI.BYTE], to, tag)
         return _kept(_OfMpi(request, data, _asked("send", to, self._ranks), self._look))
 
-    def receive(self, data: Bytes, source: int | None, tag: int) -> Message:
+    def receive(self, data: Bytes, source: int | None, tag: int) -> _OfMpi:
         """Receive from one rank, or from any of them."""
         rank = MPI.ANY_SOURCE if source is None else source
         request = self._comm.Irecv([data.numpy(), MPI.BYTE], rank, tag)
@@ -144,7 +106,7 @@ class OfMpi:
 
 
 class _OfMpi:
-    """A message in flight through MPI.
+    """A message in flight through MPI, with the methods of `_core.Message`.
 
     Args:
         request: MPI's request.
@@ -154,7 +116,8 @@ class _OfMpi:
         nbytes: expected size of a received message. None: this is a send.
     """
 
-    name, way = "", "the MPI"
+    name = ""  # a message concerns two ranks only, and has no operation number
+    way = "the MPI"
 
     def __init__(
         self,

@@ -69,34 +69,6 @@ _REDUCTIONS = {
     if name not in ("PREMUL_SUM", "UNUSED")
 }
 
-# Collectives with tensor arguments.
-COLLECTIVES = (
-    "allreduce",
-    "allreduce_coalesced",
-    "broadcast",
-    "allgather",
-    "all_gather_single",
-    "_allgather_base",
-    "all_gather_single_coalesced",
-    "allgather_into_tensor_coalesced",
-    "allgather_coalesced",
-    "reduce_scatter_single",
-    "_reduce_scatter_base",
-    "reduce_scatter_single_coalesced",
-    "reduce_scatter_tensor_coalesced",
-    "reduce_scatter",
-    "reduce",
-    "gather",
-    "scatter",
-    "all_to_all_single",
-    "alltoall_base",
-    "alltoall",
-    "send",
-    "recv",
-    "recv_anysource",
-)
-
-
 _Collective = TypeVar("_Collective", bound=Callable[..., Any])
 
 
@@ -281,7 +253,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         if known := _REDUCTIONS.get(hash(op)):  # comparing operations takes longer
             return {"op": _of_bool(known, tensor)}
         if op == ReduceOp.PREMUL_SUM:
-            return {"op": "sum", "prescale": float(_factor_of(op))}
+            return {"op": "sum", "prescale": float(op.__getstate__()[1])}
         found = f"there is no reduction {op}"
         raise UsageError(explain("all_reduce", found, "Use SUM, AVG, MIN, MAX or PRODUCT"))
 
@@ -665,6 +637,14 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         return self._receive(tensors, None, tag)
 
 
+COLLECTIVES = [
+    name
+    for name, method in vars(ProcessGroupOfRanks).items()
+    if hasattr(method, "__wrapped__") and name != "barrier"
+]
+"""The methods with tensor arguments: those that `shown` decorates, except the barrier."""
+
+
 @left_alone
 @serve_other_devices(name for name in COLLECTIVES if name != "allreduce")  # it has its own
 class ProcessGroupGradred(ProcessGroupOfRanks):
@@ -723,10 +703,6 @@ def _contiguous(tensor: Tensor, asked: str) -> Tensor:
         is_as_it_is = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
         after_writes([] if is_as_it_is else [tensor])
     return readable(tensor, asked).contiguous()
-
-
-def _factor_of(op: Any) -> float:
-    return float(op.__getstate__()[1])
 
 
 def _of_bool(name: str, tensor: Tensor) -> str:

@@ -154,7 +154,12 @@ class GradredWork(dist.Work):
             if self._concluded:
                 return
             finish, self._finish = self._finish, None
-            if failure is None and finish is not None and self._has_to_finish():
+            # An operation whose results are placed has outputs if the engine had to allocate them.
+            if (
+                failure is None
+                and finish is not None
+                and (not self._placed or any(request.outputs for request in self._requests))
+            ):
                 try:
                     finish()
                     for gpu in _gpus_of(self._result):  # other streams read it
@@ -174,9 +179,6 @@ class GradredWork(dist.Work):
     def written(self) -> list[Any]:
         """The tensors with its results, and lists of such."""
         return self._result
-
-    def _has_to_finish(self) -> bool:
-        return not self._placed or any(request.outputs for request in self._requests)
 
     def show(self, operation: Shown) -> None:
         """Attach a record in a profile, which ends with the operation."""
