@@ -20,21 +20,9 @@ except ModuleNotFoundError as error:
 
 from gradred.buffers import dlpack
 from gradred.element_types import ITEMSIZES
-from gradred.horovod.basics import (
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
-    init,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-)
-from gradred.horovod.errors import HorovodInternalError
+from gradred.horovod import names
+from gradred.horovod.basics import Average, Sum, size
+from gradred.horovod.names import *  # noqa: F403
 from gradred.horovod.objects import allgather_object, broadcast_object
 from gradred.horovod.operations import (
     barrier,
@@ -48,13 +36,7 @@ from gradred.horovod.operations import (
 from gradred.horovod.process_sets import global_process_set
 
 __all__ = [
-    "Average",
     "DistributedTrainer",
-    "HorovodInternalError",
-    "Max",
-    "Min",
-    "Product",
-    "Sum",
     "allgather_object",
     "allreduce",
     "allreduce_",
@@ -62,14 +44,8 @@ __all__ = [
     "broadcast_",
     "broadcast_object",
     "broadcast_parameters",
-    "init",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "rank",
-    "shutdown",
-    "size",
 ]
+__all__ += names.__all__
 
 _CPU = 1  # DLPack's number of this kind of device
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import sys
 import time
@@ -106,7 +107,7 @@ def test_programs_follow_each_other_on_the_hosts(start, report):
     failing = ["-np", "2", "true", ":", "-np", "2", "sh", "-c", f'[ "{RANK}" = 2 ] || exit 7']
     _, err, status = finish(start(*failing))
     assert (err[-1], status) == (
-        f"gradred run: rank 3 on h2 ({launch.quoted(failing[-3:])}) exited with status 7",
+        f"gradred run: rank 3 on h2 ({shlex.join(failing[-3:])}) exited with status 7",
         7,
     )
 

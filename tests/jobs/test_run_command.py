@@ -6,6 +6,7 @@ import pty
 import re
 import select
 import selectors
+import shlex
 import signal
 import subprocess
 import sys
@@ -199,7 +200,7 @@ def test_files_of_ranks_are_no_matter_of_the_limit_of_open_files(tmp_path):
     # The limit is sufficient for gradred, which raises it. It is too low for mpiexec, which may
     # hang then, or for some rank. The timeout is longer than gradred needs to report missing ranks.
     words = command("-np", "40", "--timeout", "32", "--output-filename", str(tmp_path), "--")
-    text = "ulimit -Sn 30; exec " + launch.quoted([*words, *script("echo hi")])
+    text = "ulimit -Sn 30; exec " + shlex.join([*words, *script("echo hi")])
     answer = subprocess.run(["sh", "-c", text], capture_output=True, text=True, timeout=50)
     assert answer.returncode != 0
     assert "Traceback" not in answer.stderr
@@ -274,7 +275,7 @@ def test_file_of_a_rank_on_a_full_disk_ends_the_job_with_one_line_that_says_so(t
 def test_closed_stream_takes_nothing_and_the_job_runs(closed, out, err):
     words = command("-np", "1", *script("echo out; echo err >&2"))
     answer = subprocess.run(
-        ["sh", "-c", f"exec {launch.quoted(words)} {closed}"],
+        ["sh", "-c", f"exec {shlex.join(words)} {closed}"],
         capture_output=True,
         text=True,
         timeout=50,

@@ -207,7 +207,7 @@ def test_verbose_and_dry_run_show_what_is_run(monkeypatch, capsys):
         assert cli.main(["run", "-np", "2", "-H", "far1,far2", more, "echo", "a b"]) == 0
     shown, verbose = capsys.readouterr()
     (order,) = started
-    assert shown.splitlines() == [launch.quoted(order.launcher), "each rank: echo 'a b'"]
+    assert shown.splitlines() == [shlex.join(order.launcher), "each rank: echo 'a b'"]
     assert [line.removeprefix("gradred run: ") for line in verbose.splitlines()] == [
         f"{launch.find_mpi()}, 2 ranks on -H far1,far2",
         *shown.splitlines(),

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
 
@@ -162,8 +163,8 @@ def test_each_launcher_gets_hosts_in_its_own_words(mpi, words):
 )
 def test_programs_follow_each_other_in_the_slots_of_the_hosts(mpi, sections):
     command = launch.job_command(mpi, [1, 2, 1], hosts=TWO_AND_TWO)
-    proxy = launch.quoted(launch.proxy_command(mpi.family))
-    found = launch.quoted(command).split(" : ")
+    proxy = shlex.join(launch.proxy_command(mpi.family))
+    found = shlex.join(command).split(" : ")
     assert all(section.endswith(proxy) for section in found)
     words = [section.removesuffix(proxy).split() for section in found]
     placed = [
@@ -189,8 +190,8 @@ def test_programs_follow_each_other_in_the_slots_of_the_hosts(mpi, sections):
 )
 def test_options_of_one_program_are_given_for_each(mpi, options, of_each):
     command = launch.job_command(mpi, [1, 1, 1], options=options.split())
-    proxy = launch.quoted(launch.proxy_command(mpi.family))
-    first, *others = launch.quoted(command).split(" : ")
+    proxy = shlex.join(launch.proxy_command(mpi.family))
+    first, *others = shlex.join(command).split(" : ")
     assert first.endswith(f" {options} {proxy}")
     assert others == [f"-n 1 {of_each} {proxy}"] * 2
 

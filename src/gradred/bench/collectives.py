@@ -17,17 +17,15 @@ class Collective(NamedTuple):
 
     title: str
     """The name in the first line of the OSU benchmarks."""
-    method: str
-    """The method of a communicator."""
-    reduces: bool
-    is_split: bool
-    """Whether the vector has a part for each rank, so that its length must be a multiple of p."""
     lengths: Callable[[int, int], tuple[int, int]]
     """Returns the elements of a rank's input and output, for the row's elements and p."""
     moved: Callable[[int, int], int]
     """Returns the bytes that algbw counts, for the row's bytes and p."""
     busy: Callable[[int], float]
     """Returns busbw divided by algbw."""
+    reduces: bool = False
+    is_split: bool = False
+    """Whether the vector has a part for each rank, so that its length must be a multiple of p."""
     modes: tuple[Mode, ...] = ("blocking",)
     peers: tuple[str, ...] = ("mpi",)
 
@@ -35,9 +33,7 @@ class Collective(NamedTuple):
 COLLECTIVES: Final[dict[str, Collective]] = {
     "allreduce": Collective(
         title="Allreduce",
-        method="Allreduce",
         reduces=True,
-        is_split=False,
         lengths=lambda n, p: (n, n),
         moved=lambda n, p: n,
         busy=lambda p: 2 * (p - 1) / p,
@@ -46,7 +42,6 @@ COLLECTIVES: Final[dict[str, Collective]] = {
     ),
     "reduce_scatter_block": Collective(
         title="Reduce_scatter_block",
-        method="Reduce_scatter_block",
         reduces=True,
         is_split=True,
         lengths=lambda n, p: (n, n // p),
@@ -55,18 +50,12 @@ COLLECTIVES: Final[dict[str, Collective]] = {
     ),
     "allgather": Collective(
         title="Allgather",
-        method="Allgather",
-        reduces=False,
-        is_split=False,
         lengths=lambda n, p: (n, n * p),
         moved=lambda n, p: n * p,
         busy=lambda p: (p - 1) / p,
     ),
     "bcast": Collective(
         title="Broadcast",
-        method="Bcast",
-        reduces=False,
-        is_split=False,
         lengths=lambda n, p: (n, n),
         moved=lambda n, p: n,
         busy=lambda p: 1.0,

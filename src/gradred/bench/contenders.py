@@ -138,7 +138,7 @@ def _bind(comm: MPI.Intracomm, op: Any, asked: Options, send: Any, receive: Any)
             arguments, load = [receive], partial(_copy_at_root, comm, send, receive)
         if COLLECTIVES[asked.collective].reduces:
             arguments.append(op)
-        call = getattr(comm, COLLECTIVES[asked.collective].method)
+        call = getattr(comm, asked.collective.capitalize())
         return Calls(partial(call, *arguments), None, done, load)
     if mode == "persistent":
         request = comm.Allreduce_init(send, receive, op)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def run(asked: Options) -> int:
             return 2
         raise
     bench = _Bench(asked, contenders, world, device)
-    record = {"schema": SCHEMA} | machine.describe(world, options.describe(asked))
+    record = {"schema": SCHEMA} | machine.describe(world, dataclasses.asdict(asked))
     if device is not None:
         record["devices"] = world.allgather(device.name())
     record |= {"flag": machine.one_way_latency(world), "clock_us": timing.clock_cost() * 1e6}

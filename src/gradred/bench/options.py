@@ -132,7 +132,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="number of timed calls of each size (default: 1000; above 8 KiB: 100)",
     )  # fmt: skip
     osu.add_argument(
-        "-x", "--warmup", type=_natural, metavar="N",
+        "-x", "--warmup", type=natural, metavar="N",
         help="number of calls before the timed ones (default: 100; above 8 KiB: 10)",
     )  # fmt: skip
     osu.add_argument("-f", "--full", action="store_true", help="print all columns of osu_allreduce")
@@ -145,7 +145,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="P[,P]", help="print these percentiles of the times (without a list: 50,90,99)",
     )  # fmt: skip
     osu.add_argument(
-        "-t", "--num-test-calls", type=_natural, default=0, metavar="N", dest="tests",
+        "-t", "--num-test-calls", type=natural, default=0, metavar="N", dest="tests",
         help="with --nonblocking: number of calls of Test during the computation (default: 0)",
     )  # fmt: skip
     own = parser.add_argument_group("other measurements, and output")
@@ -155,11 +155,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     modes = own.add_mutually_exclusive_group()
     modes.add_argument(
-        "--nonblocking", action="store_true", help="measure Iallreduce, and its overlap"
-    )
+        "--nonblocking", action="store_const", const="nonblocking", dest="mode", default="blocking",
+        help="measure Iallreduce, and its overlap",
+    )  # fmt: skip
     modes.add_argument(
-        "--persistent", action="store_true", help="measure requests of Allreduce_init"
-    )
+        "--persistent", action="store_const", const="persistent", dest="mode",
+        help="measure requests of Allreduce_init",
+    )  # fmt: skip
     own.add_argument(
         "-o", "--op", choices=ops.OPS, default="sum", metavar="OP",
         help=f"reduction: {', '.join(ops.OPS)} (default: sum)",
@@ -195,29 +197,16 @@ def read(arguments: argparse.Namespace) -> Options:
     Raises:
         UsageError: they are impossible here; the message has a remedy.
     """
-    modes: dict[Mode, bool] = {
-        "nonblocking": arguments.nonblocking,
-        "persistent": arguments.persistent,
-        "blocking": True,
-    }
-    given = {name: getattr(arguments, name) for name in _SAME_NAME}
-    types = tuple(dict.fromkeys(arguments.types or Options.types))
     smallest, largest = arguments.message_size
-    options = Options(
-        types=types,
-        smallest=smallest,
-        largest=largest,
-        mode=next(mode for mode, wanted in modes.items() if wanted),
-        **given,
-    )
+    own = {
+        "types": tuple(dict.fromkeys(arguments.types or Options.types)),
+        "smallest": smallest,
+        "largest": largest,
+    }
+    others = [field.name for field in dataclasses.fields(Options) if field.name not in own]
+    options = Options(**own, **{name: getattr(arguments, name) for name in others})
     check(options)
     return options
-
-
-_SAME_NAME = (
-    *("op", "iterations", "warmup", "full", "validation", "tails", "bandwidth", "tests"),
-    *("collective", "plan", "peers", "json", "plot", "accelerator"),
-)
 
 
 def check(options: Options) -> None:
@@ -238,10 +227,7 @@ def check(options: Options) -> None:
         found = "there is nothing to test in a blocking call"
         raise UsageError(explain("-t", found, "Add --nonblocking, or leave it out"))
     if options.plot is not None:
-        if os.path.splitext(options.plot)[1] not in (".svg", ".png", ".pdf"):
-            found = "its ending says no format"
-            raise UsageError(explain(options.plot, found, "End its name in .svg, .png or .pdf"))
-        plot.require_matplotlib()
+        plot.require(options.plot)
 
 
 def _check_collective(options: Options) -> None:
@@ -361,7 +347,8 @@ def _tails(text: str) -> tuple[int, ...]:
     return tuple(map(int, words))
 
 
-def _natural(text: str) -> int:
+def natural(text: str) -> int:
+    """Parse a whole number."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(text)
@@ -369,11 +356,6 @@ def _natural(text: str) -> int:
 
 def positive(text: str) -> int:
     """Parse a whole number of at least 1."""
-    if _natural(text) == 0:
+    if natural(text) == 0:
         raise argparse.ArgumentTypeError("0 is too few: give 1 or more")
     return int(text)
-
-
-def describe(options: Options) -> dict[str, Any]:
-    """Return the options for the record."""
-    return dataclasses.asdict(options)

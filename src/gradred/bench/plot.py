@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,8 +36,11 @@ class Line:
     ratios_high: Sequence[float] | None = None
 
 
-def require_matplotlib() -> None:
-    """Raise UsageError, with the command that installs it, if matplotlib is missing."""
+def require(path: str) -> None:
+    """Raise UsageError unless a plot can be drawn into this file: its ending, and matplotlib."""
+    if os.path.splitext(path)[1] not in (".svg", ".png", ".pdf"):
+        found = "its ending says no format"
+        raise UsageError(explain(path, found, "End its name in .svg, .png or .pdf"))
     if importlib.util.find_spec("matplotlib") is None:
         found = "drawing needs matplotlib, which is not installed"
         remedy = "Install it with: pip install matplotlib"

@@ -60,29 +60,20 @@ def _print_one(key: str, as_json: bool) -> int:
     return 0
 
 
-def _version() -> str:
-    return f"{__version__} (Python {sys.version.split()[0]})"
+def _or_why_not(find: Callable[[], object]) -> Callable[[], str]:
+    """Return a function for the text of what is found, or why it is not available."""
 
+    def text() -> str:
+        try:
+            return str(find())
+        except (DeviceError, UsageError) as error:
+            return f"not available: {error}"
 
-def _mpi() -> str:
-    try:
-        return str(launch.find_mpi())
-    except UsageError as error:
-        return f"not available: {error}"
-
-
-def _launcher() -> str:
-    try:
-        return str(launch.find_mpi().launcher)
-    except UsageError as error:
-        return f"not available: {error}"
+    return text
 
 
 def _cuda() -> str:
-    try:
-        driver = _core.cuda_driver()
-    except DeviceError as error:
-        return f"not available: {error}"
+    driver = _core.cuda_driver()
     return f"driver {driver}; between ranks of one host arrays go from GPU to GPU"
 
 
@@ -106,12 +97,12 @@ def _topology() -> str:
 
 # The table of facts: for each key the function that returns its value as text.
 FACTS: dict[str, Callable[[], str]] = {
-    "version": _version,
-    "mpi": _mpi,
-    "launcher": _launcher,
+    "version": lambda: f"{__version__} (Python {sys.version.split()[0]})",
+    "mpi": _or_why_not(lambda: launch.find_mpi()),
+    "launcher": _or_why_not(lambda: launch.find_mpi().launcher),
     "preload": lambda: _ABSENT.format("preload library"),
     "horovod_path": horovod.path,
-    "cuda": _cuda,
+    "cuda": _or_why_not(_cuda),
     "nccl": _nccl,
     "cpu": _cpu_line,
     "topology": _topology,

@@ -72,11 +72,11 @@ class JobOrder:
 
     def commands(self, placed: Sequence[hosts.Host], ranks: int) -> list[str]:
         """Return the commands of mpiexec and of each rank."""
-        lines = [launch.quoted(self._launcher(placed, ranks))]
+        lines = [shlex.join(self._launcher(placed, ranks))]
         begin = 0
         for count, command in zip(self._counts(ranks), self._commands, strict=True):
             those = ranks_text(range(begin, begin + count)) if self.several else "each rank"
-            lines.append(f"{those}: {launch.quoted(command)}")
+            lines.append(f"{those}: {shlex.join(command)}")
             begin += count
         return lines
 

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import json
 import math
-import os
 import signal
 import sys
 import textwrap
@@ -16,13 +15,12 @@ from typing import Any
 
 from gradred._util import text
 from gradred.bench import options, plot, rank_zero
-from gradred.bench.options import byte_count, positive
+from gradred.bench.options import byte_count, natural, positive
 from gradred.cli import laboratory
 from gradred.errors import UsageError, explain
 from gradred.simulate import calibration, citations, plans, presets, sweep
 
 _TITLE_WIDTH = 80  # characters
-_FORMATS = (".svg", ".png", ".pdf")
 _OF_SCHEDULES = {
     name: f"--{name}"
     for name in ("net", "hosts", "algorithm", "bytes", "noise", "seed", "runs", "plot")
@@ -93,7 +91,7 @@ def _configure_allreduce(parser: argparse.ArgumentParser) -> None:
         "0.1; simulates every rank, which is slow for thousands (default: 0)",
     )  # fmt: skip
     parser.add_argument(
-        "--seed", type=_natural, default=1, metavar="N", help="seed of the noise (default: 1)"
+        "--seed", type=natural, default=1, metavar="N", help="seed of the noise (default: 1)"
     )
     parser.add_argument(
         "--runs", type=positive, metavar="N",
@@ -189,10 +187,7 @@ def _question(arguments: argparse.Namespace) -> sweep.Question:
 def _check_files(arguments: argparse.Namespace) -> None:
     """Raise UsageError before the work begins, if its results could not be written."""
     if arguments.plot is not None:
-        if os.path.splitext(arguments.plot)[1] not in _FORMATS:
-            found = "its ending says no format"
-            raise UsageError(explain(arguments.plot, found, "End its name in .svg, .png or .pdf"))
-        plot.require_matplotlib()
+        plot.require(arguments.plot)
     options.require_writable(options.Options(json=arguments.json, plot=arguments.plot))
 
 
@@ -228,12 +223,6 @@ def draw(record: dict[str, Any], path: Path) -> None:
 
 def _names(words: str) -> tuple[str, ...]:
     return tuple(word for word in words.split(",") if word)
-
-
-def _natural(word: str) -> int:
-    if not word.isdecimal():
-        raise argparse.ArgumentTypeError(f"{word!r} is not a whole number")
-    return int(word)
 
 
 def _deviation(word: str) -> float:

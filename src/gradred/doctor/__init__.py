@@ -64,7 +64,7 @@ class Result:
 
 
 CHECKS = (
-    Check("mpi", lambda scene: host.mpi(_mpi(scene))),
+    Check("mpi", lambda scene: host.mpi(scene.mpi.result())),
     Check("job", lambda scene: job.run_of_two_ranks(_job(scene), scene.load)),
     Check("binding", lambda scene: job.binding(_job(scene))),
     Check("threads", lambda scene: job.threads(_job(scene))),
@@ -198,22 +198,18 @@ def _granted(_: Scene) -> Finding:
     return ok(found)
 
 
-def _mpi(scene: Scene) -> launch.Mpi:
-    return scene.mpi.result()
-
-
 def _job(scene: Scene) -> Job:
-    try:
-        scene.mpi.result()
-    except UsageError:
-        raise NotKnown("there is no MPI to start ranks with (see the line mpi)") from None
-    return scene.job.result()
+    return _after_mpi(scene, scene.job)
 
 
 def _across(scene: Scene) -> Job:
     assert scene.across is not None
+    return _after_mpi(scene, scene.across)
+
+
+def _after_mpi(scene: Scene, job: Future[Job]) -> Job:
     try:
         scene.mpi.result()
     except UsageError:
         raise NotKnown("there is no MPI to start ranks with (see the line mpi)") from None
-    return scene.across.result()
+    return job.result()

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         meeting_place,
         program_command,
         proxy_command,
-        quoted,
         refuse_inside_job,
         without_allocation,
     )
@@ -41,7 +40,6 @@ __all__ = [
     "meeting_place",
     "program_command",
     "proxy_command",
-    "quoted",
     "refuse_inside_job",
     "without_allocation",
 ]

@@ -16,7 +16,6 @@ import os
 import pathlib
 import random
 import re
-import shlex
 import shutil
 import socket
 import subprocess
@@ -385,8 +384,3 @@ def _belongs(version: str, family: Family) -> bool:
         return identify(version)[0] == family
     except UsageError:
         return False
-
-
-def quoted(command: Sequence[str]) -> str:
-    """Return a command as a user would type it."""
-    return shlex.join(command)
