@@ -141,25 +141,23 @@ def _start_mpi(name: str) -> None:
 
 
 def _require_mpi4py(asked: str) -> None:
-    from gradred.errors import explain
-
     try:
         import mpi4py  # noqa: F401 (checked by itself: pip can leave it out)
     except ModuleNotFoundError as error:
         remedy = 'Install it with: pip install "mpi4py>=4.1"'
-        raise UsageError(explain(asked, "there is no mpi4py", remedy)) from error
+        raise UsageError(asked, "there is no mpi4py", remedy) from error
 
 
 def _import_mpi(asked: str) -> None:
     """Import `mpi4py.MPI`, which needs the library of an MPI even if nothing initialises it."""
-    from gradred.errors import INSTALL_MPI, explain
+    from gradred.errors import INSTALL_MPI
 
     _require_mpi4py(asked)
     try:
         from mpi4py import MPI  # noqa: F401
     except (ImportError, RuntimeError) as error:
         found = f"mpi4py finds no MPI ({' '.join(str(error).split())})"
-        raise UsageError(explain(asked, found, INSTALL_MPI)) from error
+        raise UsageError(asked, found, INSTALL_MPI) from error
 
 
 def __dir__() -> list[str]:

@@ -471,14 +471,6 @@ def _promises_one_order(comm: MPI.Comm) -> bool:
         info.Free()
 
 
-def _allgather(comm: Comm, sendbuf: Any, recvbuf: Any) -> None:
-    moved_bytes.allgather(comm, sendbuf, recvbuf)
-
-
-def _bcast(comm: Comm, buf: Any, root: int = 0) -> None:
-    moved_bytes.bcast(comm, buf, root)
-
-
 _warned_of_pickling = False
 
 
@@ -498,7 +490,7 @@ def _warn_of_pickling(x: Any) -> None:
 _CLOSER_LOOKS: Mapping[str, Callable[..., object]] = {
     name: _starting(name) if name.startswith("I") else _blocking(name)
     for name in messages.KINDS.keys() - vars(Comm).keys()
-} | {"Allgather": _allgather, "Bcast": _bcast}
+} | {"Allgather": moved_bytes.allgather, "Bcast": moved_bytes.bcast}
 for _name, _look in _CLOSER_LOOKS.items():
     _look.__qualname__ = f"Comm.{_name}"  # Python's errors on missing arguments show this name
 

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 
 Floats: TypeAlias = NDArray[np.float32]
 Bytes: TypeAlias = NDArray[np.uint8]
@@ -285,7 +285,7 @@ class Compressor:
         name, colon, number = text.partition(":")
         if name not in CODECS:
             remedy = f"Use one of {', '.join(CODECS)}"
-            raise UsageError(explain(f"compression {text!r}", "there is none", remedy))
+            raise UsageError(f"compression {text!r}", "there is none", remedy)
         self.text, self.codec = text, CODECS[name]
         self.parameter = self.codec.default
         if colon:
@@ -336,7 +336,7 @@ class Compressor:
 def _number(text: str, number: str, codec: Codec) -> float:
     asked = f"compression {text!r}"
     if not codec.parameter:
-        raise UsageError(explain(asked, "it takes no number", "Leave the colon out"))
+        raise UsageError(asked, "it takes no number", "Leave the colon out")
     is_share = codec.default < 1
     try:
         value = float(number) if is_share else float(int(number))
@@ -344,6 +344,5 @@ def _number(text: str, number: str, codec: Codec) -> float:
         value = math.nan
     if not (0 < value <= 1 if is_share else 1 <= value <= 1024):
         range_ = "above 0 and at most 1" if is_share else "from 1 to 1024"
-        found = f"{number!r} is no {codec.parameter}"
-        raise UsageError(explain(asked, found, f"Give a number {range_}"))
+        raise UsageError(asked, f"{number!r} is no {codec.parameter}", f"Give a number {range_}")
     return value

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from gradred import _core
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 
 
 class ElementType(NamedTuple):
@@ -42,6 +42,6 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     except ImportError:
         found = "NumPy has no such type by itself"
         remedy = "Install the package that brings it: pip install ml_dtypes"
-        raise UsageError(explain(f"a NumPy array of {name}", found, remedy)) from None
+        raise UsageError(f"a NumPy array of {name}", found, remedy) from None
     made: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
     return made

@@ -25,7 +25,14 @@ __all__ = [
 
 
 class Error(RuntimeError):
-    """The base class of every error that gradred raises."""
+    """The base class of every error that gradred raises.
+
+    Args:
+        parts: the message, or the three parts of which `explain` composes it.
+    """
+
+    def __init__(self, *parts: str) -> None:
+        super().__init__(explain(*parts) if len(parts) == 3 else "".join(parts))
 
 
 class UsageError(Error, ValueError):

@@ -102,9 +102,9 @@ def _checked(
     try:
         kind: np.dtype[Any] = numpy_dtype(str(dtype)) if by_name else np.dtype(dtype)
     except TypeError as error:
-        raise UsageTypeError(explain(f"an array of {dtype!r}", str(error), remedy)) from None
+        raise UsageTypeError(f"an array of {dtype!r}", str(error), remedy) from None
     if arrays.dtype_name(kind) is None:
-        raise UsageTypeError(explain(f"an array of {kind}", "gradred does not reduce it", remedy))
+        raise UsageTypeError(f"an array of {kind}", "gradred does not reduce it", remedy)
     return _lengths(shape, asked), kind
 
 
@@ -120,10 +120,10 @@ def _lengths(shape: Any, asked: str) -> tuple[int, ...]:
         lengths = tuple(operator.index(length) for length in given)
     except TypeError:
         found = f"shape {shape!r} is neither a whole number nor several"
-        raise UsageTypeError(explain(asked, found, "Pass the lengths of the axes")) from None
+        raise UsageTypeError(asked, found, "Pass the lengths of the axes") from None
     if any(length < 0 for length in lengths):
         found = f"shape {shape!r} has a negative length"
-        raise UsageError(explain(asked, found, "Pass lengths of at least 0"))
+        raise UsageError(asked, found, "Pass lengths of at least 0")
     return lengths
 
 

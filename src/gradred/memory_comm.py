@@ -98,9 +98,7 @@ class MemoryComm(Comm):
 
     def __reduce__(self) -> NoReturn:
         found = "it exists in the processes of its ranks only"
-        raise UsageTypeError(
-            explain("pickling a communicator of shared memory", found, "Pass its rank")
-        )
+        raise UsageTypeError("pickling a communicator of shared memory", found, "Pass its rank")
 
     # ---- calls ----------------------------------------------------------------------------------
 
@@ -139,7 +137,7 @@ class MemoryComm(Comm):
             return self.of(state, rank, size)
         _core.free_memory_comm(state)
         found = f"{size} of its {self._size} ranks live"
-        raise PeerLost(explain("Dup of a communicator of shared memory", found, "Call shrink()"))
+        raise PeerLost("Dup of a communicator of shared memory", found, "Call shrink()")
 
     def Free(self) -> None:
         """Free the communicator and its shared memory. Local."""
@@ -183,7 +181,7 @@ class MemoryComm(Comm):
 def _refusal(asked: str) -> UsageError:
     found = "it has shared memory only, and the MPI knows nothing of it"
     remedy = f"Use {', '.join(_CALLS)} or the functions of gradred; for all else restart the job"
-    return UsageError(explain(f"{asked} on a communicator of shared memory", found, remedy))
+    return UsageError(f"{asked} on a communicator of shared memory", found, remedy)
 
 
 def _refused(name: str) -> Any:

@@ -72,17 +72,15 @@ def _memory(array: Any, asked: str) -> dlpack.Exported:
     """
     if not isinstance(array, mx.nd.NDArray):
         found = f"{type_of(array)} is not an array of MXNet"
-        raise UsageTypeError(explain(asked, found, "Pass mxnet.nd.array(x)"))
+        raise UsageTypeError(asked, found, "Pass mxnet.nd.array(x)")
     if array.stype != "default":
-        found = f"the array is sparse ({array.stype})"
-        raise UsageError(explain(asked, found, 'Pass x.tostype("default")'))
+        raise UsageError(asked, f"the array is sparse ({array.stype})", 'Pass x.tostype("default")')
     if array.ctx.device_type == "gpu":
-        found = f"the array is on {array.ctx}"
-        raise UsageError(explain(asked, found, "Pass x.as_in_context(mxnet.cpu())"))
+        raise UsageError(asked, f"the array is on {array.ctx}", "Pass x.as_in_context(mxnet.cpu())")
     found_memory = dlpack.export(_Lent(array), _CPU)
     if found_memory.dtype not in ITEMSIZES:
         found = f"elements of type {found_memory.dtype} are not supported"
-        raise UsageError(explain(asked, found, "Convert it first"))
+        raise UsageError(asked, found, "Convert it first")
     return found_memory
 
 
@@ -146,7 +144,7 @@ def _value_of(name: str, parameter: Any) -> Any:
     except mx.gluon.parameter.DeferredInitializationError:
         found = f"{name} has no value before the first batch, as its shape is not known"
         remedy = "Call net(batch) once, with a batch of the right shape"
-        raise UsageError(explain("broadcast_parameters", found, remedy)) from None
+        raise UsageError("broadcast_parameters", found, remedy) from None
 
 
 class DistributedTrainer(mx.gluon.Trainer):
@@ -209,5 +207,4 @@ class DistributedTrainer(mx.gluon.Trainer):
         if len(arrays) == 1:
             return arrays[0]
         found = f"the parameters are on {len(arrays)} devices"
-        remedy = "Start one rank for each device"
-        raise UsageError(explain("DistributedTrainer.step", found, remedy))
+        raise UsageError("DistributedTrainer.step", found, "Start one rank for each device")

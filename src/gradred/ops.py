@@ -47,18 +47,15 @@ def premul(factor: float) -> Premul:
     try:
         value = float(factor)
     except (TypeError, ValueError):
-        message = explain(
+        raise UsageTypeError(
             f"premul({factor!r})", "this is not a real number", "Give a finite number"
-        )
-        raise UsageTypeError(message) from None
+        ) from None
     if not math.isfinite(value):
-        raise UsageError(
-            explain(f"premul({factor})", "the factor is not finite", "Give a finite number")
-        )
+        raise UsageError(f"premul({factor})", "the factor is not finite", "Give a finite number")
     as_integer = getattr(factor, "__index__", None)  # Python's integers, NumPy's and others
     if as_integer is not None and as_integer() != int(value):
         found = f"the nearest factor that float64 has is {int(value)}"
-        raise UsageError(explain(f"premul({factor})", found, "Give a number that float64 has"))
+        raise UsageError(f"premul({factor})", found, "Give a number that float64 has")
     return Premul(value)
 
 
@@ -108,7 +105,7 @@ def resolve(op: Any) -> tuple[str, float] | None:
 
         near = [_OTHER_NAMES[op]] if op in _OTHER_NAMES else difflib.get_close_matches(op, OPS, n=1)
         remedy = f"Did you mean {near[0]!r}?" if near else f"Use one of {', '.join(OPS)}"
-        raise UsageError(explain(f"op={op!r}", "there is no such operation", remedy))
+        raise UsageError(f"op={op!r}", "there is no such operation", remedy)
     from mpi4py import MPI
 
     if isinstance(op, MPI.Op):
@@ -116,9 +113,8 @@ def resolve(op: Any) -> tuple[str, float] | None:
             found = "the operation is null or has been freed"
             raise usage_error(explain(f"op={op!r}", found, "Use one that is alive"), "ERR_OP")
         return None
-    message = explain(
+    raise UsageTypeError(
         f"op={op!r}",
         f"{type_of(op)} is not an operation",
         "Use an MPI.Op, a name from gradred.OPS, gradred.premul(factor) or gradred.user_op(f)",
     )
-    raise UsageTypeError(message)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from gradred import _core, schedules
-from gradred.errors import UsageError, UsageTypeError, explain, type_of
+from gradred.errors import UsageError, UsageTypeError, type_of
 from gradred.schedules import Schedule
 
 PlanLike: TypeAlias = "str | Schedule | Callable[[int, int], Schedule] | None"
@@ -54,12 +54,11 @@ def resolve(plan: Any, collective: str, rank: int, size: int) -> Plan:
         return _own(_by_identity(plan), collective, rank, size)
     if callable(plan):
         return _made(plan, collective, rank, size)
-    message = explain(
+    raise UsageTypeError(
         f"plan={plan!r}",
         f"{type_of(plan)} is not a plan",
         "Give a name, a gradred.schedules.Schedule, or a function (rank, size) -> Schedule",
     )
-    raise UsageTypeError(message)
 
 
 @functools.cache
@@ -67,7 +66,7 @@ def _named(name: str, collective: str) -> Plan:
     known = names(collective)
     if name not in known:
         found = f"no plan for {collective} has that name"
-        raise UsageError(explain(f"plan={name!r}", found, _near(name, known)))
+        raise UsageError(f"plan={name!r}", found, _near(name, known))
     return Plan(name)
 
 
@@ -115,14 +114,11 @@ def _made(make: Callable[[int, int], Schedule], collective: str, rank: int, size
 
 def _check(schedule: Any, collective: str, rank: int, size: int) -> None:
     if not isinstance(schedule, Schedule):
-        message = explain(
+        raise UsageTypeError(
             "a plan made by a function",
             f"it made {type_of(schedule)}",
             "Return a gradred.schedules.Schedule",
         )
-        raise UsageTypeError(message)
     if (schedule.collective, schedule.rank, schedule.size) != (collective, rank, size):
         wanted = f"a schedule for {collective} by rank {rank} of {size}"
-        raise UsageError(
-            explain(f"plan={schedule!r}", f"this call needs {wanted}", "Pass such a plan")
-        )
+        raise UsageError(f"plan={schedule!r}", f"this call needs {wanted}", "Pass such a plan")

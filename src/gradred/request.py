@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from mpi4py import MPI
 
 from gradred import _core, streams
-from gradred.errors import UsageError, UsageTypeError, explain
+from gradred.errors import UsageError, UsageTypeError
 
 RequestT = TypeVar("RequestT", bound="Request")
 
@@ -18,9 +18,8 @@ RequestT = TypeVar("RequestT", bound="Request")
 def require_callable(fn: object) -> None:
     """Raise UsageTypeError unless `fn` can be a callback of a request."""
     if not callable(fn):
-        found = f"{fn!r} cannot be called"
         remedy = "Pass a function of one argument, the request"
-        raise UsageTypeError(explain("add_done_callback of a request", found, remedy))
+        raise UsageTypeError("add_done_callback of a request", f"{fn!r} cannot be called", remedy)
 
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ class Request(_Base):
         elif self and not self._ended:
             found = "the MPI below MPI_THREAD_MULTIPLE carries it out, and does not report its end"
             remedy = "Initialise MPI with THREAD_MULTIPLE, or use gradred.iallreduce"
-            raise UsageError(explain("add_done_callback of a request", found, remedy))
+            raise UsageError("add_done_callback of a request", found, remedy)
         else:
             _core.call_callback(fn, self)
 

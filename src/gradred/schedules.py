@@ -46,7 +46,7 @@ from gradred._core import (
     send,
     work,
 )
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 
 Parameter: TypeAlias = "int | str | Sequence[int]"  # of an algorithm: see `make`
 
@@ -116,7 +116,7 @@ def names(collective: str = "allreduce") -> list[str]:
     if not found:
         known = sorted({row["collective"] for row in algorithms()})
         raise UsageError(
-            explain(f"collective {collective!r}", "there is none", f"Use one of {', '.join(known)}")
+            f"collective {collective!r}", "there is none", f"Use one of {', '.join(known)}"
         )
     return found
 
@@ -321,9 +321,9 @@ def draw(
     """
     given = [schedules] if isinstance(schedules, Schedule) else list(schedules)
     if not given:
-        raise UsageError(explain("draw", "there is no schedule", "Give the schedules of all ranks"))
+        raise UsageError("draw", "there is no schedule", "Give the schedules of all ranks")
     if format not in ("text", "svg"):
-        raise UsageError(explain(f"format {format!r}", "there is none", "Use 'text' or 'svg'"))
+        raise UsageError(f"format {format!r}", "there is none", "Use 'text' or 'svg'")
     return _text(given) if format == "text" else _svg(given)
 
 

@@ -7,7 +7,7 @@ import warnings
 from typing import Any, Final
 
 from gradred import _core
-from gradred.errors import UsageError, UsageTypeError, explain, type_of
+from gradred.errors import UsageError, UsageTypeError, type_of
 
 StreamLike = Any
 """An integer as in the array API (1: the legacy default stream, 2: the calling thread's own
@@ -30,16 +30,16 @@ def handle_of(stream: StreamLike, asked: str) -> int:
         if stream == 0:
             found = "0 may mean the legacy default stream or the calling thread's own"
             remedy = "Pass 1 for the legacy default stream, 2 for the calling thread's own"
-            raise UsageError(explain(f"{asked} with stream=0", found, remedy))
+            raise UsageError(f"{asked} with stream=0", found, remedy)
         handle: Any = stream
     else:
         handle = _handle_inside(stream)
     if not isinstance(handle, int) or isinstance(handle, bool):
         found = f"{type_of(stream)} is not a CUDA stream"
-        raise UsageTypeError(explain(f"{asked} with stream={stream!r}", found, _REMEDY))
+        raise UsageTypeError(f"{asked} with stream={stream!r}", found, _REMEDY)
     if handle < 0:
         found = "no stream has a handle below zero"
-        raise UsageError(explain(f"{asked} with stream={stream!r}", found, _REMEDY))
+        raise UsageError(f"{asked} with stream={stream!r}", found, _REMEDY)
     return handle or LEGACY_DEFAULT  # libraries use the null handle for the legacy default stream
 
 

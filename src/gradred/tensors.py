@@ -135,7 +135,7 @@ def placement_of(
     if out is not None and tensors.device(out) != tensors.device(tensor):
         here, there = tensors.device(tensor), tensors.device(out)
         found = f"the tensor is on {here}, the one for the result on {there}"
-        raise UsageError(explain(asked, found, "Pass tensors on one device"))
+        raise UsageError(asked, found, "Pass tensors on one device")
     send = _placed(tensors, tensor, asked)
     if out is None:
         recv: tuple[_core.DeviceMemory | None, int | None] = (None, None)

@@ -43,16 +43,15 @@ def require_tensor(x: Any, asked: str) -> torch.Tensor:
     if x is None:
         found = "the tensor is None, as is the gradient of a parameter that no loss depends on"
         remedy = "Pass a tensor: of a gradient zeros, or leave it out where no rank has one"
-        raise UsageTypeError(explain(asked, found, remedy))
-    found = f"{type_of(x)} is not a tensor"
-    raise UsageTypeError(explain(asked, found, "Pass torch.as_tensor(x)"))
+        raise UsageTypeError(asked, found, remedy)
+    raise UsageTypeError(asked, f"{type_of(x)} is not a tensor", "Pass torch.as_tensor(x)")
 
 
 def require_memory(tensor: torch.Tensor, asked: str) -> None:
     """Raise UsageError for a dense tensor whose storage was freed."""
     if tensor.data_ptr() == 0 and tensor.numel() > 0:
         found = f"the tensor has {tensor.numel()} elements, but no memory"
-        raise UsageError(explain(asked, found, "Pass a tensor whose elements exist"))
+        raise UsageError(asked, found, "Pass a tensor whose elements exist")
 
 
 class TorchTensors:

@@ -21,7 +21,7 @@ import numpy as np
 
 from gradred import _core
 from gradred.element_types import ELEMENT_TYPES, ElementType
-from gradred.errors import UsageError, UsageTypeError, explain
+from gradred.errors import UsageError, UsageTypeError
 
 BLOCK: Final = 512
 """The elements of a result that are reduced over all inputs before the next block of elements:
@@ -79,10 +79,10 @@ def user_op(function: Callable[[Any, Any], Any]) -> UserOp:
     parameters = inspect.signature(plain).parameters.values()
     if len([one for one in parameters if one.default is one.empty]) != 2 or len(parameters) != 2:
         found = f"it takes the arguments {inspect.signature(plain)}"
-        raise UsageError(explain(asked, found, "Give a function of two elements"))
+        raise UsageError(asked, found, "Give a function of two elements")
     if any(step.opname == "RAISE_VARARGS" for step in dis.get_instructions(plain)):
         found = "it raises an exception, which nobody could catch where it runs"
-        raise UsageError(explain(asked, found, "Return a value, such as NaN, instead"))
+        raise UsageError(asked, found, "Return a value, such as NaN, instead")
     digest = hashlib.sha256()
     _describe(plain, digest.update, set())
     number = int.from_bytes(digest.digest()[:8], "little")
@@ -113,7 +113,7 @@ def compiled(op: str, dtype: str) -> bool:
     except numba.core.errors.NumbaError as error:
         found = f"Numba cannot compile it for this type: {_reason(str(error))}"
         remedy = "Mend the function; numba.njit(function)(x, y) shows all that Numba says of it"
-        raise UsageError(explain(asked, found, remedy)) from error
+        raise UsageError(asked, found, remedy) from error
     _require_commutative(pair.address, dtype, asked)
     _kept.append((pair, many))
     _core.add_reduction(op, dtype, pair.address, many.address)
@@ -178,12 +178,11 @@ def _plain(function: Any) -> types.FunctionType:
     if not isinstance(function, types.FunctionType):  # Numba's; vectorize's have __wrapped__
         found = getattr(function, "py_func", getattr(function, "__wrapped__", function))
     if not isinstance(found, types.FunctionType):
-        message = explain(
+        raise UsageTypeError(
             f"user_op({function!r})",
             f"it is of the type {type(function).__name__}, and no Python function",
             "Give a function of two elements",
         )
-        raise UsageTypeError(message)
     return found
 
 
@@ -192,7 +191,7 @@ def _require_numba(asked: str) -> None:
         import numba  # noqa: F401
     except ImportError:
         found = "Numba, which compiles it, is not installed"
-        raise UsageError(explain(asked, found, "pip install numba")) from None
+        raise UsageError(asked, found, "pip install numba") from None
 
 
 # ---- what ranks compare --------------------------------------------------------------------------
@@ -392,7 +391,7 @@ def _require_commutative(pair: int, dtype: str, asked: str) -> None:
         if results[0][i * size : (i + 1) * size] != results[1][i * size : (i + 1) * size]:
             found = f"of {one} and {other} it makes something else than of {other} and {one}"
             remedy = "Give a function that does not depend on the order of its arguments"
-            raise UsageError(explain(asked, found, remedy))
+            raise UsageError(asked, found, remedy)
 
 
 def _bytes_of(values: tuple[int, ...], dtype: str) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,8 +49,7 @@ def connect(rank: int, size: int, allgather: Callable[[bytes], Sequence[bytes]])
         array([1., 1.])
     """
     if not 0 <= rank < size:
-        found = f"rank {rank} of {size}"
-        raise UsageError(explain("gradred.connect", found, "Ranks count from 0"))
+        raise UsageError("gradred.connect", f"rank {rank} of {size}", "Ranks count from 0")
     leave_mpi_alone()
     from gradred import _core, _rank
     from gradred.memory_comm import MemoryComm

@@ -17,7 +17,7 @@ from gradred.bench.inputs import FUNCTIONS, Array
 from gradred.bench.machine import mpi_name
 from gradred.bench.options import Options
 from gradred.bench.vectors import Device, DeviceVector, Vector
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 
 MPI_OPS = {name: getattr(MPI, name.upper()) for name in gradred.OPS if hasattr(MPI, name.upper())}
 
@@ -96,7 +96,7 @@ def gather(options: Options, world: MPI.Intracomm, device: Device | None) -> lis
         comm = _with_plan(options.plan, world, device)
         if not _serves(comm, device):
             reason = f"it does not serve {world.size} ranks here"
-            raise UsageError(explain(f"--plan {options.plan}", reason, "Take another plan, or all"))
+            raise UsageError(f"--plan {options.plan}", reason, "Take another plan, or all")
         found = [_contender(options.plan, comm, options)]
     return found + [_PEERS[peer](options, world) for peer in options.peers]
 

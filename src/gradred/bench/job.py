@@ -19,7 +19,7 @@ from gradred.bench.rank_zero import say, write_so_far
 from gradred.bench.timing import Seconds, call_by_call
 from gradred.bench.vectors import Device, Vector, in_host_memory
 from gradred.element_types import numpy_dtype
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred.launch import wrong_launcher
 
 SCHEMA = "gradred-bench/1"
@@ -63,7 +63,7 @@ def _require_peers(size: int) -> None:
     if size < 2:
         wrong_launcher.refuse_wrong_launcher()
         found = "this process is alone, and it takes two ranks at least"
-        raise UsageError(explain("one rank", found, "Start them with: gradred bench -np 2"))
+        raise UsageError("one rank", found, "Start them with: gradred bench -np 2")
 
 
 def _require_sizes(asked: Options, size: int) -> None:
@@ -71,7 +71,7 @@ def _require_sizes(asked: Options, size: int) -> None:
         if not asked.sizes(dtype, size):
             what = f"--collective {asked.collective} -m {asked.smallest}:{asked.largest} -T {dtype}"
             found = f"that has no element for each of {size} ranks"
-            raise UsageError(explain(what, found, "Give a larger range"))
+            raise UsageError(what, found, "Give a larger range")
 
 
 def _device(asked: Options, world: MPI.Intracomm) -> Device | None:

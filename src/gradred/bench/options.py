@@ -16,7 +16,7 @@ from gradred.bench import plot
 from gradred.bench.collectives import COLLECTIVES, Mode
 from gradred.bench.inputs import TYPES
 from gradred.element_types import ELEMENT_TYPES, ITEMSIZES, numpy_dtype
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 
 # The OSU benchmarks' names of types.
 OSU_TYPES = {
@@ -218,14 +218,14 @@ def check(options: Options) -> None:
         numpy_dtype(dtype)
         if not options.sizes(dtype):
             found = f"no {dtype} fits into {options.largest} bytes and at least {options.smallest}"
-            raise UsageError(explain("-m", found, "Give a larger range"))
+            raise UsageError("-m", found, "Give a larger range")
         for peer in options.peers:
             _check_peer(peer, dtype, options)
     if options.plan not in ("", "all"):
         plans.resolve(options.plan, "allreduce", 0, 2)
     if options.tests and options.mode != "nonblocking":
         found = "there is nothing to test in a blocking call"
-        raise UsageError(explain("-t", found, "Add --nonblocking, or leave it out"))
+        raise UsageError("-t", found, "Add --nonblocking, or leave it out")
     if options.plot is not None:
         plot.require(options.plot)
 
@@ -235,16 +235,16 @@ def _check_collective(options: Options) -> None:
     asked = f"--collective {name}"
     if options.mode not in collective.modes:
         found = f"gradred has no {options.mode} one of its own"
-        raise UsageError(explain(asked, found, f"Leave out --{options.mode}"))
+        raise UsageError(asked, found, f"Leave out --{options.mode}")
     if not collective.reduces and options.op != Options.op:
-        raise UsageError(explain(f"{asked} -o {options.op}", "it reduces nothing", "Leave out -o"))
+        raise UsageError(f"{asked} -o {options.op}", "it reduces nothing", "Leave out -o")
     if options.plan and name != Options.collective:
         found = "plans can be chosen for allreduce alone"
-        raise UsageError(explain(f"{asked} --plan {options.plan}", found, "Leave out --plan"))
+        raise UsageError(f"{asked} --plan {options.plan}", found, "Leave out --plan")
     for peer in options.peers:
         if peer not in collective.peers:
             remedy = f"Take {', '.join(collective.peers)}"
-            raise UsageError(explain(f"{asked} --peers {peer}", f"{peer} has none", remedy))
+            raise UsageError(f"{asked} --peers {peer}", f"{peer} has none", remedy)
 
 
 def _check_accelerator(options: Options) -> None:
@@ -254,11 +254,11 @@ def _check_accelerator(options: Options) -> None:
     for dtype in options.types:
         if not ELEMENT_TYPES[dtype].is_numpys:
             found = f"the CUDA Array Interface has no name for {dtype}"
-            raise UsageError(explain(f"{asked} -T {dtype}", found, "Take another type"))
+            raise UsageError(f"{asked} -T {dtype}", found, "Take another type")
     for peer in options.peers:
         if peer != "mpi" or options.mode != "blocking":
             found = "only the MPI's blocking calls are compared there, on copies in host memory"
-            raise UsageError(explain(f"{asked} --peers {peer}", found, "Take --peers mpi"))
+            raise UsageError(f"{asked} --peers {peer}", found, "Take --peers mpi")
 
 
 def require_writable(options: Options) -> None:
@@ -277,14 +277,14 @@ def require_writable(options: Options) -> None:
         except OSError as error:
             found = f"it cannot be written ({error.strerror})"
             remedy = "Name a file in a folder that exists or can be made"
-            raise UsageError(explain(f"{option} {name}", found, remedy)) from None
+            raise UsageError(f"{option} {name}", found, remedy) from None
 
 
 def _check_peer(peer: str, dtype: str, options: Options) -> None:
     asked = f"--peers {peer}"
     if options.mode not in _MODES_OF[peer]:
         found = f"it has no {options.mode} allreduce"
-        raise UsageError(explain(asked, found, f"Leave out --{options.mode} or this peer"))
+        raise UsageError(asked, found, f"Leave out --{options.mode} or this peer")
     if peer == "gloo":
         served = options.op in _GLOO_OPS and dtype in _GLOO_TYPES
     elif not COLLECTIVES[options.collective].reduces:
@@ -294,10 +294,10 @@ def _check_peer(peer: str, dtype: str, options: Options) -> None:
     if not served:
         what = f"{options.op} of " if COLLECTIVES[options.collective].reduces else "type "
         found = f"it has no {what}{dtype}"
-        raise UsageError(explain(asked, found, "Take another -o or -T, or leave this peer out"))
+        raise UsageError(asked, found, "Take another -o or -T, or leave this peer out")
     if peer == "gloo" and importlib.util.find_spec("torch") is None:
         found = "gloo comes with PyTorch, which is not installed"
-        raise UsageError(explain(asked, found, "Install it with: pip install torch"))
+        raise UsageError(asked, found, "Install it with: pip install torch")
 
 
 def _types(text: str) -> tuple[str, ...]:

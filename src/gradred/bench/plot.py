@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradred._util import files
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,12 +39,10 @@ class Line:
 def require(path: str) -> None:
     """Raise UsageError unless a plot can be drawn into this file: its ending, and matplotlib."""
     if os.path.splitext(path)[1] not in (".svg", ".png", ".pdf"):
-        found = "its ending says no format"
-        raise UsageError(explain(path, found, "End its name in .svg, .png or .pdf"))
+        raise UsageError(path, "its ending says no format", "End its name in .svg, .png or .pdf")
     if importlib.util.find_spec("matplotlib") is None:
         found = "drawing needs matplotlib, which is not installed"
-        remedy = "Install it with: pip install matplotlib"
-        raise UsageError(explain("--plot", found, remedy))
+        raise UsageError("--plot", found, "Install it with: pip install matplotlib")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gradred import config
 from gradred.bench.options import ACCELERATORS
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 
 _GLOBAL = 1  # CU_MEM_ATTACH_GLOBAL: any stream may use the managed memory
 
@@ -37,8 +37,7 @@ class Device:
             self._driver = ctypes.CDLL(name)
         except OSError as error:
             found = f"there is no CUDA driver ({error})"
-            remedy = "Measure host memory, with -d cpu"
-            raise UsageError(explain(self._asked, found, remedy)) from None
+            raise UsageError(self._asked, found, "Measure host memory, with -d cpu") from None
         self.call("cuInit", 0)
         count, context = ctypes.c_int(), ctypes.c_void_p()
         self.call("cuDeviceGetCount", ctypes.byref(count))
@@ -55,7 +54,7 @@ class Device:
         code = getattr(self._driver, function)(*arguments)
         if code != 0:
             found = f"{function} returned the code {code}"
-            raise UsageError(explain(self._asked, found, "See what nvidia-smi says"))
+            raise UsageError(self._asked, found, "See what nvidia-smi says")
 
     def name(self) -> str:
         """Return the name that the driver reports."""

@@ -32,7 +32,6 @@ from gradred.errors import (
     UsageBufferError,
     UsageError,
     UsageTypeError,
-    explain,
     type_of,
 )
 
@@ -172,11 +171,10 @@ def laid_out(found: Exported, asked: str, *, is_result: bool) -> _core.Layout:
     layout = layout_of(found.shape, found.strides, found.itemsize)
     if layout is None:
         reason = f"the array is not dense: shape {found.shape}, strides {found.strides} bytes"
-        remedy = dense_remedy(found.owner, is_result=is_result)
-        raise UsageBufferError(explain(asked, reason, remedy))
+        raise UsageBufferError(asked, reason, dense_remedy(found.owner, is_result=is_result))
     if found.address == 0 and layout.count > 0:  # as arrays report after losing their memory
         reason = f"the array has {layout.count} elements, but no memory: its address is 0"
-        raise UsageError(explain(asked, reason, "Pass an array whose elements exist"))
+        raise UsageError(asked, reason, "Pass an array whose elements exist")
     return layout
 
 
@@ -199,22 +197,20 @@ def _exported(x: Any, asked: str) -> Exported | None:
 
 def _refuse_device(name: str, asked: str) -> NoReturn:
     found = f"the array is in the memory of a {name} device, {cuda_interface.NO_PATH}"
-    raise DeviceError(explain(asked, found, cuda_interface.COPY_FIRST))
+    raise DeviceError(asked, found, cuda_interface.COPY_FIRST)
 
 
 def _refuse_type(found: Exported, asked: str) -> NoReturn:
     x = found.owner
     if isinstance(x, np.ndarray) and dtype_name(x.dtype.newbyteorder("=")) is not None:
         reason = f"its elements have the other byte order ({x.dtype!r})"
-        remedy = f"Pass x.astype({x.dtype.newbyteorder('=').name!r})"
-        raise UsageTypeError(explain(asked, reason, remedy))
+        raise UsageTypeError(asked, reason, f"Pass x.astype({x.dtype.newbyteorder('=').name!r})")
     name = f"NumPy's {x.dtype!r}" if isinstance(x, np.ndarray) else found.dtype
-    message = explain(
+    raise UsageTypeError(
         asked,
         f"gradred has no reductions for {name}",
         f"Convert the array to one of {', '.join(ITEMSIZES)}",
     )
-    raise UsageTypeError(message)
 
 
 def _of_numpy(x: npt.NDArray[Any]) -> Exported:
@@ -228,23 +224,21 @@ def _of_torch(x: Any, asked: str) -> Exported:
         _refuse_empty_tensor("it is a meta tensor, which has a shape and no elements", asked)
     if x.is_nested:
         found = "the tensor is nested"
-        raise UsageTypeError(explain(asked, found, "Pass its parts, or x.to_padded_tensor(0)"))
+        raise UsageTypeError(asked, found, "Pass its parts, or x.to_padded_tensor(0)")
     if x.requires_grad:
-        message = explain(
+        raise UsageError(
             asked,
             "the tensor requires grad, and autograd would not see the reduction",
             "Pass x.detach(), which shares its memory",
         )
-        raise UsageError(message)
     if x.device.type not in ("cpu", "cuda"):
         _refuse_device(x.device.type, asked)
     if str(x.layout) != "torch.strided":
-        found = f"the tensor is sparse ({x.layout})"
         remedy = "Pass x.to_dense(), or have dense gradients, as of Embedding(sparse=False)"
-        raise UsageError(explain(asked, found, remedy))
+        raise UsageError(asked, f"the tensor is sparse ({x.layout})", remedy)
     if x.is_conj() or x.is_neg():
         found = "the tensor is a conjugated or negated view"
-        raise UsageError(explain(asked, found, "Pass x.resolve_conj().resolve_neg()"))
+        raise UsageError(asked, found, "Pass x.resolve_conj().resolve_neg()")
     name = str(x.dtype)
     dtype = name.removeprefix("torch.")
     itemsize = x.element_size()
@@ -295,7 +289,7 @@ def _torch_address(x: Any, nbytes: int, asked: str) -> int:
 
 def _refuse_empty_tensor(found: str, asked: str) -> NoReturn:
     found = f"the tensor has no memory ({found.splitlines()[0]})"
-    raise UsageError(explain(asked, found, "Pass one whose elements exist"))
+    raise UsageError(asked, found, "Pass one whose elements exist")
 
 
 def _export(x: Any, kind: int, asked: str) -> Exported:
@@ -303,8 +297,7 @@ def _export(x: Any, kind: int, asked: str) -> Exported:
         found = dlpack.export(x, kind)
     except (BufferError, TypeError, ValueError, RuntimeError) as error:
         found_ = f"the array does not lend its memory: {str(error).rstrip('.')}"
-        message = explain(asked, found_, "Pass a plain one")
-        raise UsageError(message) from error
+        raise UsageError(asked, found_, "Pass a plain one") from error
     if kind not in dlpack.CUDA_KNOWS:
         return found
     nbytes = math.prod(found.shape) * found.itemsize
@@ -346,13 +339,12 @@ def _view_of(x: Any, asked: str) -> memoryview:
         if x is None:
             found = "it is None, as is the gradient of a parameter that no loss depends on"
             remedy = "Pass an array: of a gradient zeros, or leave it out where no rank has one"
-            raise UsageTypeError(explain(asked, found, remedy)) from None
-        message = explain(
+            raise UsageTypeError(asked, found, remedy) from None
+        raise UsageTypeError(
             asked,
             f"{type_of(x)} is not an array",
             "Pass an array, for example numpy.asarray(x), or use comm.allreduce(x) for objects",
-        )
-        raise UsageTypeError(message) from None
+        ) from None
 
 
 def overlap(a: Array, b: Array) -> bool:
@@ -406,7 +398,7 @@ def _new_on_device(x: Any, given: Array, asked: str, shape: tuple[int, ...] | No
     """Make an array by the library of `x`, through the names that such libraries use for it."""
     if _is_jax(x):
         found = "JAX's arrays never change, so that no result can be put into one on a GPU"
-        raise UsageError(explain(asked, found, "Pass a CuPy array as out="))
+        raise UsageError(asked, found, "Pass a CuPy array as out=")
     module: Any = sys.modules.get(type(x).__module__.split(".")[0])
     if hasattr(x, "__array_namespace__"):
         module = x.__array_namespace__()
@@ -421,13 +413,13 @@ def _new_on_device(x: Any, given: Array, asked: str, shape: tuple[int, ...] | No
         new = cuda.device_array(shape, dtype=x.dtype)
     else:
         found = f"gradred cannot make a new {type(x).__name__}"
-        raise UsageError(explain(asked, found, "Pass the array for the result as out="))
+        raise UsageError(asked, found, "Pass the array for the result as out=")
     made = describe(new, asked)
     made.is_new = True
     layout = given.layout if shape is None else layout_of(shape, None, ITEMSIZES[given.dtype])
     if layout is None or made.layout.hash != layout.hash:
         found = f"a new {type(x).__name__} has its axes in another order"
-        raise UsageError(explain(asked, found, "Pass the array for the result as out="))
+        raise UsageError(asked, found, "Pass the array for the result as out=")
     return Result(made, lambda: new)
 
 
@@ -493,7 +485,7 @@ def _finish(x: Any, filled: npt.NDArray[Any], dtype: str, asked: str) -> Callabl
     if make is None or not (is_numpys or (hasattr(x, "view") and hasattr(x, "dtype"))):
         found = f"gradred cannot make a new {type(x).__name__}"
         found += "" if is_numpys else f" of {dtype}"
-        raise UsageError(explain(asked, found, "Pass the array for the result as out="))
+        raise UsageError(asked, found, "Pass the array for the result as out=")
     if is_numpys:
         return lambda: make(filled)
     bits = filled.view(f"i{filled.itemsize}")  # as integers of their size

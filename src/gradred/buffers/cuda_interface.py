@@ -19,7 +19,7 @@ import numpy as np
 
 from gradred import _core
 from gradred.buffers.dlpack import LEGACY_STREAM, THREADS_STREAM, Exported
-from gradred.errors import DeviceError, UsageError, explain
+from gradred.errors import DeviceError, UsageError
 
 NO_PATH = "which gradred cannot reach"
 COPY_FIRST = "Copy the array to host memory first, for example with cupy.asnumpy(x) or x.cpu()"
@@ -48,10 +48,10 @@ def read(x: Any, asked: str) -> Exported:
         found, stream = _parsed(interface)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         said = f"its CUDA Array Interface makes no sense: {type(error).__name__}: {error}"
-        raise UsageError(explain(asked, said, "Pass another kind of array")) from error
+        raise UsageError(asked, said, "Pass another kind of array") from error
     if interface.get("mask") is not None:
         remedy = "Pass it with the masked elements filled, by the operation's neutral value"
-        raise UsageError(explain(asked, "the array has a mask", remedy))
+        raise UsageError(asked, "the array has a mask", remedy)
     if stream is None and is_numbas(x):
         stream = _numbas_default_stream()
     memory = place(found.address, math.prod(found.shape) * found.itemsize, stream, asked)
@@ -108,7 +108,7 @@ def _found(
     kind, text, memory = _core.locate(address, nbytes, stream, libraries())
     if kind == "nowhere":
         remedy = "Pass one that is alive, in a process that sees the GPU it was made on"
-        raise DeviceError(explain(asked, f"{said} {text}", remedy))
+        raise DeviceError(asked, f"{said} {text}", remedy)
     return memory
 
 
@@ -148,4 +148,4 @@ def require_host(given: _core._Placed, asked: str) -> None:
             f"the array is in the memory of {given.memory.name}, and the MPI carries out this "
             "call, which is given host memory alone"
         )
-        raise DeviceError(explain(asked, found, COPY_FIRST))
+        raise DeviceError(asked, found, COPY_FIRST)

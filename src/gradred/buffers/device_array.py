@@ -13,7 +13,7 @@ from gradred import _core
 from gradred.buffers import arrays
 from gradred.buffers.cuda_interface import libraries
 from gradred.buffers.dlpack import LEGACY_STREAM
-from gradred.errors import UsageError, UsageTypeError, explain, type_of
+from gradred.errors import UsageError, UsageTypeError, type_of
 
 CURRENT: Final = -1
 _REMEDY = "Pass 'cuda', 'cuda:0' or another number, or a device of CuPy or PyTorch"
@@ -88,7 +88,7 @@ def number_of(device: Any, asked: str) -> int:
             return CURRENT
     if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
         return given
-    raise UsageTypeError(explain(f"{asked} with device={device!r}", "it is not a GPU", _REMEDY))
+    raise UsageTypeError(f"{asked} with device={device!r}", "it is not a GPU", _REMEDY)
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: int, asked: str) -> DeviceArray:
@@ -101,7 +101,7 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any], device: int, asked: str)
     if dtype.isbuiltin != 1:
         found = f"the CUDA Array Interface has no name for {dtype}"
         remedy = "Use gradred.empty_like(x), where x is an array of the library that has the type"
-        raise UsageError(explain(f"{asked} on a GPU", found, remedy))
+        raise UsageError(f"{asked} on a GPU", found, remedy)
     return DeviceArray(shape, dtype, device)
 
 
@@ -130,4 +130,4 @@ def empty_like(x: Any, given: arrays.Array, asked: str) -> Any:
         return module.cuda.as_cuda_array(made).transpose(back)
     found = f"gradred knows no way to make {type_of(x)} of memory that is there"
     remedy = "Use gradred.empty(shape, dtype, device=...), which has the CUDA Array Interface"
-    raise UsageError(explain(asked, found, remedy))
+    raise UsageError(asked, found, remedy)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 import sys
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -132,7 +132,7 @@ def read(
         require_straight(layout, asked, is_result=writable)
     if writable and not memory.writable:
         found = f"the memory is read-only ({type(parts.buffer).__name__})"
-        raise UsageBufferError(explain(asked, found, "Pass a writable array"))
+        raise UsageBufferError(asked, found, "Pass a writable array")
     if writable:
         _core.tell_of_write(parts.buffer)
     dtype, datatype = _type_of(parts.datatype, memory, asked)
@@ -153,12 +153,7 @@ def require_straight(x: Message | _core.Layout, asked: str, *, is_result: bool) 
     """Raise UsageBufferError unless the axes are in C order or in Fortran order."""
     if not x.straight:
         found = "the array's axes are in another order than C's or Fortran's"
-        remedy = dense_remedy(None, is_result=is_result)
-        raise UsageBufferError(explain(asked, found, remedy))
-
-
-def _refuse(asked: str, found: str, remedy: str) -> NoReturn:
-    raise UsageError(explain(asked, found, remedy))
+        raise UsageBufferError(asked, found, dense_remedy(None, is_result=is_result))
 
 
 def _is_buffer(x: Any) -> bool:
@@ -183,10 +178,9 @@ def _take_apart(spec: Any, asked: str, *, is_result: bool) -> _Parts:
         if spec is None or not _is_buffer(spec):
             more_than_numbers.refuse(spec, asked, is_result=is_result)
             name = "None" if spec is None else type_of(spec)
-            message = explain(
+            raise UsageTypeError(
                 asked, f"{name} is not a buffer", "Pass an array, or [array, count, MPI type]"
             )
-            raise UsageTypeError(message)
         return _Parts(spec)
     if len(spec) == 2 and isinstance(spec[1], (MPI.Datatype, str)):
         return _Parts(spec[0], datatype=spec[1])
@@ -196,12 +190,11 @@ def _take_apart(spec: Any, asked: str, *, is_result: bool) -> _Parts:
         return _Parts(spec[0], *_count_and_displacement(spec[1], asked), spec[2])
     if len(spec) == 4:
         return _Parts(*spec)
-    message = explain(
+    raise UsageError(
         asked,
         f"a specification of {len(spec)} items",
         "Pass [array, count, displacement, MPI type]",
     )
-    raise UsageError(message)
 
 
 def _count_and_displacement(given: Any, asked: str) -> tuple[Any, Any]:
@@ -209,7 +202,7 @@ def _count_and_displacement(given: Any, asked: str) -> tuple[Any, Any]:
         return given, None
     if len(given) != 2:
         found = f"{len(given)} numbers where count and displacement belong"
-        raise UsageError(explain(asked, found, "Pass [array, (count, displacement), MPI type]"))
+        raise UsageError(asked, found, "Pass [array, (count, displacement), MPI type]")
     return given[0], given[1]
 
 
@@ -218,13 +211,12 @@ def _memory(x: Any, asked: str, *, typed: bool, is_result: bool) -> Exported:
     if x is None or x is MPI.BOTTOM:
         if not typed:
             remedy = "Name the type: [None, MPI.FLOAT]"
-            raise UsageElementError(explain(asked, "no buffer and no type", remedy))
+            raise UsageElementError(asked, "no buffer and no type", remedy)
         return Exported(0, "uint8", (0,), None, 1, True, None)
     if isinstance(x, np.ndarray) and x.dtype.hasobject:
-        message = explain(
+        raise UsageElementError(
             asked, "the array holds Python objects", "Use the lower-case method, which pickles"
         )
-        raise UsageElementError(message)
     return read_array(x, asked, is_result=is_result)
 
 
@@ -251,12 +243,13 @@ def _type_of(given: Any, memory: Exported, asked: str) -> tuple[str | None, MPI.
         return _known_or_asked(name_of(given)), given
     code = given if given is not None else _native(_format(memory), asked)
     if not isinstance(code, str):
-        message = explain(asked, f"{code!r} is not an MPI type", "Pass [array, count, MPI type]")
-        raise UsageElementError(message)
+        raise UsageElementError(
+            asked, f"{code!r} is not an MPI type", "Pass [array, count, MPI type]"
+        )
     datatype = MPI.BYTE if given is None and code == "B" else MPI._typedict.get(code)
     if datatype is None:
         found = f"no MPI type stands for elements of format {code!r}"
-        raise UsageElementError(explain(asked, found, "Name the type: [array, count, MPI type]"))
+        raise UsageElementError(asked, found, "Name the type: [array, count, MPI type]")
     return _known_or_asked(name_of(datatype)), datatype
 
 
@@ -272,7 +265,7 @@ def _native(code: str, asked: str) -> str:
     foreign = ">" if sys.byteorder == "little" else "<"
     if code[0] in (foreign, "!"):
         found = f"elements of format {code!r} are in another order of bytes"
-        raise UsageBufferError(explain(asked, found, "Convert the array to native order"))
+        raise UsageBufferError(asked, found, "Convert the array to native order")
     return code.lstrip("@=<>")
 
 
@@ -315,17 +308,17 @@ def _cut(
     length = nbytes - offset
     if displacement > 0 and (extent <= 0 or length < 0):
         found = f"displacement {displacement} lies outside the {nbytes} bytes of the array"
-        _refuse(asked, found, "Give a smaller displacement")
+        raise UsageError(asked, found, "Give a smaller displacement")
     if parts.count is None:
         count = _whole(length, extent, blocks, asked)
     else:
         count = _index(parts.count, "count", asked)
         if count > 0 and parts.buffer is None:
-            _refuse(asked, f"count {count} of no buffer", "Pass a buffer")
+            raise UsageError(asked, f"count {count} of no buffer", "Pass a buffer")
         elements = max(blocks, 1) * count
         if gap is not None and elements > 0 and elements * extent - gap > length:
             found = f"{elements} elements of {extent} bytes exceed the {length} bytes of the memory"
-            _refuse(asked, found, "Give a smaller count or a larger array")
+            raise UsageError(asked, found, "Give a smaller count or a larger array")
     return offset, count
 
 
@@ -335,10 +328,9 @@ def _index(given: Any, name: str, asked: str) -> int:
     try:
         value = operator.index(given)
     except TypeError:
-        message = explain(asked, f"{name} {given!r}", "Give a whole number")
-        raise UsageTypeError(message) from None
+        raise UsageTypeError(asked, f"{name} {given!r}", "Give a whole number") from None
     if value < 0:
-        _refuse(asked, f"negative {name} {value}", "Give a whole number, at least 0")
+        raise UsageError(asked, f"negative {name} {value}", "Give a whole number, at least 0")
     return value
 
 
@@ -348,10 +340,10 @@ def _whole(length: int, extent: int, blocks: int, asked: str) -> int:
         return 0
     if extent <= 0 or length % extent != 0:
         found = f"{length} bytes hold no whole number of elements of {extent} bytes"
-        _refuse(asked, found, "Give the count")
+        raise UsageError(asked, found, "Give the count")
     if blocks > 1 and length // extent % blocks != 0:
         found = f"{length // extent} elements do not make {blocks} equal blocks"
-        _refuse(asked, found, "Pass a multiple of the number of ranks")
+        raise UsageError(asked, found, "Pass a multiple of the number of ranks")
     return length // extent // max(blocks, 1)
 
 
@@ -401,7 +393,7 @@ def reduction(
                 require_host(sent, method)
             return recv
         remedy = f"Use an MPI.Op, or one of the types {', '.join(ITEMSIZES)}"
-        _refuse(f"{method} with {op!r}", "the type is known to the MPI alone", remedy)
+        raise UsageError(f"{method} with {op!r}", "the type is known to the MPI alone", remedy)
     on_device = recv.memory is not None
     ops.require(found[0], recv.dtype, f"{method} of {recv.dtype}", on_device=on_device)
     send = None if in_place else read_input(method, sendbuf, recv, blocks)
@@ -441,14 +433,14 @@ def read_input(method: str, sendbuf: Any, recv: Message, blocks: int) -> Message
     if send.layout != recv.layout:
         found = "sendbuf and recvbuf have their axes in different orders, or other shapes"
         remedy = "Pass two arrays of one layout, for example numpy.empty_like(x)"
-        raise UsageBufferError(explain(method, found, remedy))
+        raise UsageBufferError(method, found, remedy)
     if send.dtype != recv.dtype or (send.dtype is None and send.datatype != recv.datatype):
         found = f"sendbuf has {send.type_text}, recvbuf {recv.type_text}"
-        _refuse(method, found, "Pass two buffers of one type")
+        raise UsageError(method, found, "Pass two buffers of one type")
     if send.count != recv.count:
         per_block = " per block" if blocks > 1 else ""
         found = f"sendbuf has {send.count} elements{per_block}, recvbuf {recv.count}"
-        _refuse(method, found, "Pass as many elements in both")
+        raise UsageError(method, found, "Pass as many elements in both")
     refuse_overlap(method, send, recv, blocks, 1)
     return send
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradred.errors import UsageTypeError, explain
+from gradred.errors import UsageTypeError
 
 
 class _Kind(NamedTuple):
@@ -97,7 +97,7 @@ def refuse(x: Any, asked: str, *, is_result: bool = False) -> None:
     remedy = found.remedy
     if is_result and not found.shares:
         remedy = "Pass a plain array in its place"
-    raise UsageTypeError(explain(asked, f"the {_short_name(type(x))} {found.has}", remedy))
+    raise UsageTypeError(asked, f"the {_short_name(type(x))} {found.has}", remedy)
 
 
 @functools.lru_cache(maxsize=256)

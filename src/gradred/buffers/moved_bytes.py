@@ -22,7 +22,7 @@ from gradred.buffers.typemaps import Comparable
 from gradred.errors import TransportError, UsageTypeError, explain, type_of, usage_error
 
 
-def bcast(comm: MPI.Comm, buf: Any, root: int) -> None:
+def bcast(comm: MPI.Comm, buf: Any, root: int = 0) -> None:
     """Broadcast the data of a buffer specification; blocks until it is there.
 
     Raises:
@@ -50,7 +50,7 @@ def rank_of_root(root: Any, comm: MPI.Comm, asked: str) -> int:
         rank = operator.index(root)
     except TypeError:
         found = f"{type_of(root)} is not a rank"
-        raise UsageTypeError(explain(f"{asked} with root={root!r}", found, remedy)) from None
+        raise UsageTypeError(f"{asked} with root={root!r}", found, remedy) from None
     if not 0 <= rank < size:
         found = f"the communicator has {size} ranks"
         raise usage_error(explain(f"{asked} with root={rank}", found, remedy), "ERR_ROOT")

@@ -18,7 +18,7 @@ from gradred.buffers import messages, typemaps
 from gradred.buffers.cuda_interface import require_host
 from gradred.buffers.messages import KINDS, Message, Reduction
 from gradred.element_types import ELEMENT_TYPES
-from gradred.errors import UsageElementError, UsageError, explain, usage_error
+from gradred.errors import UsageElementError, UsageError, usage_error
 
 
 @dataclasses.dataclass(slots=True)
@@ -143,7 +143,7 @@ def _mpi_type(method: str, message: Message) -> MPI.Datatype:
         found = MPI._typedict.get(np.dtype(message.dtype).char)
     if found is None:
         why = f"the MPI has no {message.dtype}, which its own operations would need"
-        raise UsageElementError(explain(method, why, f"Use one of {', '.join(ops.OPS)}"))
+        raise UsageElementError(method, why, f"Use one of {', '.join(ops.OPS)}")
     return found
 
 

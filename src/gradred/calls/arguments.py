@@ -12,7 +12,7 @@ from gradred.buffers import arrays
 from gradred.buffers.arrays import Array, Result
 from gradred.comm import Comm
 from gradred.element_types import ITEMSIZES
-from gradred.errors import UsageError, UsageTypeError, explain, type_of
+from gradred.errors import UsageError, UsageTypeError, type_of
 
 if TYPE_CHECKING:
     from gradred.ops import OpLike
@@ -29,8 +29,7 @@ def communicator(comm: Any, asked: str) -> MPI.Intracomm:
     if not isinstance(comm, MPI.Intracomm):
         null = isinstance(comm, MPI.Comm) and comm == MPI.COMM_NULL
         found = "comm is null" if null else f"comm is {type_of(comm)}"
-        message = explain(asked, found, "Pass an MPI.Intracomm, or None for COMM_WORLD")
-        raise UsageTypeError(message)
+        raise UsageTypeError(asked, found, "Pass an MPI.Intracomm, or None for COMM_WORLD")
     return comm  # may also be a plain MPI.Intracomm
 
 
@@ -51,7 +50,7 @@ def own_operation(
     found = operation(op, dtype, asked, on_device=on_device)
     if found is None:
         remedy = f"Use one of {', '.join(ops.OPS)} here, or allreduce"
-        raise UsageError(explain(asked, "the MPI alone knows this operation", remedy))
+        raise UsageError(asked, "the MPI alone knows this operation", remedy)
     return found
 
 
@@ -59,7 +58,7 @@ def require_c_order(given: Array, asked: str) -> None:
     """Raise UsageError unless the axes are in C order."""
     if given.layout.order != tuple(range(len(given.shape))):
         found = f"x is not in C order, but in the order of axes {given.layout.order}"
-        raise UsageError(explain(asked, found, "Pass numpy.ascontiguousarray(x)"))
+        raise UsageError(asked, found, "Pass numpy.ascontiguousarray(x)")
 
 
 def result(
@@ -71,7 +70,7 @@ def result(
     target = arrays.describe(out, asked + " into out", is_result=True)
     if not target.writable:
         found = f"out is read-only ({type(out).__name__})"
-        raise UsageError(explain(asked, found, "Pass a writable array, or out=None for a new one"))
+        raise UsageError(asked, found, "Pass a writable array, or out=None for a new one")
     expected = given.layout
     if shape is not None:
         in_c_order = arrays.layout_of(shape, None, ITEMSIZES[given.dtype])
@@ -83,7 +82,7 @@ def result(
             f"out is {arrays.text_of(target.dtype, target.shape, target.layout.order)}, the result "
             f"{arrays.text_of(given.dtype, wanted, expected.order)}"
         )
-        raise UsageError(explain(asked, found, "Pass an out= of that shape, type and order"))
+        raise UsageError(asked, found, "Pass an out= of that shape, type and order")
     _core.tell_of_write(out)
     return Result(target, lambda: out)
 
@@ -92,4 +91,4 @@ def refuse_overlap(given: Array, result: Array, asked: str) -> None:
     """Raise UsageError if the result would overwrite a part of the input."""
     if arrays.overlap(given, result):
         found = "the result would overwrite a part of the input"
-        raise UsageError(explain(asked, found, "Pass an out= that shares no memory with x"))
+        raise UsageError(asked, found, "Pass an out= that shares no memory with x")

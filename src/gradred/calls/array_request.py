@@ -47,7 +47,7 @@ class ArrayRequest(_core.ArrayRequestBase, Generic[ResultT]):
         """Wait where the extension leaves it to Python."""
         if timeout is not None and math.isnan(timeout):
             remedy = "Pass seconds, or None to wait without a limit of its own"
-            raise UsageError(explain(f"wait(timeout={timeout})", "NaN is not a time", remedy))
+            raise UsageError(f"wait(timeout={timeout})", "NaN is not a time", remedy)
         deadline = None if timeout is None else clock.now() + timeout
         failed: Exception | None = None
         for operation in self._operations:

@@ -9,7 +9,7 @@ from gradred import _core
 from gradred.buffers import arrays, cuda_interface
 from gradred.calls import arguments
 from gradred.calls.one import Asked
-from gradred.errors import UsageError, UsageTypeError, explain, type_of
+from gradred.errors import UsageError, UsageTypeError, type_of
 
 
 class Many(NamedTuple):
@@ -89,9 +89,8 @@ def _require_list(given: Any, asked: str) -> None:
     """Raise UsageTypeError unless it has a length and items by number."""
     of_names = isinstance(given, Mapping)
     if of_names or not (hasattr(given, "__len__") and hasattr(given, "__getitem__")):
-        found = f"{type_of(given)} is not a list of arrays"
         remedy = "Pass a list or tuple" + (", as list(x.values())" if of_names else "")
-        raise UsageTypeError(explain(asked, found, remedy))
+        raise UsageTypeError(asked, f"{type_of(given)} is not a list of arrays", remedy)
 
 
 def _outs(out: Any, count: int, asked: str) -> Sequence[Any]:
@@ -101,7 +100,7 @@ def _outs(out: Any, count: int, asked: str) -> Sequence[Any]:
     _require_list(out, f"{asked} into out")
     if len(out) != count:
         found = f"{count} arrays, but {len(out)} in out="
-        raise UsageError(explain(asked, found, "Pass an array for each result"))
+        raise UsageError(asked, found, "Pass an array for each result")
     listed: Sequence[Any] = out
     return listed
 
@@ -118,4 +117,4 @@ def _require_apart(pieces: _core.Pieces, asked: str) -> None:
     else:
         found = f"the result of array {result} would overwrite a part of array {other}"
     remedy = "Pass an out= of arrays that share no memory; x itself reduces in place"
-    raise UsageError(explain(asked, found, remedy))
+    raise UsageError(asked, found, remedy)

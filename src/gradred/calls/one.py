@@ -19,7 +19,7 @@ from gradred.buffers.messages import ROWS, Message
 from gradred.buffers.refusing import refusing
 from gradred.calls import arguments, neutral
 from gradred.calls.array_request import ArrayRequest, RequestOfOperations
-from gradred.errors import UsageError, UsageTypeError, explain
+from gradred.errors import UsageError, UsageTypeError
 
 if TYPE_CHECKING:
     from gradred.ops import OpLike
@@ -169,8 +169,7 @@ def _required(out: Any, name: str) -> Any:
     """Return `out`, whose shape and type are those of the block that this rank gets."""
     if out is None:
         found = "x and out are None, so that the shape and type of the block are unknown"
-        remedy = "Pass an array of that shape and type as x or out"
-        raise UsageTypeError(explain(name, found, remedy))
+        raise UsageTypeError(name, found, "Pass an array of that shape and type as x or out")
     return out
 
 
@@ -188,7 +187,7 @@ def _shape(asked: Asked, given: Array) -> tuple[int, ...]:
         return (first * size, *rest)
     if not given.shape or first % size != 0:
         found = f"x has shape {given.shape}: its first axis does not make {size} equal blocks"
-        raise UsageError(explain(asked.name, found, "Pass a multiple of the number of ranks"))
+        raise UsageError(asked.name, found, "Pass a multiple of the number of ranks")
     return (first // size, *rest)
 
 

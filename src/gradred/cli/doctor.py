@@ -11,7 +11,7 @@ import time
 from typing import NoReturn
 
 from gradred import __version__, config, doctor, launch
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred.launch import output
 
 SCHEMA = "gradred-doctor/1"
@@ -121,5 +121,5 @@ def _hosts(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if not _HOST.fullmatch(name):
-            raise UsageError(explain(f"--hosts {text}", f"{name!r} is not a host", "Write a,b,c"))
+            raise UsageError(f"--hosts {text}", f"{name!r} is not a host", "Write a,b,c")
     return names

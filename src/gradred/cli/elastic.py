@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from gradred import launch
 from gradred.cli.job_order import JobOrder, place
 from gradred.cli.option_types import duration, positive
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred.launch import elastic, foreground, hostfile, hosts, state_files
 from gradred.launch.discovery import Discovery, DiscoveryScript, FixedHosts
 from gradred.launch.job import Order
@@ -83,25 +83,24 @@ def run(arguments: argparse.Namespace, job: JobOrder) -> int:
     """Run the job to its end; returns the status to exit with."""
     if job.several:
         found = "there are several, and which ranks would leave is not known"
-        raise UsageError(explain("the programs of an elastic job", found, "Name one program"))
+        raise UsageError("the programs of an elastic job", found, "Name one program")
     if launch.has_placement(job.options):
         remedy = "Name the hosts with -H, --hostfile or --host-discovery-script"
-        raise UsageError(explain("an elastic job", "--mpi-option places the ranks", remedy))
+        raise UsageError("an elastic job", "--mpi-option places the ranks", remedy)
     discovery, start, source = _elastic_hosts(arguments, job.options)
     here = isinstance(discovery, FixedHosts) and all(
         hosts.is_this(host.name) for host in discovery.first()
     )
     if arguments.elastic_dir is None and not here:
-        remedy = "Add --elastic-dir DIR, which all hosts share"
         found = "its ranks may be on several hosts, where they have to find the state"
-        raise UsageError(explain("an elastic job", found, remedy))
+        raise UsageError("an elastic job", found, "Add --elastic-dir DIR, which all hosts share")
     least = min(start, arguments.most or start) if arguments.least is None else arguments.least
     if arguments.most is not None and least > arguments.most:
         found = f"--min-np {least} is more than --max-np {arguments.most}"
-        raise UsageError(explain("an elastic job", found, "Ask for fewer"))
+        raise UsageError("an elastic job", found, "Ask for fewer")
     if arguments.ranks is not None and least > arguments.ranks:
         found = f"-np {arguments.ranks} is less than --min-np {least}"
-        raise UsageError(explain("an elastic job", found, "Start with as many at least"))
+        raise UsageError("an elastic job", found, "Start with as many at least")
     limits = elastic.Limits(
         start=start if arguments.most is None else min(start, arguments.most),
         least=least,
@@ -138,17 +137,15 @@ def _elastic_hosts(arguments: argparse.Namespace, options: list[str]) -> tuple[D
     if arguments.script is not None:
         if arguments.hosts is not None or arguments.hostfile is not None:
             remedy = "Leave one of them out"
-            found = "hosts are given as well"
-            raise UsageError(explain("--host-discovery-script", found, remedy))
+            raise UsageError("--host-discovery-script", "hosts are given as well", remedy)
         if arguments.ranks is None and arguments.least is None:
             remedy = "Add -np N, or --min-np N"
-            found = "the number of ranks is missing"
-            raise UsageError(explain("an elastic job", found, remedy))
+            raise UsageError("an elastic job", "the number of ranks is missing", remedy)
         script = DiscoveryScript(arguments.script, arguments.slots_per_host or 1)
         return script, arguments.ranks or arguments.least, f"hosts of {arguments.script}"
     if arguments.slots_per_host is not None:
         found = "there is no --host-discovery-script, whose hosts it counts"
-        raise UsageError(explain("--slots-per-host", found, "Say -H HOST:SLOTS"))
+        raise UsageError("--slots-per-host", found, "Say -H HOST:SLOTS")
     placed, ranks, source = place(arguments, options, arguments.ranks)
     usable = placed or [hosts.Host("localhost", ranks)]
     if arguments.hosts is not None or arguments.hostfile is not None:

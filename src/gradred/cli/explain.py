@@ -19,7 +19,7 @@ from gradred.bench.explanation import COLLECTIVES, REDUCING, Answer, Model, Ques
 from gradred.bench.inputs import TYPES
 from gradred.bench.options import ACCELERATORS, OSU_TYPES, byte_count, positive
 from gradred.element_types import numpy_dtype
-from gradred.errors import DeviceError, UsageError, explain
+from gradred.errors import DeviceError, UsageError
 from gradred.launch import processes
 from gradred.observe import figures
 
@@ -100,13 +100,13 @@ def _explain_on_device(arguments: argparse.Namespace, question: Question) -> int
             _core.cuda_driver()
     except DeviceError as error:
         remedy = "Measure host memory, with -d cpu"
-        raise UsageError(explain(asked, f"there is no CUDA driver ({error})", remedy)) from None
+        raise UsageError(asked, f"there is no CUDA driver ({error})", remedy) from None
     found: dict[str, Any] | None = None
     if reason is None:
         found, reason = measure(question, arguments.accelerator)
     if found is None:
         remedy = "Ask for what can be measured here"
-        raise UsageError(explain(asked, f"nothing was measured: {reason}", remedy))
+        raise UsageError(asked, f"nothing was measured: {reason}", remedy)
     report = {
         "schema": SCHEMA,
         "question": dataclasses.asdict(question)
@@ -160,7 +160,7 @@ def _question(arguments: argparse.Namespace) -> Question:
     item = numpy_dtype(dtype).itemsize
     if question.nbytes % item:
         found = f"these are no whole elements of {item} bytes"
-        raise UsageError(explain(f"--bytes {question.nbytes} -T {dtype}", found, "Round it"))
+        raise UsageError(f"--bytes {question.nbytes} -T {dtype}", found, "Round it")
     return question
 
 
@@ -173,7 +173,7 @@ def _host_of(hosts: tuple[str, ...], ranks: int | None) -> tuple[int, ...]:
         places = [host for host, count in enumerate(slots) for _ in range(count or cpu.cores())]
         if ranks > len(places):
             found = f"these hosts have {len(places)} slots"
-            raise UsageError(explain(f"-np {ranks}", found, "Give fewer ranks or more slots"))
+            raise UsageError(f"-np {ranks}", found, "Give fewer ranks or more slots")
         return tuple(places[:ranks])
     count = min(len(hosts), ranks)
     return tuple(rank * count // ranks for rank in range(ranks))

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -110,9 +110,7 @@ def variables(arguments: argparse.Namespace) -> Mapping[str, str]:
         try:
             found[flag.variable] = flag.value(text)
         except ValueError:
-            raise UsageError(
-                explain(f"{name} {text}", "that is not a number", "Pass one")
-            ) from None
+            raise UsageError(f"{name} {text}", "that is not a number", "Pass one") from None
     if ignored:
         names = ", ".join(dict.fromkeys(ignored))
         print(f"gradred run: warning: without effect here: {names}", file=sys.stderr, flush=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from gradred import __version__, _core, config, horovod, launch
 from gradred._util import cpu
 from gradred.buffers import cuda_interface
-from gradred.errors import DeviceError, UsageError, explain
+from gradred.errors import DeviceError, UsageError
 from gradred.observe import figures
 
 SCHEMA = "gradred-info/1"
@@ -55,7 +55,7 @@ def _print_one(key: str, as_json: bool) -> int:
         value = config.show(name, config.get(name))
     else:
         found = "there is no such key"
-        raise UsageError(explain(key, found, f"Take one of {', '.join(FACTS)}, or a setting"))
+        raise UsageError(key, found, f"Take one of {', '.join(FACTS)}, or a setting")
     print(json.dumps({"schema": SCHEMA, key: value}) if as_json else value)
     return 0
 

@@ -12,7 +12,7 @@ from gradred import launch
 from gradred._util import cpu
 from gradred._util.text import ranks_text
 from gradred.cli.programs import Part
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred.launch import allocation, foreground, hostfile, hosts
 from gradred.launch.job import Order, Program
 
@@ -154,7 +154,7 @@ def place(
     if found is None:
         if ranks is None:
             raise UsageError(
-                explain("starting a program", "the number of ranks is missing", "Add -np N, or -H")
+                "starting a program", "the number of ranks is missing", "Add -np N, or -H"
             )
         return [], ranks, "this host"
     placed = hosts.place(found, ranks)

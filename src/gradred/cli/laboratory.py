@@ -12,7 +12,7 @@ import importlib.util
 from collections.abc import Sequence
 from types import ModuleType
 
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 
 INSTALL = 'Install it with: pip install "gradred[lab]"'
 _PACKAGE = "gradred_lab"
@@ -67,4 +67,4 @@ def module(name: str) -> ModuleType:
 
 
 def _missing(name: str, package: str) -> UsageError:
-    return UsageError(explain(name, f"{package} is not installed", INSTALL))
+    return UsageError(name, f"{package} is not installed", INSTALL)

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Sequence
 
 from gradred.cli.option_types import positive
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 
 _SEPARATOR = ":"
 _NOT_A_SEPARATOR = (
@@ -67,13 +67,11 @@ def parse(arguments: argparse.Namespace) -> list[Part]:
         words, rest = _split(found.program)
         parts.append(Part(words, found.ranks, found.variables, found.wdir))
     if not all(part.words for part in parts):
-        raise UsageError(
-            explain("no program", "there is nothing to start", "Name one after the options")
-        )
+        raise UsageError("no program", "there is nothing to start", "Name one after the options")
     for part in parts if len(parts) > 1 else ():
         if part.ranks is None:
             remedy = f"Write -np N before each program; {_NOT_A_SEPARATOR}"
-            raise UsageError(explain(str(part), "the number of its ranks is missing", remedy))
+            raise UsageError(str(part), "the number of its ranks is missing", remedy)
     return parts
 
 
@@ -97,7 +95,7 @@ def _options_of_one(words: list[str]) -> argparse.Namespace:
     if unknown:
         what = "behind it only -np, -x and --wdir precede a program"
         remedy = f"Write other options before the first program; {_NOT_A_SEPARATOR}"
-        raise UsageError(explain(f"{unknown[0]} behind {_SEPARATOR!r}", what, remedy))
+        raise UsageError(f"{unknown[0]} behind {_SEPARATOR!r}", what, remedy)
     return found
 
 
@@ -105,4 +103,4 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
         """Raise UsageError in place of the usage, which is that of the words before."""
         what = f"the options of a program behind {_SEPARATOR!r}"
-        raise UsageError(explain(what, message, f"Correct them; {_NOT_A_SEPARATOR}"))
+        raise UsageError(what, message, f"Correct them; {_NOT_A_SEPARATOR}")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from gradred import config, horovod, launch
 from gradred.cli import elastic, horovod_flags, job_order, programs
 from gradred.cli.option_types import duration
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred.launch import foreground
 
 
@@ -117,7 +117,7 @@ def _with_torch(variables: dict[str, str]) -> None:
     autoload = "TORCH_DEVICE_BACKEND_AUTOLOAD"
     if (value := variables.get(autoload, os.environ.get(autoload, "1"))) != "1":
         found = f"{autoload} is {value!r}, and so PyTorch would not load gradred"
-        raise UsageError(explain("--torch", found, "Unset this variable, or set it to 1"))
+        raise UsageError("--torch", found, "Unset this variable, or set it to 1")
     variables[config.variable("torch")] = "1"
 
 
@@ -195,7 +195,7 @@ def _variables(texts: Sequence[str]) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not name or not (equals or name in os.environ):
             found_text = "there is no such variable here"
-            raise UsageError(explain(f"-x {text}", found_text, "Write -x NAME=VALUE, or set it"))
+            raise UsageError(f"-x {text}", found_text, "Write -x NAME=VALUE, or set it")
         found[name] = value if equals else os.environ[name]
     config.check(found)  # reports errors here, once, and not in every rank
     return found

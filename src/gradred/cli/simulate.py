@@ -17,7 +17,7 @@ from gradred._util import text
 from gradred.bench import options, plot, rank_zero
 from gradred.bench.options import byte_count, natural, positive
 from gradred.cli import laboratory
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred.simulate import calibration, citations, plans, presets, sweep
 
 _TITLE_WIDTH = 80  # characters
@@ -156,7 +156,7 @@ def _question(arguments: argparse.Namespace) -> sweep.Question:
         remedy = f"Add --net with one of {', '.join(presets.NETWORKS)}"
         if arguments.calibrate is not None:
             remedy += "; or --rows ROWS.csv, if --calibrate names a CSV file"
-        raise UsageError(explain("simulate allreduce", "no network is named", remedy))
+        raise UsageError("simulate allreduce", "no network is named", remedy)
     network = preset = presets.find(arguments.net)
     for name in arguments.algorithm:
         plans.find(name)
@@ -166,7 +166,7 @@ def _question(arguments: argparse.Namespace) -> sweep.Question:
         runs = arguments.runs or 11
     elif arguments.runs is not None:
         found = "without noise all runs are the same"
-        raise UsageError(explain(f"--runs {arguments.runs}", found, "Add --noise, or leave it out"))
+        raise UsageError(f"--runs {arguments.runs}", found, "Add --noise, or leave it out")
     fit = None
     if arguments.calibrate is not None:
         fit = calibration.calibrate(preset, Path(arguments.calibrate))

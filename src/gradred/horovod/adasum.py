@@ -17,13 +17,13 @@ import numpy as np
 from gradred.element_types import ELEMENT_TYPES, ITEMSIZES
 from gradred.errors import explain
 from gradred.horovod.front_end import FrontEnd, cast
-from gradred.horovod.operations import engine_of, is_global, submit
+from gradred.horovod.operations import engine_of, submit
+from gradred.horovod.process_sets import ProcessSet, global_process_set
 from gradred.tensors import described, write
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gradred.horovod.process_sets import ProcessSet
     from gradred.named import Described, NamedRequest
 
 TensorT = TypeVar("TensorT")
@@ -34,7 +34,7 @@ _COLUMNS = 1 << 16  # columns converted to float64 at a time
 def check(process_set: ProcessSet) -> None:
     """Raise NotImplementedError if Adasum does not support the process set."""
     asked = "op=Adasum"
-    if not is_global(process_set):
+    if process_set is not global_process_set:
         found = "it takes all ranks"
         raise NotImplementedError(explain(asked, found, "Leave process_set out"))
     ranks = process_set.size() or 1

@@ -34,7 +34,7 @@ def install() -> None:
     if loaded is not None and not str(getattr(loaded, "__file__", "")).startswith(path()):
         found = f"{getattr(loaded, '__file__', 'another one')} has been imported"
         remedy = "Call gradred.horovod.install() before anything imports horovod"
-        raise UsageError(explain("gradred.horovod.install()", found, remedy))
+        raise UsageError("gradred.horovod.install()", found, remedy)
     if path() not in sys.path:
         sys.path.insert(0, path())
         importlib.invalidate_caches()
@@ -104,37 +104,13 @@ def run(
 ) -> list[Any]:
     """Start ranks on this host that each call `func(*args, **kwargs)`; returns results by rank.
 
-    Blocks. The arguments are Horovod's, in its order. One warning names the arguments given that
-    have no effect.
-
-    Args:
-        func: the function, pickled with cloudpickle.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-        num_proc: the number of ranks.
-        min_num_proc: refused; `gradred run --min-np` starts elastic jobs.
-        max_num_proc: refused, for the same reason.
-        slots: no effect.
-        reset_limit: no effect.
-        cooldown_range: no effect.
-        hosts: this host alone, `localhost:4`; other hosts are refused.
-        hostfile: refused.
-        host_discovery_script: refused.
-        start_timeout: no effect.
-        ssh_port: no effect.
-        ssh_identity_file: no effect.
-        disable_cache: no effect.
-        output_filename: refused; the ranks' output appears in this process's output.
-        verbose: no effect.
-        use_gloo: no effect.
-        use_mpi: no effect.
-        mpi_args: no effect.
-        network_interface: no effect.
-        network_interfaces: no effect.
-        executable: refused; the ranks run this interpreter.
-        np: Horovod's older name for `num_proc`.
-        min_np: Horovod's older name for `min_num_proc`.
-        max_np: Horovod's older name for `max_num_proc`.
+    Blocks. The arguments are Horovod's, in its order. `func` is pickled with cloudpickle.
+    `num_proc` is the number of ranks, and `np` Horovod's older name for it. `hosts` may name this
+    host alone, as `localhost:4`. The ranks run this interpreter, and their output appears in this
+    process's: `hostfile`, `output_filename` and `executable` are refused. So are
+    `host_discovery_script`, `min_num_proc` and `max_num_proc`, older names `min_np` and `max_np`:
+    `gradred run --min-np` starts elastic jobs. The other arguments have no effect. One warning
+    names those given.
 
     Raises:
         ValueError: `hosts` and `hostfile`, or `use_gloo` and `use_mpi`, are both given.
@@ -159,7 +135,7 @@ def _check_arguments(given: Mapping[str, Any]) -> None:
     if refused:
         found = f"it starts ranks of this host, and has no {', '.join(refused)}"
         remedy = "Leave them out, or start the program by gradred run"
-        raise UsageError(explain("horovod.run", found, remedy))
+        raise UsageError("horovod.run", found, remedy)
     ignored = [name for name in _WITHOUT_EFFECT if name in given]
     if ignored:
         text = f"horovod.run: without effect here: {', '.join(ignored)}"

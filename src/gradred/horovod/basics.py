@@ -61,7 +61,7 @@ def _begin(comm: Any) -> None:
             "Only ranks call it: put what the program does under if __name__ == '__main__':, "
             "which workers do not run"
         )
-        raise UsageError(explain("init()", found, remedy))
+        raise UsageError("init()", found, remedy)
     _rank.spare_workers()
     if not MPI.Is_initialized():
         _rank.begin_mpi()

@@ -48,8 +48,10 @@ class Collectives(Generic[TensorT]):
 
     Arguments that several methods have: `name` matches the call with the calls of the other ranks,
     None counts the calls; `op` is one of Average, Sum, Min, Max, Product and Adasum; `prescale` and
-    `postscale` are factors of inputs and results. Wrong arguments are a ValueError of this rank
-    alone; where the ranks' calls differ, `synchronize` raises HorovodInternalError on all of them.
+    `postscale` are factors of inputs and results; the ranks of `process_set` take part; operations
+    that all ranks have submitted run by `priority`, the highest first. Wrong arguments are a
+    ValueError of this rank alone; where the ranks' calls differ, `synchronize` raises
+    HorovodInternalError on all of them.
 
     Args:
         front_end: the front end.
@@ -97,15 +99,7 @@ class Collectives(Generic[TensorT]):
     ) -> int:
         """Start one reduction of several tensors. Its result is a tuple of `outputs`.
 
-        Args:
-            tensors: the inputs.
-            outputs: tensors for the results; `tensors` itself: in place; None: new tensors.
-            name: see the class.
-            op: see the class.
-            prescale: see the class.
-            postscale: see the class.
-            process_set: the ranks that take part.
-            priority: operations that all ranks have submitted run by it, the highest first.
+        `outputs` are tensors for the results; `tensors` itself: in place; None: new tensors.
         """
         inputs = group_of(tensors, "grouped_allreduce")
         if outputs is None:
@@ -228,12 +222,7 @@ class Collectives(Generic[TensorT]):
     ) -> int:
         """Start a broadcast from `root_rank`, a global rank.
 
-        Args:
-            tensor: the input.
-            out: the tensor for the result. `tensor` itself: in place; None: a new tensor.
-            root_rank: the rank whose tensor is sent.
-            name: see the class.
-            process_set: the ranks that take part.
+        `out` is the tensor for the result; `tensor` itself: in place; None: a new tensor.
         """
         result = self._front_end.empty_like(tensor, "broadcast") if out is None else out
         engine = engine_of(process_set)
@@ -247,11 +236,8 @@ class Collectives(Generic[TensorT]):
     ) -> int:
         """Start an alltoall of rows. Its result is a pair: a tensor, and the rows per rank.
 
-        Args:
-            tensor: the rows to send, those for rank 0 first, then those for rank 1, and so on.
-            splits: number of rows for each rank. None: the same number for all ranks.
-            name: see the class.
-            process_set: the ranks that take part.
+        The rows for rank 0 come first in `tensor`, then those for rank 1, and so on. `splits` has
+        the number of rows for each rank. None: the same number for all ranks.
         """
         front_end, engine = self._front_end, engine_of(process_set)
         sent = with_rows(front_end, tensor, "alltoall")

@@ -42,7 +42,7 @@ def _require_op(op: Any) -> None:
     if isinstance(op, int):
         return
     found = f"it is of type {type(op).__name__}, and operations are numbers here"
-    raise UsageTypeError(explain(f"op={op!r}", found, f"Use {_NAMES_OF_OPS}"))
+    raise UsageTypeError(f"op={op!r}", found, f"Use {_NAMES_OF_OPS}")
 
 
 def reduction(op: int | None, average: bool | None) -> int:
@@ -108,11 +108,7 @@ def submit(
         raise
     except Error as error:
         raise internal_error(error) from error
-    return put((request, finish))
-
-
-def put(in_flight: _InFlight) -> int:
-    """Store an operation in flight, and return its handle."""
+    in_flight: _InFlight = (request, finish)
     return state.handles.put(in_flight)
 
 
@@ -187,11 +183,6 @@ def one_structure(asked: str, structure: str, process_set: ProcessSet) -> Iterat
     with in_turn(asked, process_set):
         synchronize(submit(engine, "barrier", name, [], lambda _: None, None, structure=structure))
         yield
-
-
-def is_global(process_set: ProcessSet) -> bool:
-    """Whether this is the set of all ranks."""
-    return process_set is global_process_set
 
 
 def join(device: int = -1) -> int:

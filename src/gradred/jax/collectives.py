@@ -14,7 +14,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from gradred import ops
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred.jax.names import name_here, numbered
 from gradred.jax.ranks import TARGET, engine, ffi
 from gradred.jax.structures import Structure, structure_of
@@ -91,7 +91,7 @@ def bcast(tree: Tree, root: int = 0, *, name: str | None = None) -> Tree:
     """
     if not 0 <= root < engine().size:
         found = f"root {root} is none of the {engine().size} ranks"
-        raise UsageError(explain("gradred.jax.bcast", found, "Ranks count from 0"))
+        raise UsageError("gradred.jax.bcast", found, "Ranks count from 0")
     return _of_tree(Collective("broadcast", root=root), tree, name)
 
 
@@ -208,7 +208,7 @@ def _op_named(op: ops.OpLike, asked: str) -> str:
     if resolved is None or resolved[0] not in ops.OPS:
         found = "JAX programs have gradred's own operations alone"
         remedy = f"Use one of {', '.join(ops.OPS)}"
-        raise UsageError(explain(f"gradred.jax.{asked} with op={op!r}", found, remedy))
+        raise UsageError(f"gradred.jax.{asked} with op={op!r}", found, remedy)
     return resolved[0]
 
 
@@ -217,7 +217,7 @@ def _divisible(array: Any, asked: str) -> Any:
         found = f"the first axis of an array of the shape {array.shape} has no equal part for each"
         found += f" of the {engine().size} ranks"
         remedy = "Pad it to a multiple of gradred.jax.size()"
-        raise UsageError(explain(f"gradred.jax.{asked}", found, remedy))
+        raise UsageError(f"gradred.jax.{asked}", found, remedy)
     return array
 
 
@@ -232,7 +232,7 @@ def _forward(collective: Collective, *arrays: Any) -> tuple[Arrays, None]:
     if collective.kind in ("allreduce", "reducescatter") and collective.op not in ("sum", "avg"):
         found = f"the operation {collective.op!r} has no gradient"
         remedy = "Differentiate through a sum or a mean, or apply jax.lax.stop_gradient first"
-        raise UsageError(explain(f"the gradient of '{collective.name}'", found, remedy))
+        raise UsageError(f"the gradient of '{collective.name}'", found, remedy)
     return _differentiable(collective, *arrays), None
 
 

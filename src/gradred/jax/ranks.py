@@ -13,7 +13,7 @@ import jax
 import jaxlib
 
 from gradred import _core
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -54,8 +54,7 @@ def init(comm: MPI.Intracomm | None = None) -> None:
     with _ranks.lock:
         if _ranks.engine is not None:
             found = "the collectives of this process have their ranks already"
-            remedy = "Call it once, before the first collective"
-            raise UsageError(explain("gradred.jax.init", found, remedy))
+            raise UsageError("gradred.jax.init", found, "Call it once, before the first collective")
         _ranks.engine = _begin(comm)
 
 
@@ -109,7 +108,7 @@ def _futures_at() -> int:
     version = tuple(int(part) for part in jaxlib.__version__.split(".")[:3])
     if version < (0, 4, 35):
         found = f"jaxlib is {jaxlib.__version__}"
-        raise UsageError(explain("gradred.jax", found, "Install jax 0.4.35 or newer"))
+        raise UsageError("gradred.jax", found, "Install jax 0.4.35 or newer")
     return 12 if version < (0, 4, 38) else 13
 
 

@@ -8,7 +8,7 @@ import pathlib
 import re
 from collections.abc import Mapping, Sequence
 
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred.launch import variables
 from gradred.launch.hosts import Host, Hosts, merged
 
@@ -82,7 +82,7 @@ def _slurm_groups(environment: Mapping[str, str], source: str) -> list[tuple[str
             groups = [_slurm_group(environment, "JOB_", f"_{kind}_GROUP_{i}") for i in range(count)]
             if not all(nodes for nodes, _ in groups):
                 found = f"it has {count} groups, and the variables of one are not set"
-                raise UsageError(explain(source, found, "Name the hosts with -H"))
+                raise UsageError(source, found, "Name the hosts with -H")
             return groups
     group = _slurm_group(environment, "JOB_", "")
     return [group] if group[0] else []
@@ -118,7 +118,7 @@ def _slurm_names(source: str, group: tuple[str, str]) -> list[str]:
 
 def _not_understood(source: str, group: tuple[str, str]) -> UsageError:
     found = f"its hosts {group[0]!r} and tasks {group[1]!r} cannot be understood"
-    return UsageError(explain(source, found, "Name the hosts with -H"))
+    return UsageError(source, found, "Name the hosts with -H")
 
 
 def _pbs(environment: Mapping[str, str]) -> Hosts | None:
@@ -141,7 +141,7 @@ def _lsf(environment: Mapping[str, str]) -> Hosts | None:
     pairs = zip(words[::2], words[1::2], strict=False)
     if len(words) % 2 or not all(word.isdecimal() for word in words[1::2]):
         found = f"its hosts {' '.join(words)!r} cannot be understood"
-        raise UsageError(explain(source, found, "Name the hosts with -H"))
+        raise UsageError(source, found, "Name the hosts with -H")
     return Hosts(source, merged(Host(name, int(count)) for name, count in pairs), granted=True)
 
 
@@ -150,5 +150,5 @@ def _one_per_line(source: str, path: str) -> Hosts:
         names: Sequence[str] = pathlib.Path(os.fspath(path)).read_text(encoding="utf-8-sig").split()
     except OSError as error:
         found = f"its list of hosts cannot be read ({error})"
-        raise UsageError(explain(source, found, "Name the hosts with -H")) from error
+        raise UsageError(source, found, "Name the hosts with -H") from error
     return Hosts(source, merged(Host(name, 1) for name in names), granted=True)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import IO, TypeAlias
 
 from gradred._util import clock
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred.launch import hostfile, hosts
 
 _EVERY = 1.0  # seconds between two runs of the script
@@ -119,4 +119,4 @@ class DiscoveryScript:
 
     def _error(self, found: str) -> UsageError:
         remedy = "Name an executable that prints a host, or host:slots, in each line"
-        return UsageError(explain(f"--host-discovery-script {self._path}", found, remedy))
+        return UsageError(f"--host-discovery-script {self._path}", found, remedy)

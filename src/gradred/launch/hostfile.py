@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 import re
 
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred.launch.hosts import Host, Hosts, merged, parse_host, require_own_user
 
 _COMMENT = re.compile(r"/\*.*?\*/|(?:#|//)[^\n]*", re.DOTALL)
@@ -36,10 +36,10 @@ def parse_file(path: str) -> Hosts:
         text = pathlib.Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         found = f"it cannot be read ({error})"
-        raise UsageError(explain(f"--hostfile {path}", found, "Give a text file")) from error
+        raise UsageError(f"--hostfile {path}", found, "Give a text file") from error
     hosts = parse_lines(text, f"--hostfile {path}")
     if not hosts:
-        raise UsageError(explain(f"--hostfile {path}", "it names no host", "Name one per line"))
+        raise UsageError(f"--hostfile {path}", "it names no host", "Name one per line")
     return Hosts(f"--hostfile {path}", hosts)
 
 
@@ -73,12 +73,12 @@ def _line(text: str, where: str) -> Host:
     slots = host.slots
     if "slots" in settings:
         if slots is not None:
-            raise _refused(where, f"{text!r} has two numbers of slots", "Write one")
+            raise UsageError(where, f"{text!r} has two numbers of slots", "Write one")
         slots = _number(settings["slots"], where)
     if "max_slots" in settings:
         most = _number(settings["max_slots"], where)
         if slots is not None and slots > most:
-            raise _refused(where, f"{slots} slots are more than {most}, their maximum", "Fewer")
+            raise UsageError(where, f"{slots} slots are more than {most}, their maximum", "Fewer")
         slots = most if slots is None else slots
     return Host(host.name, slots)
 
@@ -87,24 +87,20 @@ def _settings(text: str, where: str) -> dict[str, str]:
     """Parse `slots=2 max_slots = 4`; the keys are those of `_WORDS`."""
     remedy = "Write host, host:slots or host slots=N"
     if rest := _SETTING.sub("", text).strip():
-        raise _refused(where, f"{rest!r} is not a setting", remedy)
+        raise UsageError(where, f"{rest!r} is not a setting", remedy)
     found: dict[str, str] = {}
     for word, value in _SETTING.findall(text):
         if word not in _SYNONYMS:
             remedy = _ELSEWHERE.get(word, remedy)
-            raise _refused(where, f"gradred does not carry out {word}={value}", remedy)
+            raise UsageError(where, f"gradred does not carry out {word}={value}", remedy)
         name = _SYNONYMS[word]
         if name in found:
-            raise _refused(where, f"{word}={value} says again what {name} is", "Say it once")
+            raise UsageError(where, f"{word}={value} says again what {name} is", "Say it once")
         found[name] = value
     return found
 
 
 def _number(text: str, where: str) -> int:
     if not text.isdecimal() or int(text) == 0:
-        raise _refused(where, f"{text!r} is not a number of slots", "Write one, at least 1")
+        raise UsageError(where, f"{text!r} is not a number of slots", "Write one, at least 1")
     return int(text)
-
-
-def _refused(where: str, found: str, remedy: str) -> UsageError:
-    return UsageError(explain(where, found, remedy))

@@ -11,7 +11,7 @@ import re
 import socket
 from collections.abc import Iterable
 
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 
 _NAME = r"(?:\[[0-9A-Fa-f:.%\w]+\]|[A-Za-z0-9_](?:[\w.-]*\w)?)"
 _HOST = re.compile(rf"({_NAME})(?::(\d+))?")
@@ -51,7 +51,7 @@ def parse_list(text: str) -> Hosts:
     """
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
-        raise UsageError(explain(f"-H {text!r}", "it names no host", "Write host:slots,..."))
+        raise UsageError(f"-H {text!r}", "it names no host", "Write host:slots,...")
     return Hosts(f"-H {text}", merged(parse_host(part, f"-H {text}") for part in parts))
 
 
@@ -74,7 +74,7 @@ def place(found: Hosts, ranks: int | None) -> list[Host]:
         asked = f"{ranks} ranks on {found.source}"
         named = f"{len(found.hosts)} host{'s' if len(found.hosts) > 1 else ''}"
         remedy = "Ask for fewer, or give more slots: host:slots"
-        raise UsageError(explain(asked, f"{named} with {found.slots} slots", remedy))
+        raise UsageError(asked, f"{named} with {found.slots} slots", remedy)
     rounds, left = divmod(ranks, found.slots)
     if all(host.slots is None for host in found.hosts):
         counts = [rounds + (index < left) for index in range(len(found.hosts))]
@@ -107,12 +107,11 @@ def parse_host(text: str, where: str) -> Host:
     user, at, rest = text.rpartition("@")
     match = _HOST.fullmatch(rest if at else text)
     if match is None or match[2] == "0":
-        found = f"{text!r} is not a host"
-        raise UsageError(explain(where, found, "Write host or host:slots, at least 1"))
+        raise UsageError(where, f"{text!r} is not a host", "Write host or host:slots, at least 1")
     name = match[1]
     if name.startswith("[") and name not in _LOCAL:
         found = f"mpiexec takes no IPv6 address, and {name} is one"
-        raise UsageError(explain(where, found, "Name the host, here and in /etc/hosts"))
+        raise UsageError(where, found, "Name the host, here and in /etc/hosts")
     if at:
         require_own_user(user, name, where)
     return Host(name, None if match[2] is None else int(match[2]))
@@ -122,8 +121,7 @@ def require_own_user(user: str, host: str, where: str) -> None:
     """Raise UsageError unless `user` is this process's user."""
     if user != getpass.getuser():
         found = f"{user!r} is another user than {getpass.getuser()!r}, who starts the job"
-        remedy = f"Name the user in ~/.ssh/config: Host {host}, User {user}"
-        raise UsageError(explain(where, found, remedy))
+        raise UsageError(where, found, f"Name the user in ~/.ssh/config: Host {host}, User {user}")
 
 
 def merged(hosts: Iterable[Host]) -> tuple[Host, ...]:

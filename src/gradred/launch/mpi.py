@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from gradred._util import clock
-from gradred.errors import INSTALL_MPI, UsageError, explain
+from gradred.errors import INSTALL_MPI, UsageError
 from gradred.launch import protocol, proxy, variables
 from gradred.launch.hosts import Host
 
@@ -104,8 +104,7 @@ def find_mpi() -> Mpi:
     )
     if probe.returncode != 0:
         reason = (probe.stderr.strip().splitlines() or ["no reason given"])[-1]
-        found = f"mpi4py cannot load one ({reason})"
-        raise UsageError(explain("no MPI found", found, INSTALL_MPI))
+        raise UsageError("no MPI found", f"mpi4py cannot load one ({reason})", INSTALL_MPI)
     text, files = json.loads(probe.stdout.splitlines()[-1])
     family, version = identify(text)
     library = _libmpi(files)
@@ -124,7 +123,7 @@ def refuse_inside_job(asked: str) -> None:
     job = inside_job()
     if job is not None:
         found = f"this process already belongs to a job (rank {job[0]} of {job[1]})"
-        raise UsageError(explain(asked, found, "Start it from a process that is not a rank"))
+        raise UsageError(asked, found, "Start it from a process that is not a rank")
 
 
 def job_environment(mpi: Mpi, binding: Binding = "none") -> dict[str, str]:
@@ -168,7 +167,7 @@ def _free_port() -> int:
         with contextlib.suppress(OSError), socket.socket() as free:
             free.bind(("", port))
             return int(free.getsockname()[1])
-    raise UsageError(explain("a port for rank 0", "none is free", "End programs that hold ports"))
+    raise UsageError("a port for rank 0", "none is free", "End programs that hold ports")
 
 
 def without_allocation(environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -280,7 +279,7 @@ def _host_options(family: Family, hosts: Sequence[Host]) -> list[str]:
     if len({host.slots for host in hosts}) > 1:
         asked = f"{', '.join(map(str, hosts))} with Intel MPI"
         found = "its launcher takes the same number of ranks for every host"
-        raise UsageError(explain(asked, found, "Give every host as many slots as the others"))
+        raise UsageError(asked, found, "Give every host as many slots as the others")
     names = ",".join(host.name for host in hosts)
     return ["-hosts", names, "-ppn", str(hosts[0].slots)]
 
@@ -299,12 +298,12 @@ def program_command(program: Sequence[str], path: str, folder: str = "") -> list
     name = program[0]
     if name.endswith(".py"):
         if not os.path.isfile(os.path.join(folder, name)):
-            raise UsageError(explain(name, "there is no such file", "Give the program's path"))
+            raise UsageError(name, "there is no such file", "Give the program's path")
         return [sys.executable, *program]
     place = os.path.join(folder, name) if os.path.dirname(name) else name
     if shutil.which(place, path=path) is None:
         found = "there is no such program, or it is not executable"
-        raise UsageError(explain(name, found, "Give its path, or a name that is in PATH"))
+        raise UsageError(name, found, "Give its path, or a name that is in PATH")
     return list(program)
 
 
@@ -337,7 +336,7 @@ def identify(text: str) -> tuple[Family, str]:
             return family, match[match.lastindex or 0]
     first = text.strip().splitlines()[0] if text.strip() else "an empty version text"
     found = f"it is none that gradred can start ranks with ({first})"
-    raise UsageError(explain("the MPI of this interpreter", found, INSTALL_MPI))
+    raise UsageError("the MPI of this interpreter", found, INSTALL_MPI)
 
 
 def _libmpi(files: Sequence[str]) -> pathlib.Path:
@@ -346,7 +345,7 @@ def _libmpi(files: Sequence[str]) -> pathlib.Path:
         if re.fullmatch(r"libmpi(ch)?\.so[.\d]*", os.path.basename(file)):
             return pathlib.Path(file)
     found = "mpi4py has loaded no file named libmpi or libmpich"
-    raise UsageError(explain("no MPI found", found, INSTALL_MPI))
+    raise UsageError("no MPI found", found, INSTALL_MPI)
 
 
 def _find_launcher(family: Family, library: pathlib.Path) -> pathlib.Path:
@@ -373,9 +372,9 @@ def _find_launcher(family: Family, library: pathlib.Path) -> pathlib.Path:
         launcher, words = next(iter(broken.items()))
         needs_home = family == "Open MPI" and "HOME" not in os.environ
         remedy = "Set HOME" if needs_home else f"Let `{launcher} --version` answer"
-        raise UsageError(explain(asked, f"{launcher} says: {words}", remedy))
+        raise UsageError(asked, f"{launcher} says: {words}", remedy)
     found = f"there is no mpiexec of {family} in its prefix, this environment or PATH"
-    raise UsageError(explain(asked, found, INSTALL_MPI))
+    raise UsageError(asked, found, INSTALL_MPI)
 
 
 def _belongs(version: str, family: Family) -> bool:

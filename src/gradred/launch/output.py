@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from gradred._util import clock, files
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 
 Stream = Literal["stdout", "stderr"]
 Write = Callable[[bytes], None]
@@ -184,7 +184,7 @@ class Files:
         except OSError as error:
             found = f"{error.filename or folder} cannot be written ({error.strerror})"
             remedy = "Name a folder that exists or can be made"
-            raise UsageError(explain(f"--output-filename {folder}", found, remedy)) from None
+            raise UsageError(f"--output-filename {folder}", found, remedy) from None
 
     def feed(self, rank: int, data: bytes) -> None:
         """Append to a rank's file.

@@ -27,7 +27,7 @@ from typing import Any
 
 from gradred import _core, config
 from gradred._util import clock
-from gradred.errors import PeerLost, TimeoutError, TransportError, UsageError, explain  # noqa: A004
+from gradred.errors import PeerLost, TimeoutError, TransportError, UsageError  # noqa: A004
 from gradred.launch import (
     authentication,
     failure_board,
@@ -86,7 +86,7 @@ def begin_mpi(
     key = allgather(key.encode())[0].decode()
     if key.startswith(_NO_SERVER):
         found = f"rank 0 cannot start the server by which they find each other ({key[1:]})"
-        raise TransportError(explain(asked, found, "See to its memory and its open files"))
+        raise TransportError(asked, found, "See to its memory and its open files")
     secret, *addresses = key.split(" ")
     host = socket.gethostname()
     control = _connect(secret.encode(), addresses, f"control {rank} {host}", asked)
@@ -141,12 +141,12 @@ def _require_alike(offers: Sequence[dict[str, Any]], asked: str, why: str) -> No
         if offer["not"] is not None:
             found, remedy = offer["not"]
             found = f"{why}, and rank {rank} on {offer['name']} cannot start MPI: {found}"
-            raise UsageError(explain(asked, found, remedy))
+            raise UsageError(asked, found, remedy)
     found_all = {offer["mpi"]: rank for rank, offer in enumerate(offers)}
     if len(found_all) > 1:
         found = ", ".join(f"{name} (rank {rank})" for name, rank in found_all.items())
         remedy = "Install one MPI on all hosts"
-        raise UsageError(explain(asked, f"the ranks have different MPIs: {found}", remedy))
+        raise UsageError(asked, f"the ranks have different MPIs: {found}", remedy)
 
 
 def _start_server(size: int, offers: Sequence[dict[str, Any]], limit: float) -> str:
@@ -238,7 +238,7 @@ def _connect(secret: bytes, addresses: Sequence[str], line: str, asked: str) -> 
     tried = ", ".join(f"{address}: {reason}" for address, reason in reasons.items())
     found = f"{socket.gethostname()} cannot reach rank 0's host ({tried})"
     remedy = "See that hosts of the job may connect to any port of each other"
-    raise TransportError(explain(asked, found, remedy))
+    raise TransportError(asked, found, remedy)
 
 
 def _initialise(
@@ -386,15 +386,13 @@ def _wait_for(news: socket.socket | None, control: socket.socket, limit: float, 
             if word == "late":
                 found = f"not come within {limit:g} s: rank {ranks.replace(',', ', ')}"
                 remedy = "See what these ranks do, or set GRADRED_TIMEOUT to more seconds"
-                raise TimeoutError(explain(asked, found, remedy))
+                raise TimeoutError(asked, found, remedy)
             found = f"rank {ranks.partition(' ')[0]} has ended before all ranks had begun"
             if word not in ("lost", "failed"):
                 found = "rank 0 has ended, or its host cannot be reached"
-            raise PeerLost(explain(asked, found, "See what it has printed"))
+            raise PeerLost(asked, found, "See what it has printed")
         if clock.now() > until:
-            raise TimeoutError(
-                explain(asked, f"no answer within {limit:g} s", "See what rank 0 does")
-            )
+            raise TimeoutError(asked, f"no answer within {limit:g} s", "See what rank 0 does")
 
 
 def _line_of(control: socket.socket) -> str:

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Sequence
 
 from gradred._util import clock
-from gradred.errors import Error, explain
+from gradred.errors import Error
 from gradred.launch import authentication, protocol
 
 _TO_PROVE = 5.0  # seconds for a caller to prove that it is a supervisor, and to name its rank
@@ -109,7 +109,7 @@ class RendezvousServer:
             self._stop_listening()  # frees a descriptor, which ending the job needs
             found = f"the connection of a rank cannot be accepted ({error.strerror})"
             remedy = "Allow more open files (ulimit -n)"
-            raise Error(explain(f"starting {self._ranks} ranks", found, remedy)) from error
+            raise Error(f"starting {self._ranks} ranks", found, remedy) from error
         connection.setblocking(False)
         caller = _Caller(connection, clock.now() + _TO_PROVE)
         self._callers[caller] = None

@@ -94,14 +94,14 @@ def run(
 
 def _check(asked: str, fn: object, args: object, np: int, timeout: float | None) -> None:
     if not callable(fn):
-        raise UsageError(explain(asked, "it is not callable", "Pass a function"))
+        raise UsageError(asked, "it is not callable", "Pass a function")
     if not isinstance(args, Sequence) or isinstance(args, (str, bytes)):
         found = f"args has the type {type(args).__name__}"
-        raise UsageError(explain(asked, found, "Pass a tuple of all arguments, such as (100,)"))
+        raise UsageError(asked, found, "Pass a tuple of all arguments, such as (100,)")
     if isinstance(np, bool) or not isinstance(np, int) or np < 1:
-        raise UsageError(explain(asked, "np is not a number of ranks", "Pass a whole number >= 1"))
+        raise UsageError(asked, "np is not a number of ranks", "Pass a whole number >= 1")
     if timeout is not None and not timeout > 0:
-        raise UsageError(explain(asked, f"timeout is {timeout}", "Pass seconds above 0, or None"))
+        raise UsageError(asked, f"timeout is {timeout}", "Pass seconds above 0, or None")
     config.load()
     refuse_inside_job(asked)
     mpi4py = sys.modules.get("mpi4py.MPI")
@@ -109,7 +109,7 @@ def _check(asked: str, fn: object, args: object, np: int, timeout: float | None)
         world = mpi4py.COMM_WORLD
         if world.size > 1:
             found = f"this process is rank {world.rank} of {world.size}"
-            raise UsageError(explain(asked, found, "Call it from a process that is not a rank"))
+            raise UsageError(asked, found, "Call it from a process that is not a rank")
 
 
 def _payload(asked: str, fn: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> bytes:
@@ -118,12 +118,11 @@ def _payload(asked: str, fn: Callable[..., Any], args: Sequence[Any], kwargs: An
     if pickler is pickle:
         remedy = "Install cloudpickle, which sends functions by value, or define it in a module"
         if getattr(fn, "__module__", None) == "__main__":
-            found = "a function of __main__ cannot be found by the ranks"
-            raise UsageError(explain(asked, found, remedy))
+            raise UsageError(asked, "a function of __main__ cannot be found by the ranks", remedy)
     try:
         payload: bytes = pickler.dumps((fn, tuple(args), kwargs))
     except Exception as error:  # pickling runs code of the objects, which can raise anything
-        raise UsageError(explain(asked, f"it cannot be sent ({error})", remedy)) from error
+        raise UsageError(asked, f"it cannot be sent ({error})", remedy) from error
     return payload
 
 

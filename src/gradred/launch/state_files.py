@@ -10,7 +10,7 @@ import stat
 from collections.abc import Callable
 from typing import BinaryIO
 
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 
 # The variable of ranks in an elastic job: the least number of ranks, a space, the folder.
 VARIABLE = "_GRADRED_ELASTIC"
@@ -92,4 +92,4 @@ def _remove(path: pathlib.Path) -> None:
 
 
 def _error(folder: str, found: str) -> UsageError:
-    return UsageError(explain(f"--elastic-dir {folder}", found, "Name a folder of your own"))
+    return UsageError(f"--elastic-dir {folder}", found, "Name a folder of your own")

@@ -149,11 +149,9 @@ def refuse_child() -> None:
     of = [start for start in starts(os.environ) if inherited(start, os.getppid())]
     if of and not config.get("allow_singleton"):
         raise UsageError(
-            explain(
-                "communicating",
-                f"this process is a child of rank {of[0].rank}, and only ranks communicate",
-                "Do it in the rank, or start ranks of their own with gradred.run",
-            )
+            "communicating",
+            f"this process is a child of rank {of[0].rank}, and only ranks communicate",
+            "Do it in the rank, or start ranks of their own with gradred.run",
         )
 
 

@@ -29,8 +29,7 @@ def require_tensor(x: Any, asked: str) -> paddle.Tensor:
     """Return `x` if it is a tensor of PaddlePaddle, else raise UsageTypeError."""
     if isinstance(x, paddle.Tensor):
         return x
-    found = f"{type_of(x)} is not a tensor"
-    raise UsageTypeError(explain(asked, found, "Pass paddle.to_tensor(x)"))
+    raise UsageTypeError(asked, f"{type_of(x)} is not a tensor", "Pass paddle.to_tensor(x)")
 
 
 class PaddleFrontEnd:

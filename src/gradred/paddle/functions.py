@@ -7,7 +7,7 @@ from typing import Any
 
 import paddle
 
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred.horovod.basics import Average, rank
 from gradred.horovod.objects import broadcast_object
 from gradred.horovod.operations import carry_out, one_structure, synchronize
@@ -21,7 +21,7 @@ def _plain(tensor: paddle.Tensor, asked: str) -> paddle.Tensor:
     """Return the tensor. Raises UsageError if it requires a gradient: none would flow."""
     if not require_tensor(tensor, asked).stop_gradient and paddle.is_grad_enabled():
         found = "the tensor requires a gradient, and gradients do not flow through this call"
-        raise UsageError(explain(asked, found, "Pass tensor.detach()"))
+        raise UsageError(asked, found, "Pass tensor.detach()")
     return tensor
 
 

@@ -113,8 +113,7 @@ class GradientReduction:
                 "Call its step() or synchronize() after each backward pass, or raise "
                 "backward_passes_per_step to accumulate gradients locally"
             )
-            asked = "the backward pass before optimizer.step()"
-            raise UsageError(explain(asked, found, remedy))
+            raise UsageError("the backward pass before optimizer.step()", found, remedy)
         self._reduced = False
         self._left[parameter] -= 1
         if self._left[parameter] == 0:
@@ -158,8 +157,7 @@ class GradientReduction:
         """Raise UsageError between a backward pass and the step that uses its gradients."""
         if self._handles:
             found = "gradients are being reduced"
-            remedy = "Call optimizer.step() or optimizer.synchronize() first"
-            raise UsageError(explain(asked, found, remedy))
+            raise UsageError(asked, found, "Call optimizer.step() or optimizer.synchronize() first")
 
 
 def _call_hook(own: weakref.ref[GradientReduction], of: weakref.ref[Any]) -> None:
@@ -214,7 +212,7 @@ def _check(passes: int, op: int) -> None:
     asked = "DistributedOptimizer"
     if not paddle.in_dynamic_mode():
         found = "static mode has no gradients that a program could reach"
-        raise UsageError(explain(asked, found, "Call paddle.disable_static()"))
+        raise UsageError(asked, found, "Call paddle.disable_static()")
     if passes <= 0:
         found = f"backward_passes_per_step={passes}"
         raise ValueError(explain(asked, found, "Pass 1 or more"))

@@ -13,7 +13,6 @@ import numpy as np
 from gradred import config, errors
 from gradred._util import clock
 from gradred.compression import Bytes
-from gradred.errors import explain
 from gradred.schemes.transport import Look, Transport
 
 _HEAD = struct.Struct("<B3xIqqq")  # stage, piece, clock, number, round: a multiple of 8 bytes
@@ -158,8 +157,7 @@ class Exchange:
             waited = clock.now() - begin
             if self._timeout is not None and waited > self._timeout:
                 found = f"it has not come within {self._timeout:g} s"
-                remedy = "See what the other ranks do: gradred ps"
-                raise errors.TimeoutError(explain(what, found, remedy))
+                raise errors.TimeoutError(what, found, "See what the other ranks do: gradred ps")
             if waited > report_after:
                 report_after *= 2
                 text = f"gradred: rank {self.transport.rank} has waited {waited:.0f} s for {what}"

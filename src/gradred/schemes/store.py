@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gradred.compression import Floats
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 
 FINISHED = math.inf
 """The clock of a worker that makes no more steps."""
@@ -116,7 +116,7 @@ class Store:
 def _unequal_steps() -> UsageError:
     found = "a worker has made its last step, and others make more"
     remedy = "Let all workers make the same number of steps, or take another scheme"
-    return UsageError(explain("a synchronous parameter server", found, remedy))
+    return UsageError("a synchronous parameter server", found, remedy)
 
 
 def mean_of(arrays: Sequence[Floats]) -> Floats:

@@ -17,7 +17,7 @@ from gradred import schedules
 from gradred.calls.functions import iallreduce
 from gradred.comm import Comm
 from gradred.compression import Bytes, Compressor, Floats
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred.named import NamedOperations
 from gradred.schemes.exchange import Exchange, Key, Stage
 from gradred.schemes.layout import Bucket, Layout
@@ -392,7 +392,7 @@ class Locally(Strategy):
             }
             found = f"worker {worker} is at {where[message.key]}, and this one at {where[key]}"
             remedy = "Make the same number of steps on all workers"
-            raise UsageError(explain("an average of parameters", found, remedy))
+            raise UsageError("an average of parameters", found, remedy)
         return message.payload.view(np.float32)
 
 

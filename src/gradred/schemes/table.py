@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gradred.compression import Compressor
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred.schemes.layout import AGGREGATES, Aggregate
 
 TRANSPORTS = {
@@ -138,8 +138,7 @@ class Options:
         Compressor(self.compression)
         for name, least in _LEAST.items():
             if getattr(self, name) < least:
-                found = f"it is {getattr(self, name)}"
-                raise UsageError(explain(name, found, f"Give at least {least}"))
+                raise UsageError(name, f"it is {getattr(self, name)}", f"Give at least {least}")
         self._check_together()
 
     def _check_together(self) -> None:
@@ -148,17 +147,17 @@ class Options:
         if self.by in ("oneself", "schedule") and compresses:
             what = "parameters" if self.by == "oneself" else "sums of several ranks"
             found = f"it sends {what}, and compression is for gradients"
-            raise UsageError(explain(asked, found, "Leave compression out"))
+            raise UsageError(asked, found, "Leave compression out")
         if name := foreign(self.scheme, vars(self)):
             having = ", ".join(other for other, row in SCHEMES.items() if name in row.own)
             found = f"it has no {name}, which is an option of {having}"
-            raise UsageError(explain(asked, found, f"Leave {name} out"))
+            raise UsageError(asked, found, f"Leave {name} out")
         if self.plan and self.transport == "mpi" and (compresses or self.priority):
             found = "operations of one plan are neither compressed nor in order of priority"
-            raise UsageError(explain(asked, found, "Leave the plan out"))
+            raise UsageError(asked, found, "Leave the plan out")
         if self.priority and self.by in ("oneself", "schedule", "levels"):
             found = "its buckets do not go independently of each other"
-            raise UsageError(explain(asked, found, "Leave priority out"))
+            raise UsageError(asked, found, "Leave priority out")
 
 
 def foreign(scheme: str, options: Mapping[str, object]) -> str:
@@ -179,5 +178,4 @@ _LEAST = {"servers": 1, "staleness": 0, "merge_bytes": 1, "groups": 1, "every": 
 def _choose(name: str, value: str, known: object) -> None:
     assert isinstance(known, dict)
     if value not in known:
-        remedy = f"Use one of {', '.join(known)}"
-        raise UsageError(explain(f"{name} {value!r}", "there is none", remedy))
+        raise UsageError(f"{name} {value!r}", "there is none", f"Use one of {', '.join(known)}")

@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 from gradred.comm import Comm
 from gradred.compression import Compressor, Floats
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred.named import NamedOperations
 from gradred.schemes.exchange import Exchange
 from gradred.schemes.layout import Bucket, Layout
@@ -156,7 +156,7 @@ class Training:
         missing = self._missing[number]
         if tensor not in missing:
             found = "it is being exchanged already"
-            raise UsageError(explain(f"gradient {tensor}", found, "Call update() before the next"))
+            raise UsageError(f"gradient {tensor}", found, "Call update() before the next")
         missing.remove(tensor)
         if not missing:
             first = self.layout.buckets[number].tensors.start
@@ -260,10 +260,10 @@ class Training:
             raise refusal
         for rank, (why, others) in enumerate(everyone):
             if why is not None:
-                raise UsageError(explain("Training", f"rank {rank} refuses it ({why})", "See it"))
+                raise UsageError("Training", f"rank {rank} refuses it ({why})", "See it")
             if others != everyone[0][1]:
                 found = f"rank {rank} has other options or parameters than rank 0"
-                raise UsageError(explain("Training", found, "Pass the same on all ranks"))
+                raise UsageError("Training", found, "Pass the same on all ranks")
         options = self.options
         servers = max(1, options.server_ranks)
         layout = Layout(shapes[0], options.aggregate, options.merge_bytes, servers)
@@ -273,10 +273,10 @@ class Training:
         servers, size = self.options.server_ranks, self._comm.size
         if count < max(1, servers):
             found = f"{count} parameters for {servers} servers"
-            raise UsageError(explain("Training", found, "Pass parameters, and fewer servers"))
+            raise UsageError("Training", found, "Pass parameters, and fewer servers")
         if size <= servers:
             found = f"{servers} of {size} ranks are servers, and no worker is left"
-            raise UsageError(explain("Training", found, "Start more ranks"))
+            raise UsageError("Training", found, "Start more ranks")
 
     def _views(self, vector: Floats) -> list[Floats]:
         places = map(self.layout.where, range(len(self.layout.shapes)))
@@ -318,7 +318,7 @@ class Training:
         if self.is_server:
             found = f"rank {self.rank} is a server of parameters, and makes no steps"
             remedy = "Call it in `for step in training.steps(n)`, which gives a server no step"
-            raise UsageError(explain(f"Training.{asked}", found, remedy))
+            raise UsageError(f"Training.{asked}", found, remedy)
 
     def _take(self, tensor: int) -> None:
         """Copy the gradient of a PyTorch parameter to the vector, unless it is there."""
@@ -422,7 +422,7 @@ def _require_own_memory(arrays: Sequence[Floats]) -> None:
             if np.shares_memory(arrays[number], arrays[other]):
                 first, second = sorted((number, other))
                 found = f"parameter {second} is in the memory of parameter {first}"
-                raise UsageError(explain("Training", found, "Pass each array once"))
+                raise UsageError("Training", found, "Pass each array once")
 
 
 def _array(parameter: Any) -> Floats:
@@ -431,11 +431,11 @@ def _array(parameter: Any) -> Floats:
     remedy = "Pass NumPy arrays or PyTorch tensors of float32"
     if _is_tensor(parameter):
         if parameter.device.type != "cpu":
-            raise UsageError(explain("a parameter", f"it is on {parameter.device}", remedy))
+            raise UsageError("a parameter", f"it is on {parameter.device}", remedy)
         parameter = parameter.detach().numpy()
     if not isinstance(parameter, np.ndarray) or parameter.dtype != np.float32:
-        raise UsageError(explain("a parameter", found, remedy))
+        raise UsageError("a parameter", found, remedy)
     if not parameter.flags.writeable:
         found = "its array is read-only, and training changes it"
-        raise UsageError(explain("a parameter", found, "Pass a copy"))
+        raise UsageError("a parameter", found, "Pass a copy")
     return parameter

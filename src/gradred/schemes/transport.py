@@ -23,7 +23,7 @@ from mpi4py import MPI
 from gradred import errors
 from gradred._util import clock
 from gradred.compression import Bytes
-from gradred.errors import PeerLost, TransportError, explain
+from gradred.errors import PeerLost, TransportError
 from gradred.launch import authentication, rendezvous
 
 Look: TypeAlias = Callable[[str], None]
@@ -110,7 +110,7 @@ class MpiMessages(Transport):
                 self._look("a training step, for a message")
                 time.sleep(0.02)
             found = " ".join(str(error).split())
-            raise TransportError(explain("a message", found, "See the other ranks")) from error
+            raise TransportError("a message", found, "See the other ranks") from error
 
     def _poll(self) -> list[Arrived]:
         self._out = [one for one in self._out if not one[0].Test()]
@@ -218,7 +218,7 @@ class TcpConnections(Transport):
             else:
                 return connection
         found = f"none of {', '.join(addresses)} answers as it ({why})"
-        raise TransportError(explain(f"a connection to rank {peer}", found, "See its errors"))
+        raise TransportError(f"a connection to rank {peer}", found, "See its errors")
 
     def _admit(self, server: socket.socket, secret: bytes, look: Look, deadline: float) -> None:
         """Accept connections until each higher rank has proved itself; the others are closed."""
@@ -233,9 +233,7 @@ class TcpConnections(Transport):
             look("a training step, for the connections of other ranks")
             if clock.now() > deadline:
                 found = f"only {len(self._links)} of {self.size - 1} have come"
-                raise errors.TimeoutError(
-                    explain("connections of ranks", found, "See the other ranks")
-                )
+                raise errors.TimeoutError("connections of ranks", found, "See the other ranks")
 
     def _add(self, rank: int, connection: socket.socket) -> None:
         if rank in self._links or not 0 <= rank < self.size:
@@ -287,7 +285,7 @@ def _losing(rank: int) -> Iterator[None]:
         yield
     except OSError as error:
         found = f"the connection to rank {rank} has ended ({error})"
-        raise PeerLost(explain("a message", found, "See that rank's last lines")) from error
+        raise PeerLost("a message", found, "See that rank's last lines") from error
 
 
 def _prove(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred.simulate import plans, sweep
 from gradred.simulate.plans import Layout
 from gradred.simulate.presets import Network
@@ -98,7 +98,7 @@ def calibrate(network: Network, path: Path) -> Calibration:
     if len(sizes) < 2:
         found = "it has no two lengths at which plans over messages were measured"
         raise UsageError(
-            explain(f"--calibrate {path}", found, "Measure with: gradred bench --plan all --json")
+            f"--calibrate {path}", found, "Measure with: gradred bench --plan all --json"
         )
     sizes = [sizes[i * (len(sizes) - 1) // (_MOST_SIZES - 1)] for i in range(_MOST_SIZES)]
     sizes = list(dict.fromkeys(sizes))
@@ -143,21 +143,21 @@ def read_record(path: Path, option: str) -> dict[str, Any]:
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(explain(asked, f"it cannot be read ({error.strerror})", remedy)) from error
+        raise UsageError(asked, f"it cannot be read ({error.strerror})", remedy) from error
     except json.JSONDecodeError as error:
         found = f"line {error.lineno}, column {error.colno}: {error.msg}"
-        raise UsageError(explain(asked, found, remedy)) from error
+        raise UsageError(asked, found, remedy) from error
     except UnicodeDecodeError as error:
-        raise UsageError(explain(asked, f"it is not text ({error})", remedy)) from error
+        raise UsageError(asked, f"it is not text ({error})", remedy) from error
     where = "it"
     try:
         if record["schema"] != BENCH_SCHEMA:
             found = f"its schema is {record['schema']!r}, not {BENCH_SCHEMA!r}"
-            raise UsageError(explain(asked, found, remedy))
+            raise UsageError(asked, found, remedy)
         what = record["arguments"]
         if (what["collective"], what["mode"]) != ("allreduce", "blocking"):
             found = f"it measured {what['mode']} {what['collective']}"
-            raise UsageError(explain(asked, found, "Measure blocking allreduces"))
+            raise UsageError(asked, found, "Measure blocking allreduces")
         layout_of(record)
         for number, row in enumerate(record["rows"]):
             where = f"rows[{number}]"
@@ -169,7 +169,7 @@ def read_record(path: Path, option: str) -> dict[str, Any]:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         found = f"{where} lacks what such a record has ({type(error).__name__}: {error})"
-        raise UsageError(explain(asked, found, remedy)) from error
+        raise UsageError(asked, found, remedy) from error
     return record
 
 

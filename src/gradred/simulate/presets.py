@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 
 UNLIMITED = math.inf
 
@@ -270,4 +270,4 @@ def find(name: str) -> Network:
     if len(ending) == 1:
         return NETWORKS[ending[0]]
     found = f"there is no such network. There are: {', '.join(NETWORKS)}"
-    raise UsageError(explain(f"--net {name}", found, "Name one of these"))
+    raise UsageError(f"--net {name}", found, "Name one of these")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred.schedules import Schedule, recv, reduce, scratch, send, work
 
 
@@ -31,7 +31,7 @@ def parameter_servers(size: int, servers: int) -> list[Schedule]:
     """
     if not 1 <= servers <= size:
         found = f"there are {size} ranks"
-        raise UsageError(explain(f"{servers} servers", found, "Give 1 to as many as there are"))
+        raise UsageError(f"{servers} servers", found, "Give 1 to as many as there are")
     owners = [part * size // servers for part in range(servers)]
     return [_schedule(rank, size, owners) for rank in range(size)]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradred._util import text
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred.simulate import plans
 from gradred.simulate.plans import Layout, Simulated
 from gradred.simulate.presets import Network
@@ -91,8 +91,7 @@ def _serving(question: Question) -> tuple[list[str], dict[str, str]]:
     serving = [name for name in question.names or plans.PLANS if name not in left_out]
     if not serving:
         found = "; ".join(f"{name}: {why}" for name, why in left_out.items())
-        asked = f"--algorithm {','.join(question.names)}"
-        raise UsageError(explain(asked, found, "Name another plan"))
+        raise UsageError(f"--algorithm {','.join(question.names)}", found, "Name another plan")
     return serving, left_out
 
 

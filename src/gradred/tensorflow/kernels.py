@@ -400,7 +400,7 @@ def _result_rows(call: Call, counts: Sequence[int]) -> int:
 def _even_splits(count: int, ranks: int) -> list[int]:
     if count % ranks:
         found = f"{count} rows do not divide among {ranks} ranks"
-        raise UsageError(explain("alltoall", found, "Pass splits"))
+        raise UsageError("alltoall", found, "Pass splits")
     return [count // ranks] * ranks
 
 
@@ -414,7 +414,7 @@ def _submit(call: Call, inputs: Any, outputs: Any, splits: Sequence[int]) -> Any
     ]
     try:
         if outputs is None and not all(one.ndim for one in inputs):
-            raise UsageError(explain(call.kind, "the tensor has no axis", "Pass one with rows"))
+            raise UsageError(call.kind, "the tensor has no axis", "Pass one with rows")
         if call.kind == "alltoall" and not splits:
             splits = _even_splits(len(inputs[0]), engine.size)
         return engine.submit(

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred.horovod.basics import Sum
 from gradred.tensorflow.collectives import allreduce
 from gradred.tensorflow.keras_in_use import IS_KERAS_2, keras
@@ -26,7 +26,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
     def __init__(self, fused: bool = False, **kwargs: Any) -> None:
         if IS_KERAS_2:
             found = "TF_USE_LEGACY_KERAS selects Keras 2, whose layer computes in another way"
-            raise UsageError(explain("SyncBatchNormalization", found, "Use Keras 3"))
+            raise UsageError("SyncBatchNormalization", found, "Use Keras 3")
         super().__init__(**kwargs)
 
     def _moments(self, inputs: Any, mask: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import torch
 
 from gradred import compression
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 
 
 class Compressor:
@@ -80,7 +80,7 @@ class GatheredCompressor:
         """Raise UsageError: only an optimizer knows which tensor of the last step this is."""
         found = "what ranks send cannot be added up"
         remedy = "Pass it to DistributedOptimizer, or use Compression.fp16 here"
-        raise UsageError(explain(f"compression {self._compressor.text!r}", found, remedy))
+        raise UsageError(f"compression {self._compressor.text!r}", found, remedy)
 
     def payload(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Return the bytes to send of a dense tensor, on its device.

@@ -226,7 +226,7 @@ class GradientReduction:
             found = f"another DistributedOptimizer has this name already: {holder} and {self}"
             passed = "named_parameters=model.named_parameters(prefix='one')"
             remedy = f"Give each a prefix of its own: {passed}"
-            raise UsageError(explain(f"reducing {key[1]!r}", found, remedy))
+            raise UsageError(f"reducing {key[1]!r}", found, remedy)
         _started[key] = self._self
         self._claimed.append(key)
         self._share(parameter)
@@ -255,7 +255,7 @@ class GradientReduction:
                     "both with one op and process set, without compression and "
                     "gradient_as_bucket_view"
                 )
-                raise UsageError(explain(f"reducing {self.names[parameter]!r}", found, remedy))
+                raise UsageError(f"reducing {self.names[parameter]!r}", found, remedy)
         users.append(self._self)
 
     def _may_share_with(self, other: GradientReduction) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch._C import _distributed_c10d as c10d
 
-from gradred.errors import UsageTypeError, explain
+from gradred.errors import UsageTypeError
 
 # Parameters that stand for attributes of the options, and those that may be missing.
 _ATTRIBUTES = {"root": "rootRank", "op": "reduceOp", "timeout": "timeout"}
@@ -50,9 +50,7 @@ class Forms:
         for names in self._forms:
             if (values := self._values(names, given, named)) is not None:
                 return self._of_first(values)
-        raise UsageTypeError(
-            explain("a method of the group", self._found(given, named), self._say())
-        )
+        raise UsageTypeError("a method of the group", self._found(given, named), self._say())
 
     def _values(
         self, names: list[str], given: tuple[Any, ...], named: Mapping[str, Any]

@@ -27,7 +27,7 @@ from typing import Any, cast
 import torch.distributed as dist
 
 from gradred._util import clock
-from gradred.errors import TimeoutError, explain  # noqa: A004
+from gradred.errors import TimeoutError  # noqa: A004
 
 _FIRST_NAP, _LONGEST_NAP = 0.0005, 0.05  # seconds
 
@@ -87,7 +87,7 @@ class _Patience:
 
 def _late(found: str) -> TimeoutError:
     remedy = "See what the other ranks do, or pass a longer timeout"
-    return TimeoutError(explain("a process group of gradred", found, remedy))
+    return TimeoutError("a process group of gradred", found, remedy)
 
 
 def get(store: dist.Store, key: str, missing: str) -> bytes:

@@ -20,7 +20,6 @@ from gradred.errors import (
     TimeoutError,  # noqa: A004
     TransportError,
     UsageError,
-    explain,
 )
 
 Bytes: TypeAlias = torch.Tensor
@@ -167,13 +166,13 @@ class _OfMpi:
         if error.Get_error_class() == MPI.ERR_TRUNCATE:
             made: Error = self._does_not_fit("more have come")
         else:
-            made = TransportError(explain(self.asked, str(error), _REMEDY))
+            made = TransportError(self.asked, str(error), _REMEDY)
         made.__cause__ = error
         return made
 
     def _does_not_fit(self, what_came: str) -> UsageError:
         found = f"the tensor has {self._bytes} bytes, and {what_came}"
-        return UsageError(explain(self.asked, found, "Pass a tensor of the size of the sender's"))
+        return UsageError(self.asked, found, "Pass a tensor of the size of the sender's")
 
     def source(self) -> int:
         return self._status.Get_source()
@@ -193,7 +192,7 @@ class _OfMpi:
         while not self._has_ended_within(_LONG if timeout is None else timeout):
             if timeout is not None:
                 found = f"it has not ended within {timeout:g} s; it goes on"
-                raise TimeoutError(explain(self.asked, found, _REMEDY))
+                raise TimeoutError(self.asked, found, _REMEDY)
         if self._failure is not None:
             raise self._failure
         if self._lost is not None and not self._ended:

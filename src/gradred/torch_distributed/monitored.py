@@ -15,7 +15,7 @@ from typing import Any
 import torch.distributed as dist
 
 from gradred._util import clock
-from gradred.errors import TimeoutError, explain  # noqa: A004
+from gradred.errors import TimeoutError  # noqa: A004
 
 _LOOK_EVERY = 0.01  # seconds
 _ABSENT, _ARRIVED, _PASSES, _GONE = "absent", "arrived", "passes", "gone"
@@ -113,19 +113,17 @@ class MonitoredBarrier:
             if self._may_wait(end) or not self._change(key, _GONE):
                 continue
             raise TimeoutError(
-                explain(
-                    "monitored_barrier",
-                    f"Rank {self._ranks[self._rank]} successfully reached monitoredBarrier, but "
-                    f"received errors while waiting for send/recv from rank {self._ranks[0]}: "
-                    f"no answer in {_ms(seconds)}",
-                    f"See rank {self._ranks[0]}'s error, which names the ranks that did not come",
-                )
+                "monitored_barrier",
+                f"Rank {self._ranks[self._rank]} successfully reached monitoredBarrier, but "
+                f"received errors while waiting for send/recv from rank {self._ranks[0]}: "
+                f"no answer in {_ms(seconds)}",
+                f"See rank {self._ranks[0]}'s error, which names the ranks that did not come",
             )
 
 
 def _late(found: str) -> TimeoutError:
     remedy = "See what the other ranks do, or pass a longer timeout"
-    return TimeoutError(explain("monitored_barrier", found, remedy))
+    return TimeoutError("monitored_barrier", found, remedy)
 
 
 def _ms(seconds: float) -> str:

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from gradred import _core
-from gradred.errors import Error, UsageError, explain
+from gradred.errors import Error, UsageError
 from gradred.memory import empty
 from gradred.named import NamedOperations
 from gradred.torch_distributed.callbacks import Numbers, numbers_here
@@ -173,7 +173,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         """
         if device.type != "cpu":
             found = f"the device is {device}"
-            raise UsageError(explain("allocate_tensor", found, "Ask for memory of the host"))
+            raise UsageError("allocate_tensor", found, "Ask for memory of the host")
         return torch.from_numpy(empty(size * dtype.itemsize, np.uint8)).view(dtype)
 
     @property
@@ -255,7 +255,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         if op == ReduceOp.PREMUL_SUM:
             return {"op": "sum", "prescale": float(op.__getstate__()[1])}
         found = f"there is no reduction {op}"
-        raise UsageError(explain("all_reduce", found, "Use SUM, AVG, MIN, MAX or PRODUCT"))
+        raise UsageError("all_reduce", found, "Use SUM, AVG, MIN, MAX or PRODUCT")
 
     def _start_coalescing(self, _device: torch.device) -> None:
         """Start a part of the program whose operations have one work; see `_end_coalescing`."""
@@ -545,15 +545,9 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         check: Callable[[Sequence[int]], None],
         opts: Any,
     ) -> GradredWork:
-        """Exchange rows, and store the rows for this rank in `output`.
+        """Exchange rows, `splits` for each rank, and store those for this rank in `output`.
 
-        Args:
-            rows: rows of this rank to send.
-            splits: number of rows for each rank.
-            output: tensor for the result.
-            asked: name of the call, for error messages.
-            check: raises an error unless the numbers of rows from each rank are right.
-            opts: options with the time limit.
+        `check` raises an error unless the numbers of rows from each rank are right.
         """
         target = dense(output, asked)
         request = self._swap(rows, splits, ResultPlace(target), asked)
@@ -575,13 +569,13 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         tensor = _contiguous(tensor, asked)
         if output.dtype is not tensor.dtype:
             found = f"the output is of {output.dtype}, the input of {tensor.dtype}"
-            raise UsageError(explain(asked, found, "Pass tensors of one type"))
+            raise UsageError(asked, found, "Pass tensors of one type")
         rows = list(input_splits or []) or _even(tensor.shape[0], self._ranks)
         expected = list(output_splits or [])
         if expected and (len(expected) != self._ranks or sum(expected) != output.shape[0]):
             found = f"the output has {output.shape[0]} rows for {self._ranks} ranks"
             remedy = "Pass the number of rows from each rank, which add up to these"
-            raise UsageError(explain(f"{asked}(output_split_sizes={expected})", found, remedy))
+            raise UsageError(f"{asked}(output_split_sizes={expected})", found, remedy)
         each = math.prod(tensor.shape[1:])  # elements per row, also if there are no rows
         data = tensor.reshape(tensor.shape[0], each)
         check = functools.partial(require_rows, expected, asked=asked)
@@ -716,7 +710,7 @@ def _even(rows: int, ranks: int) -> list[int]:
     each, rest = divmod(rows, ranks)
     if rest:
         found = f"{rows} rows do not divide among {ranks} ranks"
-        raise UsageError(explain("all_to_all_single", found, "Pass split sizes"))
+        raise UsageError("all_to_all_single", found, "Pass split sizes")
     return [each] * ranks
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred.torch_tensors import described, tensor_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class SparseSum:
     def __init__(self, tensor: Tensor, op: str) -> None:
         if op not in ("sum", "avg"):
             found = f"the tensor is sparse, and the operation {op}"
-            raise UsageError(explain("all_reduce", found, "Use SUM or AVG, or a dense tensor"))
+            raise UsageError("all_reduce", found, "Use SUM or AVG, or a dense tensor")
         self._tensor, self._op = tensor, op
         given = tensor.detach().coalesce()
         form = torch.tensor([[given.sparse_dim(), *given.shape]], device=given.device)
@@ -50,7 +50,7 @@ class SparseSum:
                 f"by rank they are {forms[:, 1:].tolist()}, the first {forms[:, 0].tolist()} sparse"
             )
             raise UsageError(
-                explain("all_reduce of sparse tensors", f"sizes differ: {found}", "Pass one shape")
+                "all_reduce of sparse tensors", f"sizes differ: {found}", "Pass one shape"
             )
         made = (indices.transpose(0, 1), values, self._tensor.shape)
         total = torch.sparse_coo_tensor(*made, check_invariants=False).coalesce()

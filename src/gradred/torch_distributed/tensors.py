@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from gradred._util.text import ranks_text
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred.torch_tensors import DTYPES, SERVED, placement_of, require_memory, require_tensor
 
 if TYPE_CHECKING:
@@ -69,26 +69,26 @@ def require_one_for_each(tensors: Sequence[Tensor], ranks: int, asked: str) -> N
     """Raise UsageError unless there is one tensor for each rank."""
     if len(tensors) != ranks:
         found = f"the list has {len(tensors)} tensors, and the group {ranks} ranks"
-        raise UsageError(explain(asked, found, "Pass one for each rank"))
+        raise UsageError(asked, found, "Pass one for each rank")
 
 
 def require_fit(whole: Tensor, part: Tensor, times: int, asked: str) -> None:
     """Raise UsageError unless `whole` has the type and `times` times the elements of `part`."""
     if whole.dtype is not part.dtype:
         found = f"a tensor is of {whole.dtype}, another one of {part.dtype}"
-        raise UsageError(explain(asked, found, "Pass tensors of one type"))
+        raise UsageError(asked, found, "Pass tensors of one type")
     if whole.numel() != times * part.numel():
         found = f"a tensor has {whole.numel()} elements, another one {part.numel()}"
         if times > 1:
             found = f"{whole.numel()} elements are not {times} times {part.numel()}"
-        raise UsageError(explain(asked, found, "Pass an output of the result's size"))
+        raise UsageError(asked, found, "Pass an output of the result's size")
 
 
 def require_rows(expected: Sequence[int], found: Sequence[int], asked: str) -> None:
     """Raise UsageError unless the expected rows came from each rank. Empty: any number may come."""
     if expected and list(expected) != list(found):
         rows = f"the ranks have sent {list(found)}, and {list(expected)} were expected of them"
-        raise UsageError(explain(asked, rows, "Expect what the other ranks send"))
+        raise UsageError(asked, rows, "Expect what the other ranks send")
 
 
 def require_one_root(
@@ -106,15 +106,14 @@ def require_one_root(
     others = [number for number, wanted, came in rows if wanted != came]
     if others:
         text = f"{ranks_text(others)} named another root than this rank"
-        raise UsageError(explain(asked, text, "Name one root on all ranks"))
+        raise UsageError(asked, text, "Name one root on all ranks")
 
 
 def put(part: Tensor, target: Tensor) -> None:
     """Copy a result to its target, which has the same number of elements."""
     if part.numel() != target.numel():
         found = f"{part.numel()} elements have come for a tensor of {target.numel()}"
-        remedy = "Pass a tensor that has room for all, and no more"
-        raise UsageError(explain("the result", found, remedy))
+        raise UsageError("the result", found, "Pass a tensor that has room for all, and no more")
     target.copy_(part.view(target.shape))
 
 
@@ -134,7 +133,7 @@ def dense(tensor: Tensor, asked: str) -> Tensor:
     found = _strided(tensor, asked)
     if tensor.is_conj() or tensor.is_neg():
         what = "the tensor is a conjugated or negated view, in which no result can be written"
-        raise UsageError(explain(asked, what, "Pass x.resolve_conj().resolve_neg()"))
+        raise UsageError(asked, what, "Pass x.resolve_conj().resolve_neg()")
     return found
 
 
@@ -149,11 +148,9 @@ def _strided(tensor: Tensor, asked: str) -> Tensor:
         require_memory(tensor, asked)
         return tensor.detach()
     if tensor.layout is not torch.strided:
-        found = f"the tensor is sparse ({tensor.layout})"
-        raise UsageError(explain(asked, found, "Pass a dense one"))
-    found = f"the tensor is on {tensor.device}"
+        raise UsageError(asked, f"the tensor is sparse ({tensor.layout})", "Pass a dense one")
     remedy = "Make a group for such tensors, of another backend: new_group(backend=...)"
-    raise UsageError(explain(asked, found, remedy))
+    raise UsageError(asked, f"the tensor is on {tensor.device}", remedy)
 
 
 def reducible(tensor: Tensor, op: str, asked: str) -> Tensor:
@@ -163,8 +160,7 @@ def reducible(tensor: Tensor, op: str, asked: str) -> Tensor:
     """
     view = dense(tensor, asked)
     if view.dtype not in DTYPES:
-        found = f"gradred does not reduce {view.dtype}"
-        raise UsageError(explain(asked, found, "Convert it first"))
+        raise UsageError(asked, f"gradred does not reduce {view.dtype}", "Convert it first")
     return torch.view_as_real(view) if view.is_complex() and op in ("sum", "avg") else view
 
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from gradred import _core
 from gradred._util import clock
-from gradred.errors import TimeoutError, explain  # noqa: A004
+from gradred.errors import TimeoutError  # noqa: A004
 from gradred.torch_distributed.callbacks import count_callbacks
 from gradred.torch_distributed.compiling import left_alone
 from gradred.torch_distributed.profiling import Shown, show_ways, waiting
@@ -143,7 +143,7 @@ class GradredWork(dist.Work):
         remedy = "See what that rank does, and wait again or for longer"
         if seconds == self._limit:
             remedy += ": this is the time limit of the group or of the call (timeout=)"
-        return TimeoutError(explain(f"wait for {request.waits_for}", found, remedy))
+        return TimeoutError(f"wait for {request.waits_for}", found, remedy)
 
     def _conclude(self, failure: Exception | None) -> None:
         """Store the results after all requests have ended.
@@ -278,7 +278,7 @@ class GradredWork(dist.Work):
         if going:
             found = f"Timed out after {self._limit:g} s"
             remedy = "See what that rank does, or pass a longer timeout"
-            late = TimeoutError(explain(f"future of {going[0]}", found, remedy))
+            late = TimeoutError(f"future of {going[0]}", found, remedy)
             self._complete_future(late)
         return None
 
