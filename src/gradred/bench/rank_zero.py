@@ -23,15 +23,13 @@ def say(comm: MPI.Intracomm, text: str, *, error: bool = False) -> None:
 
 def write_json(path: Path, record: dict[str, Any], *, new: bool = False) -> None:
     """Write `record` and make the folder of `path`; with `new` the path must not exist."""
+    write_text(path, _text(record), new=new)
+
+
+def write_text(path: Path, content: str, *, new: bool = False) -> None:
+    """Write a text and make the folder of `path`; with `new` the path must not exist."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(files.create(path, new=new), "w", encoding="utf-8") as file:
-        file.write(_text(record))
-
-
-def write_text(path: Path, content: str) -> None:
-    """Write a text and make the folder of `path`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(files.create(path), "w", encoding="utf-8") as file:
         file.write(content)
 
 

@@ -158,14 +158,17 @@ def allreduce_(
 
 class _Allreduce(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, name: str | None, op: int, *rest: Any) -> Tensor:
-        ctx.op, ctx.rest = op, rest
-        return cast("Tensor", carry_out(allreduce_async, tensor, None, name, op, *rest))
+    def forward(ctx: Any, name: Any, op: int, rest: Any, grouped: bool, *xs: Tensor) -> Any:
+        ctx.how = op, rest, grouped
+        if not grouped:
+            return carry_out(allreduce_async, xs[0], None, name, op, *rest)
+        return carry_out(grouped_allreduce_async, xs, None, name, op, *rest)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        reduced = _Allreduce.apply(gradient.contiguous(), None, ctx.op, *ctx.rest)
-        return (reduced, *[None] * (2 + len(ctx.rest)))
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        dense = [gradient.contiguous() for gradient in gradients]
+        reduced = _Allreduce.apply(None, *ctx.how, *dense)
+        return (None, None, None, None, *(reduced if ctx.how[-1] else [reduced]))
 
 
 def allreduce(
@@ -197,7 +200,7 @@ def allreduce(
     op = reduction(op, average)
     sent, context = _compressed(compression, tensor, "allreduce")
     rest = (prescale_factor, postscale_factor, process_set)
-    received = _Allreduce.apply(sent, name, op, *rest)
+    received = _Allreduce.apply(name, op, rest, False, sent)
     return cast("Tensor", compression.decompress(received, context))
 
 
@@ -250,18 +253,6 @@ def grouped_allreduce_(
     return cast("tuple[Tensor, ...]", carry_out(grouped_allreduce_async_, *asked))
 
 
-class _GroupedAllreduce(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, name: str | None, op: int, rest: Any, *tensors: Tensor) -> Any:
-        ctx.op, ctx.rest = op, rest
-        return carry_out(grouped_allreduce_async, tensors, None, name, op, *rest)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        dense = [gradient.contiguous() for gradient in gradients]
-        return (None, None, None, *_GroupedAllreduce.apply(None, ctx.op, ctx.rest, *dense))
-
-
 def grouped_allreduce(
     tensors: Sequence[Tensor],
     average: bool | None = None,
@@ -277,7 +268,7 @@ def grouped_allreduce(
     inputs = group_of(tensors, "grouped_allreduce")
     pairs = [_compressed(compression, x, "grouped_allreduce") for x in inputs]
     rest = (prescale_factor, postscale_factor, process_set)
-    received = _GroupedAllreduce.apply(name, op, rest, *[sent for sent, _ in pairs])
+    received = _Allreduce.apply(name, op, rest, True, *[sent for sent, _ in pairs])
     contexts = [context for _, context in pairs]
     return [compression.decompress(x, c) for x, c in zip(received, contexts, strict=True)]
 
