@@ -16,8 +16,6 @@ from typing import Any, Literal
 from gradred import _core
 
 PREFIX = "GRADRED_"
-PROFILE_TABLE = "1"
-"""The value of `profile` that asks for a table and names no file."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -198,33 +198,33 @@ def _require_numba(asked: str) -> None:
 
 
 def _describe(
-    function: types.FunctionType, tell: Callable[[bytes], object], seen: set[int]
+    function: types.FunctionType, feed: Callable[[bytes], object], seen: set[int]
 ) -> None:
-    """Feed `tell` with everything that the result of a function depends on."""
+    """Call `feed` with the bytes of everything that the result of a function depends on."""
     if id(function) in seen:
         return
     seen.add(id(function))
-    _describe_code(function.__code__, tell)
+    _describe_code(function.__code__, feed)
     around = inspect.getclosurevars(function)
     for name, value in sorted({**around.globals, **around.nonlocals}.items()):
-        tell(name.encode())
+        feed(name.encode())
         inner = getattr(value, "py_func", value)  # of a function that Numba has decorated
         if isinstance(inner, types.FunctionType):
-            _describe(inner, tell, seen)
+            _describe(inner, feed, seen)
         elif isinstance(value, (bool, int, float, complex, str, tuple, np.generic)):
-            tell(repr(value).encode())
+            feed(repr(value).encode())
         elif isinstance(value, np.ndarray):
-            tell(value.tobytes())
+            feed(value.tobytes())
 
 
-def _describe_code(code: types.CodeType, tell: Callable[[bytes], object]) -> None:
-    tell(code.co_code)
-    tell(repr((code.co_names, code.co_varnames)).encode())
+def _describe_code(code: types.CodeType, feed: Callable[[bytes], object]) -> None:
+    feed(code.co_code)
+    feed(repr((code.co_names, code.co_varnames)).encode())
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            _describe_code(constant, tell)
+            _describe_code(constant, feed)
         else:
-            tell(repr(constant).encode())
+            feed(repr(constant).encode())
 
 
 # ---- compiling -----------------------------------------------------------------------------------

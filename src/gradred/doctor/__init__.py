@@ -106,11 +106,11 @@ def examine(
     listed = hosts.parse_list(",".join(named)) if named else None
     over = in_background(_start_across, far, mpi, started, listed, until) if listed else None
     scene = Scene(mpi, started, over, load, _PROGRAM * timeout)
-    ways = [] if listed is None else [one.name for one in listed.hosts]
+    names = [] if listed is None else [one.name for one in listed.hosts]
     try:
         looking = [
             (check, in_background(functools.partial(_look, check, scene, begin)))
-            for check in [*checks, *_ways(ways), *(ACROSS if listed else ())]
+            for check in [*checks, *_connections(names), *(ACROSS if listed else ())]
         ]
         return [_answer(check, future, begin, timeout, load) for check, future in looking]
     finally:
@@ -165,10 +165,10 @@ def _answer(
         return Result(check.name, finding, clock.now() - begin)
 
 
-def _ways(named: Sequence[str]) -> list[Check]:
+def _connections(named: Sequence[str]) -> list[Check]:
     """Return the checks of the connections to other hosts."""
     if named:
-        return [_way(name) for name in named if not hosts.is_this(name)]
+        return [_connection(name) for name in named if not hosts.is_this(name)]
     try:
         granted = allocation.granted(os.environ)
     except UsageError:
@@ -176,11 +176,11 @@ def _ways(named: Sequence[str]) -> list[Check]:
     if granted is None:
         return []
     others = [one.name for one in granted.hosts if not hosts.is_this(one.name)]
-    ways = [_way(name, granted=True) for name in others[:MOST_HOSTS]]
-    return [Check("hosts", _granted), *ways]
+    connections = [_connection(name, granted=True) for name in others[:MOST_HOSTS]]
+    return [Check("hosts", _granted), *connections]
 
 
-def _way(name: str, *, granted: bool = False) -> Check:
+def _connection(name: str, *, granted: bool = False) -> Check:
     def look(scene: Scene) -> Finding:
         return host.ssh(name, granted=granted, seconds=scene.seconds, load=scene.load)
 

@@ -4,8 +4,6 @@
 `install()` lets `import horovod` find gradred. Importing this package alone loads only `alias`.
 """
 
-from __future__ import annotations
-
 from gradred.horovod.alias import VERSION, install, path, refuse, run
 
 __all__ = ["VERSION", "install", "path", "refuse", "run"]

@@ -1,7 +1,5 @@
 """The names that each front end shows as Horovod's modules for its framework do: one list."""
 
-from __future__ import annotations
-
 from gradred.horovod.basics import (
     Adasum,
     Average,

@@ -37,8 +37,7 @@ __all__ = [
 T = TypeVar("T")
 
 
-def _cache(function: Callable[..., T]) -> Callable[..., T]:
-    return functools.cache(function)
+_cache = functools.cache
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:

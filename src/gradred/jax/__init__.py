@@ -3,8 +3,6 @@
 docs/jax.md shows how to use them. No other module of gradred imports JAX.
 """
 
-from __future__ import annotations
-
 from gradred.errors import refuse_missing as _refuse_missing
 
 try:

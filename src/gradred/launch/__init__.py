@@ -10,43 +10,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gradred.launch.mpi import (
-        Binding,
-        Family,
-        Mpi,
-        find_mpi,
-        has_placement,
-        inside_job,
-        job_command,
-        job_environment,
-        launcher_command,
-        meeting_place,
-        program_command,
-        proxy_command,
-        refuse_inside_job,
-        without_allocation,
-    )
+    from gradred.launch.mpi import *  # noqa: F403
 
-__all__ = [
-    "Binding",
-    "Family",
-    "Mpi",
-    "find_mpi",
-    "has_placement",
-    "inside_job",
-    "job_command",
-    "job_environment",
-    "launcher_command",
-    "meeting_place",
-    "program_command",
-    "proxy_command",
-    "refuse_inside_job",
-    "without_allocation",
-]
+_NAMES = (
+    *("Binding", "Family", "Mpi", "find_mpi", "has_placement", "inside_job", "job_command"),
+    *("job_environment", "launcher_command", "meeting_place", "program_command", "proxy_command"),
+    *("refuse_inside_job", "without_allocation"),
+)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _NAMES:
         raise AttributeError(f"module 'gradred.launch' has no attribute {name!r}")
     value = getattr(importlib.import_module("gradred.launch.mpi"), name)
     globals()[name] = value
@@ -54,4 +28,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(_NAMES)

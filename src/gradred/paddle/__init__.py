@@ -4,8 +4,6 @@ The names are those of Horovod, which has no front end for PaddlePaddle. docs/pa
 use. No other module of gradred imports PaddlePaddle.
 """
 
-from __future__ import annotations
-
 from gradred.errors import refuse_missing as _refuse_missing
 
 try:

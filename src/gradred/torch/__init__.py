@@ -4,8 +4,6 @@ docs/horovod.md lists what is the same as in Horovod, what is better and what is
 module of gradred imports PyTorch before this module is imported.
 """
 
-from __future__ import annotations
-
 from gradred.errors import refuse_missing as _refuse_missing
 
 try:

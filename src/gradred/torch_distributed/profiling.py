@@ -1,7 +1,7 @@
 """Records of process groups' operations for torch.profiler, next to the backward pass.
 
 How the data of an operation travelled is known at its end, often in a thread that the profiler does
-not observe. So the thread that ends it notes the way, and a thread of the program records it: in
+not observe. So the thread that ends it notes the path, and a thread of the program records it: in
 its wait, at its next call, or at the end of the backward pass.
 """
 
@@ -43,7 +43,7 @@ class Shown:
 
     def __init__(self, title: str, tensors: list[torch.Tensor]) -> None:
         self.title = title
-        self.way: Callable[[], str] = str  # says how the data travelled, after a good end
+        self.path: Callable[[], str] = str  # says how the data travelled, after a good end
         self._ending = threading.Lock()
         self._began_in = threading.get_ident()
         begin = torch.autograd._record_function_with_args_enter
@@ -56,8 +56,8 @@ class Shown:
         with self._ending:
             if self._ended.done():
                 return
-            if way := self.way():
-                _ways.append(f"gradred {self.title} by {way}")
+            if path := self.path():
+                _paths.append(f"gradred {self.title} by {path}")
             if threading.get_ident() != self._began_in:
                 self._ended.set_result(None)
                 return
@@ -89,8 +89,8 @@ def shown(title: str, inputs: int = 0) -> Callable[[_Collective], _Collective]:
             finally:
                 _calling.shown = False
             work.show(operation)
-            show_ways()
-            _show_ways_after_backward_pass()
+            show_paths()
+            _show_paths_after_backward_pass()
             return work
 
         return cast("_Collective", call)
@@ -98,23 +98,23 @@ def shown(title: str, inputs: int = 0) -> Callable[[_Collective], _Collective]:
     return decorate
 
 
-# The names of records of ways that no thread has made yet.
-_ways: collections.deque[str] = collections.deque(maxlen=1 << 16)
+# The names of records of paths that no thread has made yet.
+_paths: collections.deque[str] = collections.deque(maxlen=1 << 16)
 
 
-def show_ways() -> None:
-    """Record by which ways operations went that have ended since, as events without length."""
-    while _ways and is_profiled():
+def show_paths() -> None:
+    """Record by which paths operations went that have ended since, as events without length."""
+    while _paths and is_profiled():
         try:
-            name = _ways.popleft()
+            name = _paths.popleft()
         except IndexError:  # another thread has recorded it
             return
         with torch.profiler.record_function(name):
             pass
 
 
-def _show_ways_after_backward_pass(again: bool = True) -> None:
-    """Record ways at the end of the backward pass that runs in this thread, if one does.
+def _show_paths_after_backward_pass(again: bool = True) -> None:
+    """Record paths at the end of the backward pass that runs in this thread, if one does.
 
     DistributedDataParallel waits for its last operation there, but begins to do so after the call.
     """
@@ -123,9 +123,9 @@ def _show_ways_after_backward_pass(again: bool = True) -> None:
 
     def at_end() -> None:
         if again:
-            _show_ways_after_backward_pass(again=False)
+            _show_paths_after_backward_pass(again=False)
         else:
-            show_ways()
+            show_paths()
 
     torch.autograd.Variable._execution_engine.queue_callback(at_end)
 

@@ -16,7 +16,7 @@ from gradred._util import clock
 from gradred.errors import TimeoutError  # noqa: A004
 from gradred.torch_distributed.callbacks import count_callbacks
 from gradred.torch_distributed.compiling import left_alone
-from gradred.torch_distributed.profiling import Shown, show_ways, waiting
+from gradred.torch_distributed.profiling import Shown, show_paths, waiting
 from gradred.torch_tensors import stream_of
 
 Tensor: TypeAlias = torch.Tensor
@@ -79,7 +79,7 @@ class GradredWork(dist.Work):
                 with waiting(self._shown):
                     self._settle(seconds, in_stream)
         if self._shown is not None:
-            show_ways()
+            show_paths()
         self._waited = True
         if _FORGETS_PYTHON:
             _let_go(self)
@@ -183,11 +183,11 @@ class GradredWork(dist.Work):
     def show(self, operation: Shown) -> None:
         """Attach a record in a profile, which ends with the operation."""
         self._shown = operation
-        operation.way = self._way
+        operation.path = self._path
         if all(request.name for request in self._requests):  # messages may advance only in waits
             self._call_at_end(operation.end)
 
-    def _way(self) -> str:
+    def _path(self) -> str:
         """How the data travelled, in the profile's words. Empty if there were none."""
         return " and ".join(filter(None, dict.fromkeys(one.way for one in self._requests)))
 

@@ -3,8 +3,6 @@
 It is on the module search path only after `gradred run --horovod` or `gradred.horovod.install()`.
 """
 
-from __future__ import annotations
-
 from gradred.horovod import VERSION, run
 
 __version__ = VERSION

@@ -1,7 +1,5 @@
 """Horovod's name for its front end to Spark, which gradred does not have; the import fails."""
 
-from __future__ import annotations
-
 from gradred.horovod import refuse
 
 refuse(__name__)

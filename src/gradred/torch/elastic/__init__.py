@@ -5,8 +5,6 @@ of one host. `gradred run --min-np` and similar commands replace ranks and add h
 (docs/horovod.md).
 """
 
-from __future__ import annotations
-
 from gradred.torch.elastic import sampler, state
 from gradred.torch.elastic.sampler import ElasticSampler
 from gradred.torch.elastic.state import ObjectState, State, TorchState, run

@@ -1,7 +1,5 @@
 """Horovod's names for the modules that its front ends share."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 

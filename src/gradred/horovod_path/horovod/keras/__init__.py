@@ -1,7 +1,5 @@
 """Horovod's name for `gradred.keras`; its modules are the same objects under both names."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 

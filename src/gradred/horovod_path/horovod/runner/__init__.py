@@ -1,7 +1,5 @@
 """Horovod's name for the functions that start ranks: `run`, and `launch` for the command line."""
 
-from __future__ import annotations
-
 from gradred.horovod import run
 
 __all__ = ["run"]

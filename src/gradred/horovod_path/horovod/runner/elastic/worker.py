@@ -1,7 +1,5 @@
 """The changes of an elastic job's hosts."""
 
-from __future__ import annotations
-
 from enum import IntFlag
 
 
