@@ -50,8 +50,6 @@ class MemoryComm(Comm):
         """Make another object of the same communicator."""
         return self.of(self._state, self._rank, self._size) if self else MemoryComm()
 
-    # ---- rank, size and name --------------------------------------------------------------------
-
     def Get_rank(self) -> int:
         """Return this rank; after `shrink` among the remaining ranks, which keep their order."""
         self._require_alive("Get_rank")
@@ -99,8 +97,6 @@ class MemoryComm(Comm):
     def __reduce__(self) -> NoReturn:
         found = "it exists in the processes of its ranks only"
         raise UsageTypeError("pickling a communicator of shared memory", found, "Pass its rank")
-
-    # ---- calls ----------------------------------------------------------------------------------
 
     def Iallreduce(
         self,

@@ -92,14 +92,7 @@ def _status(status: str) -> str:
 
 def _as_json(results: list[doctor.Result], seconds: float) -> dict[str, object]:
     checks = [
-        {
-            "name": result.name,
-            "status": result.finding.status,
-            "found": result.finding.found,
-            "fix": result.finding.fix,
-            "seconds": round(result.seconds, 3),
-        }
-        for result in results
+        {"name": one.name, **vars(one.finding), "seconds": round(one.seconds, 3)} for one in results
     ]
     return {
         "schema": SCHEMA,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from gradred.simulate.presets import NETWORKS, UNLIMITED, Network
 
@@ -113,21 +112,6 @@ _BYTES = ("rendezvous",)
 _COUNTS = ("ports",)
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A figure of a cluster, as text, and its source."""
-
-    name: str
-    value: str
-    source: str
-
-
-def figures(name: str) -> list[Figure]:
-    """All figures of a cluster that limit or cost anything, with their sources."""
-    network, cited = NETWORKS[name], CITED[name]
-    return [Figure(what, _text(what, value), cited[what]) for what, value in given(network)]
-
-
 def given(network: Network) -> Iterator[tuple[str, float]]:
     """The name and value of each figure that is not without limit, or without effect."""
     for what, path in (("inside", network.inside), ("across", network.across)):
@@ -162,8 +146,9 @@ def _text(name: str, value: float) -> str:
 
 
 def table(name: str) -> str:
-    """The figures of a cluster as text."""
+    """The figures of a cluster that limit or cost anything as text, with their sources."""
     network = NETWORKS[name]
     lines = [f"{name}: {network.about}", f"  error of simulated times: {network.error}"]
-    lines += [f"  {one.name:<16}{one.value:>14}  {one.source}" for one in figures(name)]
+    for what, value in given(network):
+        lines.append(f"  {what:<16}{_text(what, value):>14}  {CITED[name][what]}")
     return "\n".join(lines)

@@ -43,9 +43,6 @@ def _number(process_set: ProcessSet) -> int:
     return process_set.process_set_id
 
 
-# ---- allreduce ----------------------------------------------------------------------------------
-
-
 def allreduce(
     tensor: Any,
     average: bool | None = None,
@@ -218,9 +215,6 @@ def _sparse_allreduce(slices: Any, how: Reduction, name: str | None) -> Any:
     if how.op == Average:
         values = values / tf.cast(tf.shape(counts)[1], values.dtype)
     return tf.IndexedSlices(values, indices, slices.dense_shape)
-
-
-# ---- other operations ---------------------------------------------------------------------------
 
 
 def allgather(

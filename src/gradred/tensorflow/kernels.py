@@ -123,9 +123,6 @@ def _refuse_xla(kind: str, graph: Any) -> None:
         raise ValueError(explain(f"{kind} in tf.function(jit_compile=True)", found, remedy))
 
 
-# ---- calls --------------------------------------------------------------------------------------
-
-
 def reduce(call: Call, tensors: Sequence[Any]) -> list[Any]:
     """Carry out an allreduce or a broadcast: one result per tensor, of its shape and type."""
     if not tensors:
@@ -265,9 +262,6 @@ def _by_kernels() -> bool:
 def kernels_wait() -> bool:
     """Whether kernels have found that they have to wait, and occupy a thread of TensorFlow's."""
     return bool(_load()[1].gradred_tensorflow_waits())
-
-
-# ---- gradients ----------------------------------------------------------------------------------
 
 
 def _gradients_of_reduce(call: Call, gradients: Sequence[Any]) -> list[Any]:

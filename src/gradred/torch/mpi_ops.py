@@ -90,9 +90,6 @@ def _compressed(compression: Any, tensor: Tensor, asked: str) -> tuple[Tensor, A
     return cast("tuple[Tensor, Any]", compression.compress(require_tensor(tensor, asked)))
 
 
-# ---- allreduce ----------------------------------------------------------------------------------
-
-
 def allreduce_async(
     tensor: Tensor,
     average: bool | None = None,
@@ -291,9 +288,6 @@ def sparse_allreduce_async(
     return finish
 
 
-# ---- allgather ----------------------------------------------------------------------------------
-
-
 def allgather_async(
     tensor: Tensor, name: str | None = None, process_set: ProcessSet = _world
 ) -> int:
@@ -348,9 +342,6 @@ def grouped_allgather(
     return cast("tuple[Tensor, ...]", _Allgather.apply(process_set, name, True, *inputs))
 
 
-# ---- broadcast ----------------------------------------------------------------------------------
-
-
 def broadcast_async(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = _world
 ) -> int:
@@ -391,9 +382,6 @@ def broadcast_(
 ) -> Tensor:
     """Broadcast in place from `root_rank`, a global rank. Blocks."""
     return cast("Tensor", carry_out(broadcast_async_, tensor, root_rank, name, process_set))
-
-
-# ---- alltoall -----------------------------------------------------------------------------------
 
 
 def alltoall_async(
@@ -440,9 +428,6 @@ def alltoall(
     """
     made, received = _Alltoall.apply(tensor, splits, name, process_set)
     return made if splits is None else (made, received)
-
-
-# ---- reducescatter ------------------------------------------------------------------------------
 
 
 def reducescatter_async(

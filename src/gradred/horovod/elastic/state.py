@@ -19,7 +19,32 @@ def _broadcast(obj: Any) -> Any:
     return broadcast_object(obj, 0, "elastic.state")
 
 
-class State:
+class Saved:
+    """What can be saved, restored, and synchronized between ranks."""
+
+    def save(self) -> None:
+        """Save a copy."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Restore the copy."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Broadcast from rank 0, whose values count as saved on all ranks."""
+        raise NotImplementedError
+
+    def saved(self) -> Any:
+        """The copy for a file, as a picklable object. None: there is nothing to write."""
+
+    def take(self, saved: Any) -> None:
+        """Continue from a result of `saved`, perhaps of another process. None: change nothing."""
+
+    def reset(self) -> None:
+        """Adapt to the current ranks."""
+
+
+class State(Saved):
     """State to save, restore and synchronize between ranks. Subclass it, or use `TorchState`.
 
     Args:
@@ -70,27 +95,6 @@ class State:
         """
         if self._job is not None and self._job.hosts_have_changed():
             raise HostsUpdatedInterrupt
-
-    def saved(self) -> Any:
-        """The saved state for a file, as a picklable object. None: there is nothing to write."""
-
-    def take(self, saved: Any) -> None:
-        """Continue from a result of `saved`, perhaps of another process. None: change nothing."""
-
-    def save(self) -> None:
-        """Save a copy of the state."""
-        raise NotImplementedError
-
-    def restore(self) -> None:
-        """Restore the state from the copy."""
-        raise NotImplementedError
-
-    def sync(self) -> None:
-        """Broadcast the state of rank 0."""
-        raise NotImplementedError
-
-    def reset(self) -> None:
-        """Adapt the state to the current ranks."""
 
 
 class ObjectState(State):

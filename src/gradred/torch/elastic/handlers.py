@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from gradred.horovod.elastic.state import Saved
 from gradred.torch.elastic.sampler import ElasticSampler
 from gradred.torch.functions import (
     broadcast_object,
@@ -15,7 +16,7 @@ from gradred.torch.functions import (
 )
 
 
-class StateHandler:
+class StateHandler(Saved):
     """Saves and restores one value. Register subclasses with `set_handler_registry`.
 
     Attributes:
@@ -29,27 +30,6 @@ class StateHandler:
         """Handle another value from now on, and save it."""
         self.value = value
         self.save()
-
-    def save(self) -> None:
-        """Save a copy of the value."""
-        raise NotImplementedError
-
-    def restore(self) -> None:
-        """Restore the value from the copy."""
-        raise NotImplementedError
-
-    def sync(self) -> None:
-        """Broadcast the value of rank 0, which counts as saved on all ranks."""
-        raise NotImplementedError
-
-    def saved(self) -> Any:
-        """The copy, for a file of an elastic job. None: there is nothing to write."""
-
-    def take(self, saved: Any) -> None:
-        """Replace the copy by a result of `saved`, perhaps of another process."""
-
-    def reset(self) -> None:
-        """Adapt the value to the current ranks."""
 
 
 class _StateDictHandler(StateHandler):
