@@ -7,22 +7,6 @@ import functools
 import sys
 from typing import NoReturn
 
-__all__ = [
-    "DeviceError",
-    "Error",
-    "PeerLost",
-    "TimeoutError",
-    "TransportError",
-    "UsageBufferError",
-    "UsageElementError",
-    "UsageError",
-    "UsageTypeError",
-    "explain",
-    "refuse_missing",
-    "type_of",
-    "usage_error",
-]
-
 
 class Error(RuntimeError):
     """The base class of every error that gradred raises.

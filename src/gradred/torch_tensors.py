@@ -5,12 +5,13 @@ The front ends `gradred.torch` and `gradred.torch_distributed` share this module
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gradred import _core, tensors
+from gradred import tensors
 from gradred.buffers import more_than_numbers, torch_versions
 from gradred.buffers.dlpack import LEGACY_STREAM
 from gradred.element_types import ITEMSIZES
@@ -18,7 +19,7 @@ from gradred.errors import UsageError, UsageTypeError, explain, type_of
 from gradred.tensors import Description
 
 if TYPE_CHECKING:
-    from gradred.named import Described
+    pass
 
 DTYPES = {
     dtype: name
@@ -94,19 +95,10 @@ class TorchTensors:
 _TENSORS = TorchTensors()
 
 
-def described(tensor: torch.Tensor, out: torch.Tensor | None, asked: str) -> Described:
-    """Describe a tensor for the engine; see `gradred.tensors.described`."""
-    return tensors.described(_TENSORS, tensor, out, asked)
-
-
-def placement_of(tensor: torch.Tensor, out: torch.Tensor | None, asked: str) -> _core.Placement:
-    """Describe the memory of a tensor on a GPU; see `gradred.tensors.placement_of`."""
-    return tensors.placement_of(_TENSORS, tensor, out, asked)
-
-
-def stream_of(tensor: torch.Tensor) -> int:
-    """Return the handle of the current stream on the tensor's GPU."""
-    return _TENSORS.current_stream(tensor)
+stream_of = _TENSORS.current_stream
+described = functools.partial(tensors.described, _TENSORS)
+placement_of = functools.partial(tensors.placement_of, _TENSORS)
+"""See the functions of `gradred.tensors` with these names."""
 
 
 def tensor_of(

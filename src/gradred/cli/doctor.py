@@ -11,6 +11,7 @@ import time
 from typing import NoReturn
 
 from gradred import __version__, config, doctor, launch
+from gradred.cli.option_types import duration
 from gradred.errors import UsageError
 from gradred.launch import output
 
@@ -36,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--timeout",
-        type=_seconds,
+        type=duration(None),
         default=doctor.SECONDS,
         metavar="SECONDS",
         help=f"time limit of all checks (default: {doctor.SECONDS:g}); a check without a result by "
@@ -101,13 +102,6 @@ def _as_json(results: list[doctor.Result], seconds: float) -> dict[str, object]:
         "seconds": round(seconds, 3),
         "checks": checks,
     }
-
-
-def _seconds(text: str) -> float:
-    try:
-        return config.parse_duration(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {error}") from None
 
 
 def _hosts(text: str) -> list[str]:

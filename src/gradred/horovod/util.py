@@ -10,29 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from gradred.horovod.basics import ccl_built, ddl_built, gloo_built, mpi_built, nccl_built
+from gradred.horovod.basics import (  # noqa: F401 (names that Horovod's module has)
+    ccl_built,
+    ddl_built,
+    gloo_built,
+    mpi_built,
+    nccl_built,
+)
 from gradred.horovod.front_end import FRONT_ENDS
 from gradred.horovod.operations import reduction
-
-__all__ = [
-    "ccl_built",
-    "check_extension",
-    "check_installed_version",
-    "ddl_built",
-    "env",
-    "extension_available",
-    "get_average_backwards_compatibility_fun",
-    "get_ext_suffix",
-    "get_extension_full_path",
-    "gloo_built",
-    "gpu_available",
-    "is_iterable",
-    "is_version_greater_equal_than",
-    "mpi_built",
-    "nccl_built",
-    "num_rank_is_power_2",
-    "split_list",
-]
 
 T = TypeVar("T")
 

@@ -86,7 +86,7 @@ def convince(connection: socket.socket, secret: bytes, deadline: float) -> None:
     """
     own = os.urandom(CHALLENGE)
     connection.sendall(own)
-    answered = _read(connection, CHALLENGE + PROOF, deadline)
+    answered = read(connection, CHALLENGE + PROOF, deadline)
     theirs, proof = answered[:CHALLENGE], answered[CHALLENGE:]
     if not is_expected(proof, _proof(secret, _SERVER, own + theirs)):
         raise AuthenticationError("it is not this job's launcher")
@@ -97,7 +97,8 @@ def _proof(secret: bytes, who: bytes, challenges: bytes) -> bytes:
     return hmac.digest(secret, who + challenges, "sha256")
 
 
-def _read(connection: socket.socket, size: int, deadline: float) -> bytes:
+def read(connection: socket.socket, size: int, deadline: float) -> bytes:
+    """Read so many bytes; blocks until `deadline` at most. Raises as `convince` does."""
     data = b""
     while len(data) < size:
         left = deadline - clock.now()

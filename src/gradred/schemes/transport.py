@@ -293,24 +293,17 @@ def _prove(
 ) -> None:
     """Answer a caller, and add it to `came` if it proves that it knows the secret."""
     try:
-        caller.settimeout(_TO_PROVE)
-        words, expected = authentication.answer(secret, _read(caller, authentication.CHALLENGE))
+        until = clock.now() + _TO_PROVE
+        challenge = authentication.read(caller, authentication.CHALLENGE, until)
+        words, expected = authentication.answer(secret, challenge)
         caller.sendall(words)
-        if not authentication.is_expected(_read(caller, authentication.PROOF), expected):
+        proof = authentication.read(caller, authentication.PROOF, until)
+        if not authentication.is_expected(proof, expected):
             raise ConnectionRefusedError
-        came.append((_RANK.unpack(_read(caller, _RANK.size))[0], caller))
-    except OSError:
+        number = authentication.read(caller, _RANK.size, until)
+        came.append((_RANK.unpack(number)[0], caller))
+    except (OSError, authentication.AuthenticationError):
         caller.close()
-
-
-def _read(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        more = connection.recv(size - len(data))
-        if not more:
-            raise ConnectionResetError
-        data += more
-    return data
 
 
 CLASSES: dict[str, type[Transport]] = {"mpi": MpiMessages, "tcp": TcpConnections}

@@ -19,7 +19,7 @@ Path = tuple[float, float]
 """Latency of a message and its speed at most."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Network:
     """Hosts of one kind and the network between them; `csrc/simulate/cluster.h` has the terms."""
 
@@ -27,11 +27,11 @@ class Network:
     source: str
     hosts: int
     """How many there are if nothing else is asked for."""
-    local: int
+    local: int = 1
     """Ranks of a host, likewise."""
-    memory: Literal["host", "gpu"]
-    inside: Path
-    """Between ranks of a host."""
+    memory: Literal["host", "gpu"] = "host"
+    inside: Path = (0.4e-6, 8e9)
+    """Between ranks of a host; by default through shared memory, where one core copies."""
     across: Path
     """Between hosts."""
     port: float
@@ -126,9 +126,6 @@ NETWORKS: dict[str, Network] = {
         source="IEEE 802.3ae, 1448 of 1538 bytes of a frame are payload; alpha from the 37 us of a "
         "ring's round of 8 workers in Shi et al., MG-WFBP, INFOCOM 2019",
         hosts=8,
-        local=1,
-        memory="host",
-        inside=(0.4e-6, 8e9),
         across=(27e-6, UNLIMITED),
         port=1.177e9,
         overhead=5e-6,
@@ -140,9 +137,6 @@ NETWORKS: dict[str, Network] = {
         about="hosts with 25 Gb/s Ethernet and RDMA (RoCE)",
         source=f"IEEE 802.3by, 4096 of 4178 bytes of a frame are payload; {_ASSUMED}",
         hosts=8,
-        local=1,
-        memory="host",
-        inside=(0.4e-6, 8e9),
         across=(1.5e-6, UNLIMITED),
         port=3.06e9,
         host_bus=2e10,
@@ -181,10 +175,7 @@ NETWORKS: dict[str, Network] = {
         source="Li et al., swCaffe, CLUSTER 2018 (arXiv 1903.06934): links of 14 GB/s; Dongarra, "
         "Report on the Sunway TaihuLight system, 2016: latency of 1 us",
         hosts=256,
-        local=1,
         device="SW26010",
-        memory="host",
-        inside=(0.4e-6, 8e9),
         across=(0.6e-6, UNLIMITED),
         beyond=(1.2e-6, UNLIMITED),
         port=14e9,
@@ -198,10 +189,7 @@ NETWORKS: dict[str, Network] = {
         source="De Sensi et al., PICO (HLC-Lab/pico): latency and speed by hand from its ring on "
         "128 to 512 hosts; groups are not distinguished",
         hosts=512,
-        local=1,
         device="A100",
-        memory="host",
-        inside=(0.4e-6, 8e9),
         across=(0.9e-6, UNLIMITED),
         port=9.5e9,
         overhead=0.25e-6,
@@ -236,10 +224,7 @@ NETWORKS: dict[str, Network] = {
         source="Ajima et al., The Tofu interconnect D, CLUSTER 2018: 0.49 us for a put, 6.8 GB/s "
         "for each link; the torus as one of three dimensions; overhead is a round figure",
         hosts=512,
-        local=1,
         device="A64FX",
-        memory="host",
-        inside=(0.4e-6, 8e9),
         across=(0.49e-6, 6.8e9),
         port=6.8e9,
         ports=6,

@@ -13,14 +13,6 @@ from gradred.horovod.operations import in_turn
 from gradred.horovod.process_sets import ProcessSet, global_process_set
 from gradred.tensorflow.collectives import broadcast_
 
-__all__ = [
-    "allgather_object",
-    "broadcast_global_variables",
-    "broadcast_object",
-    "broadcast_object_fn",
-    "broadcast_variables",
-]
-
 
 def broadcast_variables(
     variables: Sequence[Any],

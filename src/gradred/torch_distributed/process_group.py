@@ -72,11 +72,16 @@ _REDUCTIONS = {
 _Collective = TypeVar("_Collective", bound=Callable[..., Any])
 
 
-def _called(method: _Collective) -> _Collective:
+def _collective(title: str, inputs: int = 0) -> Callable[[_Collective], _Collective]:
     """Decorate a collective: it takes all of torch's forms, and gets the first one of `FORMS`.
 
-    If this rank's arguments are invalid, all ranks get a UsageError.
+    If this rank's arguments are invalid, all ranks get a UsageError. The arguments are those of
+    `shown`.
     """
+    return lambda method: _called(shown(title, inputs)(method))
+
+
+def _called(method: _Collective) -> _Collective:
     first = FORMS[method.__name__].first
     are_several = method.__name__.endswith("_coalesced")  # operations, in flight at once
 
@@ -142,8 +147,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         """The name of the backend."""
         return "gradred"
 
-    def _get_backend_name(self) -> str:
-        return "gradred"
+    _get_backend_name = getBackendName
 
     @property
     def _device_types(self) -> list[torch.device]:
@@ -188,10 +192,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
             self._name = dist.distributed_c10d._world.pg_names.get(self)
         return "gradred" if self._name is None else str(self._name)
 
-    @property
-    def group_name(self) -> str:
-        """The same as `pg_name`."""
-        return self.pg_name
+    group_name = pg_name
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:
         """Set the time limit of later operations."""
@@ -273,8 +274,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     # ---- collectives ---------------------------------------------------------------------------
 
-    @_called
-    @shown("all_reduce")
+    @_collective("all_reduce")
     def allreduce(self, tensors: Any, opts: Any) -> GradredWork:
         """Reduce over all ranks, in place."""
         given = as_list(tensors)
@@ -301,8 +301,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
         return self._work([request], finish, [tensor], opts)
 
-    @_called
-    @shown("broadcast")
+    @_collective("broadcast")
     def broadcast(self, tensors: Any, opts: Any) -> GradredWork:
         """Broadcast the root's tensors, in place."""
         given, root = as_list(tensors), opts.rootRank
@@ -314,8 +313,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         finish = None if is_root else functools.partial(put_back, parts)
         return self._work([request], finish, given, opts, written=[] if is_root else given)
 
-    @_called
-    @shown("barrier")
+    @_collective("barrier")
     def barrier(self, opts: Any) -> GradredWork:
         """Start a barrier."""
         return self._work([self._submit("barrier", [], None)], None, [], opts)
@@ -352,8 +350,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
         return self._work([request], finish, out, opts, placed=target is not None)
 
-    @_called
-    @shown("all_gather", inputs=1)
+    @_collective("all_gather", inputs=1)
     def allgather(self, outputs: Any, inputs: Any, opts: Any) -> GradredWork:
         """Gather all ranks' tensors in a list on all ranks."""
         found = outputs[0] if isinstance(outputs[0], (list, tuple)) else outputs
@@ -382,8 +379,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         requests = _core.call_with_waits(0.0, submit)  # all are in flight at once
         return self._work(requests, lambda: put_back(parts), out, opts)
 
-    @_called
-    @shown("all_gather", inputs=1)
+    @_collective("all_gather", inputs=1)
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any) -> GradredWork:
         """Gather all ranks' tensors in one tensor."""
         target = dense(output, "all_gather_single")
@@ -392,8 +388,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     _allgather_base = all_gather_single
 
-    @_called
-    @shown("all_gather", inputs=1)
+    @_collective("all_gather", inputs=1)
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> GradredWork:
         """Gather several tensors, each in one tensor."""
         pairs = zip(outputs, inputs, strict=True)
@@ -402,8 +397,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    @_called
-    @shown("all_gather", inputs=1)
+    @_collective("all_gather", inputs=1)
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> GradredWork:
         """Gather several tensors, each in a list."""
         works = [
@@ -412,8 +406,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         ]
         return together(works, self._limit_of(opts), result=[list(row) for row in outputs])
 
-    @_called
-    @shown("reduce_scatter", inputs=1)
+    @_collective("reduce_scatter", inputs=1)
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any) -> GradredWork:
         """Reduce one tensor over all ranks. Each rank receives its part of the result."""
         asked = "reduce_scatter_single"
@@ -434,8 +427,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     _reduce_scatter_base = reduce_scatter_single
 
-    @_called
-    @shown("reduce_scatter", inputs=1)
+    @_collective("reduce_scatter", inputs=1)
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> GradredWork:
         """Reduce several tensors. Each rank receives its part of each result."""
         pairs = zip(outputs, inputs, strict=True)
@@ -444,8 +436,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    @_called
-    @shown("reduce_scatter", inputs=1)
+    @_collective("reduce_scatter", inputs=1)
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any) -> GradredWork:
         """Reduce lists of tensors over all ranks. Each rank receives the result at its index."""
         output = as_list(outputs)[0]
@@ -465,8 +456,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         limit, own_rank = self._limit_of(opts), self._own_rank
         return together([work], limit, lambda: put(sums[own_rank], target), [output])
 
-    @_called
-    @shown("reduce")
+    @_collective("reduce")
     def reduce(self, tensors: Any, opts: Any) -> GradredWork:
         """Reduce to the root. The tensors of the other ranks stay unchanged."""
         tensor = as_list(tensors)[0]
@@ -482,8 +472,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         finish = functools.partial(target.copy_, whole) if is_copied_back else None
         return self._work([request], finish, [tensor], opts, written=[tensor] if is_root else [])
 
-    @_called
-    @shown("gather", inputs=1)
+    @_collective("gather", inputs=1)
     def gather(self, outputs: Any, inputs: Any, opts: Any) -> GradredWork:
         """Gather all ranks' tensors on the root."""
         flat = _contiguous(as_list(inputs)[0], "gather").reshape(-1)
@@ -507,8 +496,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
         return self._work([request], finish, list(found) if is_root else [], opts)
 
-    @_called
-    @shown("scatter", inputs=1)
+    @_collective("scatter", inputs=1)
     def scatter(self, outputs: Any, inputs: Any, opts: Any) -> GradredWork:
         """Send one of the root's tensors to each rank."""
         output, root = as_list(outputs)[0], opts.rootRank
@@ -559,8 +547,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
         return self._work([request], finish, [output], opts)
 
-    @_called
-    @shown("all_to_all", inputs=1)
+    @_collective("all_to_all", inputs=1)
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, output_splits: Any, input_splits: Any, opts: Any
     ) -> GradredWork:
@@ -583,8 +570,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     alltoall_base = all_to_all_single
 
-    @_called
-    @shown("all_to_all", inputs=1)
+    @_collective("all_to_all", inputs=1)
     def alltoall(self, outputs: Any, inputs: Any, opts: Any) -> GradredWork:
         """Exchange tensors. Each rank receives one tensor of every rank's list."""
         after_writes(inputs)

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import os
 
-_PAIRS = (
-    ("HOROVOD_RANK", "HOROVOD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-)
+from gradred.launch.variables import RANK_VARIABLES
 
 
 def get_env_rank_and_size() -> tuple[int, int]:
@@ -17,7 +13,7 @@ def get_env_rank_and_size() -> tuple[int, int]:
     Raises:
         RuntimeError: only one of the two variables is set.
     """
-    for rank, size in _PAIRS:
+    for rank, size in (("HOROVOD_RANK", "HOROVOD_SIZE"), *RANK_VARIABLES):
         found = (os.environ.get(rank), os.environ.get(size))
         if found[0] is not None and found[1] is not None:
             return int(found[0]), int(found[1])
