@@ -43,6 +43,7 @@ from typing import Any
 import numpy as np
 import placement
 from arguments import parse_once
+from blocks import agree, block_length, interleave, microseconds
 from mpi4py import MPI
 
 import gradred
@@ -51,14 +52,7 @@ from gradred.bench.contenders import MPI_OPS
 from gradred.bench.inputs import Inputs
 from gradred.bench.machine import describe, mpi_name, one_way_latency
 from gradred.bench.rank_zero import say, write_json
-from gradred.bench.timing import (
-    Seconds,
-    agree,
-    block_length,
-    interleave,
-    microseconds,
-    ratio,
-)
+from gradred.bench.timing import Seconds, ratio
 
 SCHEMA = "gradred-allreduce/2"
 TYPES = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]

@@ -24,12 +24,12 @@ from typing import Any
 
 import numpy as np
 from arguments import options, parse_once, read
+from blocks import block_length, interleave, microseconds
 from mpi4py import MPI
 
 import gradred
 from gradred.bench.machine import describe, mpi_name
 from gradred.bench.rank_zero import say, write_json
-from gradred.bench.timing import block_length, interleave, microseconds
 
 SCHEMA = "gradred-call-cost/1"
 BLOCKING, PERSISTENT = "comm.Allreduce(x, y)", "p()"

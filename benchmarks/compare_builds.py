@@ -149,11 +149,11 @@ def measure(seconds: float, paths: list[str], sizes: list[int], types: list[str]
     """Run one job: rank 0 prints a line of JSON."""
     import ml_dtypes
     import numpy as np
+    from blocks import block_length, interleave, microseconds
     from mpi4py import MPI
 
     import gradred
     from gradred.bench import machine
-    from gradred.bench.timing import block_length, interleave, microseconds
 
     world = MPI.COMM_WORLD
     times = []

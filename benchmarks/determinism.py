@@ -58,11 +58,12 @@ def arguments() -> argparse.Namespace:
 def measure(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield the rows; collective on all ranks."""
     import numpy as np
+    from blocks import block_length, interleave, microseconds
     from mpi4py import MPI
 
     import gradred
     from gradred import _core, config
-    from gradred.bench.timing import block_length, interleave, microseconds, ratio
+    from gradred.bench.timing import ratio
 
     world = MPI.COMM_WORLD
     comms = []

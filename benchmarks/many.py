@@ -32,13 +32,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from arguments import options, parse_once, read
+from blocks import block_length, interleave, microseconds
 from models import resnet50
 from mpi4py import MPI
 
 import gradred
 from gradred.bench.machine import describe, mpi_name, one_way_latency
 from gradred.bench.rank_zero import say, write_json
-from gradred.bench.timing import block_length, interleave, microseconds, ratio
+from gradred.bench.timing import ratio
 
 SCHEMA = "gradred-many/1"
 Vector = npt.NDArray[np.float32]

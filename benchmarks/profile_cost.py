@@ -30,13 +30,13 @@ from typing import Any
 
 import numpy as np
 from arguments import options, parse_once, read
+from blocks import block_length, interleave
 from mpi4py import MPI
 
 import gradred
 from gradred import config
 from gradred.bench.machine import describe, mpi_name, one_way_latency
 from gradred.bench.rank_zero import say, write_json
-from gradred.bench.timing import block_length, interleave
 
 SCHEMA = "gradred-profile-cost/1"
 PROFILES = (False, True, True, False, False, True, True, False)

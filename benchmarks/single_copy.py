@@ -31,13 +31,14 @@ from typing import Any
 
 import numpy as np
 from arguments import options, parse_once, read
+from blocks import block_length, interleave, microseconds
 from mpi4py import MPI
 
 import gradred
 from gradred import _core, config
 from gradred.bench.machine import describe
 from gradred.bench.rank_zero import say, write_json
-from gradred.bench.timing import block_length, interleave, microseconds, ratio
+from gradred.bench.timing import ratio
 
 SCHEMA = "gradred-single-copy/2"
 KIB = 1 << 10

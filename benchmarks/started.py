@@ -42,13 +42,14 @@ from typing import Any
 
 import numpy as np
 from arguments import options, parse_once, read
+from blocks import agree, block_length, interleave, microseconds
 from mpi4py import MPI
 
 import gradred
 from gradred import config
 from gradred.bench.machine import describe, mpi_name, one_way_latency
 from gradred.bench.rank_zero import say, write_json
-from gradred.bench.timing import agree, block_length, interleave, microseconds, ratio
+from gradred.bench.timing import ratio
 
 SCHEMA = "gradred-started/1"
 WAYS = {

@@ -7,13 +7,13 @@ from timeit import Timer
 from typing import Any
 
 import numpy as np
+from blocks import block_length, interleave, microseconds
 from handover import must, new_stream
 from libraries import Library
 from mpi4py import MPI
 from telling import so_far
 
 import gradred
-from gradred.bench.timing import block_length, interleave, microseconds
 
 Record = dict[str, Any]
 MOST_SHARED = 1 << 23  # if ranks share one GPU, a kernel waits until its peer's kernel has a turn

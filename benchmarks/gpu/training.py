@@ -13,12 +13,13 @@ from timeit import Timer
 from typing import Any
 
 import numpy as np
+from blocks import block_length, interleave, microseconds
 from libraries import Library
 from mpi4py import MPI
 from telling import so_far
 
 import gradred
-from gradred.bench.timing import block_length, interleave, microseconds, ratio
+from gradred.bench.timing import ratio
 
 Record = dict[str, Any]
 WORLD = MPI.COMM_WORLD
