@@ -10,13 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from gradred.horovod.basics import (  # noqa: F401 (names that Horovod's module has)
-    ccl_built,
-    ddl_built,
-    gloo_built,
-    mpi_built,
-    nccl_built,
-)
+from gradred.horovod.basics import ccl_built as ccl_built
+from gradred.horovod.basics import ddl_built as ddl_built
+from gradred.horovod.basics import gloo_built as gloo_built
+from gradred.horovod.basics import mpi_built as mpi_built
+from gradred.horovod.basics import nccl_built as nccl_built
 from gradred.horovod.front_end import FRONT_ENDS
 from gradred.horovod.operations import reduction
 

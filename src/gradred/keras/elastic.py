@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradred.tensorflow.elastic import TensorFlowKerasState, run
+from gradred.tensorflow.elastic import TensorFlowKerasState
+from gradred.tensorflow.elastic import run as run
 from gradred.tensorflow.keras_in_use import keras
-
-__all__ = [
-    "CommitStateCallback",
-    "KerasState",
-    "UpdateBatchStateCallback",
-    "UpdateEpochStateCallback",
-    "run",
-]
 
 
 class KerasState(TensorFlowKerasState):

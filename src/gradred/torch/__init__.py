@@ -13,14 +13,10 @@ except ModuleNotFoundError as error:
 
 from gradred import torch_backend
 from gradred.horovod.names import *  # noqa: F403
+from gradred.horovod.objects import allgather_object, broadcast_object
 from gradred.torch import compression, elastic, functions, mpi_ops, optimizer, sync_batch_norm
 from gradred.torch.compression import Compression
-from gradred.torch.functions import (
-    allgather_object,
-    broadcast_object,
-    broadcast_optimizer_state,
-    broadcast_parameters,
-)
+from gradred.torch.functions import broadcast_optimizer_state, broadcast_parameters
 from gradred.torch.mpi_ops import *  # noqa: F403
 from gradred.torch.optimizer import DistributedOptimizer
 from gradred.torch.sync_batch_norm import SyncBatchNorm

@@ -10,18 +10,12 @@ import torch
 
 from gradred.errors import explain, type_of
 from gradred.horovod.basics import rank
-from gradred.horovod.objects import allgather_object, broadcast_object
+from gradred.horovod.objects import allgather_object as allgather_object
+from gradred.horovod.objects import broadcast_object as broadcast_object
 from gradred.horovod.operations import one_structure
 from gradred.horovod.process_sets import global_process_set
 from gradred.torch.mpi_ops import broadcast_async_, synchronize
 from gradred.torch_tensors import DTYPES
-
-__all__ = [
-    "allgather_object",
-    "broadcast_object",
-    "broadcast_optimizer_state",
-    "broadcast_parameters",
-]
 
 
 def broadcast_parameters(params: Any, root_rank: int) -> None:

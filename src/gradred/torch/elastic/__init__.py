@@ -5,8 +5,9 @@ of one host. `gradred run --min-np` and similar commands replace ranks and add h
 (docs/horovod.md).
 """
 
+from gradred.horovod.elastic.state import ObjectState, State
 from gradred.torch.elastic import sampler, state
 from gradred.torch.elastic.sampler import ElasticSampler
-from gradred.torch.elastic.state import ObjectState, State, TorchState, run
+from gradred.torch.elastic.state import TorchState, run
 
 __all__ = ["ElasticSampler", "ObjectState", "State", "TorchState", "run", "sampler", "state"]

@@ -8,12 +8,9 @@ from typing import Any
 import torch
 
 from gradred.horovod.elastic.state import Saved
+from gradred.horovod.objects import broadcast_object
 from gradred.torch.elastic.sampler import ElasticSampler
-from gradred.torch.functions import (
-    broadcast_object,
-    broadcast_optimizer_state,
-    broadcast_parameters,
-)
+from gradred.torch.functions import broadcast_optimizer_state, broadcast_parameters
 
 
 class StateHandler(Saved):

@@ -10,32 +10,18 @@ import torch
 
 from gradred.horovod.elastic import state as any_state
 from gradred.horovod.elastic.job import StateFormat
-from gradred.horovod.elastic.state import ObjectState, State, require_alike
+from gradred.horovod.elastic.state import ObjectState as ObjectState
+from gradred.horovod.elastic.state import State as State
+from gradred.horovod.elastic.state import require_alike
 from gradred.horovod.operations import one_structure
 from gradred.horovod.process_sets import global_process_set
-from gradred.torch.elastic.handlers import (
-    ModelStateHandler,
-    OptimizerStateHandler,
-    SamplerStateHandler,
-    StateHandler,
-    get_handler_registry,
-    handlers_of,
-    set_handler_registry,
-)
-
-__all__ = [
-    "ModelStateHandler",
-    "ObjectState",
-    "OptimizerStateHandler",
-    "SamplerStateHandler",
-    "State",
-    "StateHandler",
-    "TorchState",
-    "get_handler_registry",
-    "run",
-    "run_fn",
-    "set_handler_registry",
-]
+from gradred.torch.elastic.handlers import ModelStateHandler as ModelStateHandler
+from gradred.torch.elastic.handlers import OptimizerStateHandler as OptimizerStateHandler
+from gradred.torch.elastic.handlers import SamplerStateHandler as SamplerStateHandler
+from gradred.torch.elastic.handlers import StateHandler as StateHandler
+from gradred.torch.elastic.handlers import get_handler_registry as get_handler_registry
+from gradred.torch.elastic.handlers import handlers_of
+from gradred.torch.elastic.handlers import set_handler_registry as set_handler_registry
 
 
 class _TorchFormat(StateFormat):
