@@ -9,15 +9,12 @@ from __future__ import annotations
 import atexit
 import weakref
 from collections import Counter
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from gradred import _core
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
+    from collections.abc import Sequence
 
     from gradred.comm import Comm
 
@@ -45,58 +42,26 @@ MOST_FUSED_BYTES = 4 << 20
 _open: weakref.WeakSet[NamedOperations] = weakref.WeakSet()
 
 
-class NamedRequest(Protocol):
-    """An operation in flight. It continues even if the program drops this object."""
+NamedRequest: TypeAlias = _core.NamedRequest
+"""An operation in flight. It continues even if the program drops this object.
 
-    def wait(self, timeout: float | None = None) -> None:
-        """Block until the operation has ended; the waiting thread makes progress on it.
+- `wait(timeout=None)` blocks until the operation has ended, and makes progress on it; None waits as
+  long as `GRADRED_TIMEOUT` allows. It raises TimeoutError if the operation has not ended within so
+  many seconds: it continues, wait again. It raises UsageError if the ranks have submitted different
+  operations under this name, PeerLost if the process of a rank has ended, and Error if a rank has
+  left (`NamedOperations.close`) or the operation failed.
+- `done()` returns whether it has ended, with or without an error. Does not block.
+- `add_done_callback(fn)` calls `fn(request)` once after the end; see `Request`.
+- `name` is that of the operation. `waits_for` has it and the ranks that have not submitted it yet,
+  for messages.
 
-        Args:
-            timeout: seconds to wait; None waits as long as `GRADRED_TIMEOUT` allows.
+Once the operation has ended:
 
-        Raises:
-            gradred.TimeoutError: it has not ended within `timeout`. It continues: wait again.
-            gradred.UsageError: the ranks have submitted different operations under this name.
-            gradred.PeerLost: the process of a rank has ended.
-            gradred.Error: a rank has left (`NamedOperations.close`), or the operation failed.
-        """
-
-    def done(self) -> bool:
-        """Return whether the operation has ended, with or without an error. Does not block."""
-
-    def add_done_callback(self, fn: Callable[[_core.NamedRequest], object]) -> None:
-        """Call `fn(request)` once after the operation has ended; see `Request`."""
-
-    @property
-    def name(self) -> str:
-        """The name under which the operation was submitted."""
-
-    @property
-    def waits_for(self) -> str:
-        """The operation's name and the ranks that have not submitted it yet, for messages."""
-
-    @property
-    def way(self) -> str:
-        """The path that the data took, in the profile's words, once the operation has ended.
-
-        Empty if there were no data.
-        """
-
-    @property
-    def outputs(self) -> list[NDArray[np.uint8]]:
-        """The bytes of each result that gradred allocated, once the operation has ended."""
-
-    @property
-    def rows(self) -> list[list[int]]:
-        """Numbers of rows, by array and rank, once the operation has ended.
-
-        They are the rows that each rank gave to an allgather, that this rank got from each rank in
-        an alltoall, or that each rank gets from a reducescatter.
-        """
-
-    @property
-    def last_joined(self) -> int:
-        """The rank that was the last to join, once a join has ended."""
+- `way` is the path that the data took, in the profile's words. Empty if there were no data.
+- `outputs` are the bytes of each result that gradred allocated.
+- `rows` has numbers of rows, by array and rank: those that each rank gave to an allgather, that
+  this rank got from each rank in an alltoall, or that each rank gets from a reducescatter.
+- `last_joined` is the rank that was the last to join, of a join."""
 
 
 class NamedOperations(_core.NamedOperations):

@@ -40,49 +40,28 @@ _RANK = struct.Struct("!I")
 _READ_AT_ONCE = 1 << 20  # bytes
 
 
-class Transport:
-    """Carries messages between the ranks of a communicator.
+Transport: TypeAlias = "MpiMessages | TcpConnections"
+"""Carries messages between the ranks of a communicator. Making and closing one is collective.
 
-    Args:
-        comm: the ranks. Making and closing a transport is collective.
-        look: see `Look`.
-    """
+Only `idle` blocks, for so many seconds at most, until a message may have come. A message that was
+given to `send` must not change any more. `poll` moves messages on and returns those that have
+arrived completely; it raises PeerLost if the connection to a rank has ended. `pending` says whether
+messages of this rank are still on their way. `close(in_order=True)`: no rank has failed, and all
+close now."""
 
-    def __init__(self, comm: MPI.Intracomm, look: Look) -> None:
+
+class _Transport:
+    def __init__(self, comm: MPI.Intracomm) -> None:
         self.rank, self.size = comm.rank, comm.size
         self.sent_bytes = self.received_bytes = 0
         """Bytes of all messages so far."""
 
-    def send(self, to: int, message: Bytes) -> None:
-        """Start to send a message, which must not change any more. Never blocks."""
-        raise NotImplementedError
 
-    def poll(self) -> list[Arrived]:
-        """Move messages on, and return those that have arrived completely. Never blocks.
-
-        Raises:
-            PeerLost: the connection to a rank has ended.
-        """
-        raise NotImplementedError
-
-    def idle(self, seconds: float) -> None:
-        """Wait until a message may have come, for so long at most."""
-        time.sleep(seconds)
-
-    def pending(self) -> bool:
-        """Whether messages of this rank are still on their way."""
-        raise NotImplementedError
-
-    def close(self, *, in_order: bool) -> None:
-        """Free everything; `in_order`: no rank has failed, and all close now."""
-        raise NotImplementedError
-
-
-class MpiMessages(Transport):
+class MpiMessages(_Transport):
     """MPI's non-blocking messages, on a communicator of their own."""
 
     def __init__(self, comm: MPI.Intracomm, look: Look) -> None:
-        super().__init__(comm, look)
+        super().__init__(comm)
         self._comm, self._look = MPI.Intracomm(comm).Dup(), look
         self._out: list[tuple[MPI.Request, Bytes]] = []
         self._in: list[tuple[MPI.Request, int, Bytes]] = []
@@ -123,6 +102,10 @@ class MpiMessages(Transport):
         self._in = [one for one, done in zip(self._in, ended, strict=True) if not done]
         self.received_bytes += sum(message.size for _, message in arrived)
         return arrived
+
+    def idle(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
 
     def pending(self) -> bool:
         """Whether messages of this rank are still on their way."""
@@ -183,7 +166,7 @@ class _Link:
         self._got = 0
 
 
-class TcpConnections(Transport):
+class TcpConnections(_Transport):
     """A TCP connection between each two ranks; both ends prove that they know the job's secret.
 
     Rank 0 draws the secret, and the ranks get it by MPI. Later messages are neither encrypted nor
@@ -191,7 +174,7 @@ class TcpConnections(Transport):
     """
 
     def __init__(self, comm: MPI.Intracomm, look: Look) -> None:
-        super().__init__(comm, look)
+        super().__init__(comm)
         self._links: dict[int, _Link] = {}
         self._selector = selectors.DefaultSelector()
         secret: bytes = comm.bcast(os.urandom(32))
@@ -306,5 +289,8 @@ def _prove(
         caller.close()
 
 
-CLASSES: dict[str, type[Transport]] = {"mpi": MpiMessages, "tcp": TcpConnections}
+CLASSES: dict[str, type[MpiMessages] | type[TcpConnections]] = {
+    "mpi": MpiMessages,
+    "tcp": TcpConnections,
+}
 """The transports, by the names that the table of schemes has."""
