@@ -14,10 +14,14 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 _ARGUMENTS = {
     "op": "as in `allreduce`.",
+    "out": "as in `allreduce`.",
     "comm": "any intracommunicator of mpi4py; None is COMM_WORLD.",
     "stream": "as in `allreduce`.",
     "plan": "as in `allreduce`.",
 }
+
+_RETURNS = """Returns:
+    `out`, or a new array of the kind of `x`."""
 
 _ERRORS = """Raises:
     gradred.UsageError: the arguments are inconsistent, or the ranks' calls differ.
@@ -36,7 +40,8 @@ _IMPORTS = """Example:
 
 def blocking(function: FunctionT) -> FunctionT:
     """Complete the docstring of a function that blocks."""
-    return _completed(function, _ARGUMENTS, {"Raises": _ERRORS})
+    returns = {"Returns": _RETURNS} if "out" in inspect.signature(function).parameters else {}
+    return _completed(function, _ARGUMENTS, {"Raises": _ERRORS, **returns})
 
 
 def starting(what: Callable[..., Any]) -> Callable[[FunctionT], FunctionT]:

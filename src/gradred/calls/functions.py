@@ -87,9 +87,6 @@ def allreduce(
         plan: the name of a plan, or a schedule of the user, or a function `(rank, size)` that
             makes one; None lets gradred choose.
 
-    Returns:
-        `out`, or a new array of the kind of `x`.
-
     Example:
         >>> gradred.allreduce(numpy.ones(3, "float32"), comm=MPI.COMM_SELF)
         array([1., 1., 1.], dtype=float32)
@@ -297,9 +294,6 @@ def bcast(
         root: the rank that sends its array.
         out: where the result goes; `x` itself to receive in place. None makes a new array.
 
-    Returns:
-        `out`, or a new array of the kind of `x`.
-
     Example:
         >>> gradred.bcast(numpy.arange(2), comm=MPI.COMM_SELF)
         array([0, 1])
@@ -448,10 +442,6 @@ def scan(
             reduce, gets the value that changes nothing: 0 for sums and averages, 1 for products,
             the largest value of the type for `"min"`, the smallest for `"max"`, zeros for a
             function of the program.
-        out: as in `allreduce`.
-
-    Returns:
-        `out`, or a new array of the kind of `x`.
 
     Example:
         >>> gradred.scan(numpy.ones(2), comm=MPI.COMM_SELF)
