@@ -35,7 +35,7 @@ struct CallOrder {
   std::shared_ptr<Flow> flow{};
   // Set once the device has been given all work of the call, where that is possible before the
   // peers' work is done; nullptr if nothing asks for it.
-  std::shared_ptr<GivenEnd> given{};
+  std::shared_ptr<EndEvent> given{};
 
   // For a call that the host waits for. Returns nullptr if the arrays are in host memory.
   static std::shared_ptr<const CallOrder> after(const After& work) {

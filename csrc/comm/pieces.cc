@@ -46,9 +46,9 @@ void PieceCopies::add(Memory memory, const CopyPart& part, const After& after) {
     found = batches_.insert(found, {.after = {.device = memory.device()}});
   }
   found->parts.push_back(part);
-  auto& moments = found->after.moments;
-  for (const auto& moment : after.moments) {
-    if (std::ranges::find(moments, moment) == moments.end()) moments.push_back(moment);
+  auto& events = found->after.events;
+  for (const auto& event : after.events) {
+    if (std::ranges::find(events, event) == events.end()) events.push_back(event);
   }
 }
 

@@ -83,7 +83,7 @@ void CudaMemory::release(std::byte* address) noexcept {
 }
 
 bool CudaMemory::prepares_later(const void* input, std::size_t bytes, const Reduction* reduction) {
-  if (!orders_.has_given_work()) return false;
+  if (!orders_.has_enqueued_work()) return false;
   if (reduction != nullptr) {
     const auto [op, dtype, on_host] = *reduction;
     const bool has_kernels = Kernels::why_not(op, dtype).empty();

@@ -24,7 +24,7 @@
 #include "device/kernels/loaded_kernels.h"
 #include "device/streams/cuda_order.h"
 #include "device/streams/cuda_streams.h"
-#include "device/streams/moments.h"
+#include "device/streams/event_pool.h"
 #include "device/streams/pinned_memory.h"
 #include "memory/collectives.h"
 #include "memory/memory.h"
@@ -60,12 +60,12 @@ class CudaMemory final : public DeviceMemory {
   }
 
   // Throws UsageError if the stream is being captured.
-  std::shared_ptr<const DeviceMoment> moment_of(std::uint64_t stream) override {
-    return moments_.of(stream);
+  std::shared_ptr<const RecordedEvent> event_of(std::uint64_t stream) override {
+    return events_.of(stream);
   }
   bool prepares_later(const void* input, std::size_t bytes, const Reduction* reduction) override;
-  void precede(const DeviceMoment& moment, std::uint64_t stream) override {
-    moments_.precede(moment, stream);
+  void precede(const RecordedEvent& event, std::uint64_t stream) override {
+    events_.precede(event, stream);
   }
 
   const CudaContext& context() const { return context_; }
@@ -85,13 +85,13 @@ class CudaMemory final : public DeviceMemory {
   std::map<std::byte*, DeviceAllocation> allocations_;
   LoadedKernels kernels_;
   PinnedMemory host_{context_, gate_};
-  Moments moments_{context_};
-  CudaStreams streams_{context_, host_, kernels_, moments_};
+  EventPool events_{context_};
+  CudaStreams streams_{context_, host_, kernels_, events_};
   Orders orders_{*this, context_, gate_, host_, streams_};
   ExportedMemory exported_{context_};
   ProgramsMemory programs_{context_, gate_};
   PeersMemory of_peers_{context_, host_};
-  const CudaParts parts_{context_, gate_,     kernels_,  host_,    moments_,
+  const CudaParts parts_{context_, gate_,     kernels_,  host_,    events_,
                          orders_,  exported_, programs_, of_peers_};
   // The libraries that have been requested, by plan; protected by mutex_.
   std::map<std::string, std::unique_ptr<CollectiveLibrary>, std::less<>> collectives_;

@@ -26,11 +26,11 @@ std::shared_ptr<StreamOrder> DeviceMemory::open_order(std::uint64_t, std::span<c
   return nullptr;
 }
 
-std::shared_ptr<const DeviceMoment> DeviceMemory::moment_of(std::uint64_t) {
+std::shared_ptr<const RecordedEvent> DeviceMemory::event_of(std::uint64_t) {
   throw DeviceError(name() + " has no streams of a program's");
 }
 
-void DeviceMemory::precede(const DeviceMoment&, std::uint64_t) {
+void DeviceMemory::precede(const RecordedEvent&, std::uint64_t) {
   throw DeviceError(name() + " has no streams of a program's");
 }
 

@@ -25,7 +25,7 @@ void Allocation::release() noexcept {
 std::shared_ptr<Stream> After::open_stream() const {
   if (device == nullptr) return nullptr;
   auto made = std::make_shared<Stream>(Memory(*device));
-  for (const auto& moment : moments) made->wait_for(*moment);
+  for (const auto& event : events) made->wait_for(*event);
   return made;
 }
 

@@ -42,28 +42,28 @@ class Workspace;          // workspace.h
 
 // Marks all work that a stream of the program had been given when the mark was created. Streams of
 // any thread can wait for it.
-class DeviceMoment {
+class RecordedEvent {
  public:
-  virtual ~DeviceMoment() = default;
+  virtual ~RecordedEvent() = default;
 };
 
-// The moment behind all work of a call, once the device has been given all of it. One thread sets
+// The event behind all work of a call, once the device has been given all of it. One thread sets
 // it, any thread may read it.
-class GivenEnd {
+class EndEvent {
  public:
-  void set(std::shared_ptr<const DeviceMoment> moment) {
-    moment_ = std::move(moment);
+  void set(std::shared_ptr<const RecordedEvent> event) {
+    event_ = std::move(event);
     is_set_.store(true, std::memory_order_release);
   }
   bool is_set() const { return is_set_.load(std::memory_order_acquire); }
-  const DeviceMoment& moment() const { return *moment_; }  // only if is_set()
+  const RecordedEvent& event() const { return *event_; }  // only if is_set()
   // For a call for which only streams wait: when it has to have ended, by now_ns(). 0: never.
   void set_deadline(std::uint64_t ns) { deadline_ns_.store(ns, std::memory_order_relaxed); }
   std::uint64_t deadline_ns() const { return deadline_ns_.load(std::memory_order_relaxed); }
 
  private:
   std::atomic<std::uint64_t> deadline_ns_{0};
-  std::shared_ptr<const DeviceMoment> moment_;
+  std::shared_ptr<const RecordedEvent> event_;
   std::atomic<bool> is_set_{false};
 };
 
@@ -92,7 +92,7 @@ class DeviceStream {
   // data[i] *= factor, or data[i] /= factor, as scale() of reduce/reduce.h.
   virtual void scale(void* data, std::size_t count, DType dtype, double factor, bool divide) = 0;
   // Makes all later work wait for that work of the program.
-  virtual void wait_for(const DeviceMoment& moment) = 0;
+  virtual void wait_for(const RecordedEvent& event) = 0;
   // Whether all enqueued work is done. Never blocks. Throws if the device has failed.
   virtual bool ready() = 0;
   // Returns a mark after all work enqueued so far. Marks must be tested in the order in which they
@@ -100,7 +100,7 @@ class DeviceStream {
   virtual std::uint64_t mark() = 0;
   virtual bool has_passed(std::uint64_t mark) = 0;  // throws as ready()
   // Marks all work enqueued so far. Returns nullptr if the device has not been given all of it yet.
-  virtual std::shared_ptr<const DeviceMoment> moment() { return nullptr; }
+  virtual std::shared_ptr<const RecordedEvent> event() { return nullptr; }
   // A hint that no more work follows for now.
   virtual void rest() noexcept {}
 };
@@ -115,15 +115,15 @@ class DeviceMemory {
   virtual void release(std::byte* address) noexcept = 0;
   virtual std::unique_ptr<DeviceStream> open_stream() = 0;
   // For a stream of the program.
-  virtual std::shared_ptr<const DeviceMoment> moment_of(std::uint64_t stream);
+  virtual std::shared_ptr<const RecordedEvent> event_of(std::uint64_t stream);
   // Whether a call on this input, with this reduction if there is one, should begin later: it needs
-  // something that the device cannot prepare while work that it was given (GivenWork) waits.
+  // something that the device cannot prepare while work that it was given (EnqueuedWork) waits.
   virtual bool prepares_later(const void* /*input*/, std::size_t /*bytes*/,
                               const Reduction* /*reduction*/) {
     return false;
   }
-  // Makes later work of a stream of the program wait for a moment.
-  virtual void precede(const DeviceMoment& moment, std::uint64_t stream);
+  // Makes later work of a stream of the program wait for an event.
+  virtual void precede(const RecordedEvent& event, std::uint64_t stream);
   // Whether its streams can reduce and scale. If not, they only copy.
   virtual bool reduces() const { return true; }
   // Allocates host memory for its streams' copies, pinned so that copies are asynchronous. While
@@ -266,13 +266,13 @@ class Stream {
       return device_->scale(data, count, dtype, factor, divide);
     gradred::scale(data, count, dtype, factor, divide);
   }
-  void wait_for(const DeviceMoment& moment) {
-    if (device_) device_->wait_for(moment);
+  void wait_for(const RecordedEvent& event) {
+    if (device_) device_->wait_for(event);
   }
   bool ready() { return !device_ || device_->ready(); }
   std::uint64_t mark() { return device_ ? device_->mark() : 0; }
   bool has_passed(std::uint64_t mark) { return !device_ || device_->has_passed(mark); }
-  std::shared_ptr<const DeviceMoment> moment() { return device_ ? device_->moment() : nullptr; }
+  std::shared_ptr<const RecordedEvent> event() { return device_ ? device_->event() : nullptr; }
   // Waits until ready(). Returns false if the device has failed and may still write.
   bool finish() noexcept;
   // The same for a caller that gives up: waits at most half a second, since earlier work may never
@@ -289,10 +289,10 @@ class Stream {
 };
 
 // Which work of the program must precede a device's work on some arrays. The arrays of one call
-// share the moments. open_stream() creates a stream that waits for them.
+// share the events. open_stream() creates a stream that waits for them.
 struct After {
   DeviceMemory* device = nullptr;  // nullptr: the arrays are in host memory
-  std::vector<std::shared_ptr<const DeviceMoment>> moments{};
+  std::vector<std::shared_ptr<const RecordedEvent>> events{};
 
   std::shared_ptr<Stream> open_stream() const;  // nullptr: the arrays are in host memory
 };

@@ -217,7 +217,7 @@ bool NamedOperation::step() {
 void NamedOperation::precede(std::uint64_t stream) {
   DeviceMemory* device = nullptr;
   for (const NamedArray& array : arrays_) device = device != nullptr ? device : array.device();
-  for (const auto& one : given_) device->precede(one->moment(), stream);
+  for (const auto& one : given_) device->precede(one->event(), stream);
   memory_in_flight().remove(*this);  // what the program's stream does next comes after it
 }
 

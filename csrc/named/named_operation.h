@@ -159,7 +159,7 @@ class NamedOperation final : public StartedOperation {
   bool is_copied_to_host_ = false;
   std::exception_ptr failed_with_;
   bool holds_memory_ = false;                     // like failed_with_, set before finished_
-  std::vector<std::shared_ptr<GivenEnd>> given_;  // set before is_given_
+  std::vector<std::shared_ptr<EndEvent>> given_;  // set before is_given_
   std::atomic<bool> is_given_{false};
   std::atomic<bool> finished_{false};  // it has a result, or failed_with_ is set
 };

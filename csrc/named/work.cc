@@ -387,8 +387,8 @@ bool NamedWork::settle() noexcept {
 NamedWork::Order NamedWork::order_after(const After& after, bool may_give) {
   std::shared_ptr<Stream> before = after.open_stream();
   if (before == nullptr) return nullptr;
-  std::shared_ptr<GivenEnd> given;
-  if (gives_ && may_give) given_.push_back(given = std::make_shared<GivenEnd>());
+  std::shared_ptr<EndEvent> given;
+  if (gives_ && may_give) given_.push_back(given = std::make_shared<EndEvent>());
   orders_.push_back(std::make_shared<const CallOrder>(
       CallOrder{.before = std::move(before), .given = std::move(given)}));
   return orders_.back();

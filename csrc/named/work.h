@@ -47,9 +47,9 @@ class NamedWork {
   void note_start() { notes_start_ = true; }
   // Gives devices all work of a call at once where that is possible. Before the first start().
   void give_at_once() { gives_ = true; }
-  // Whether devices have been given all work of all calls. given(): the moments behind it.
+  // Whether devices have been given all work of all calls. given(): the events behind it.
   bool is_given() const;
-  const std::vector<std::shared_ptr<GivenEnd>>& given() const { return given_; }
+  const std::vector<std::shared_ptr<EndEvent>>& given() const { return given_; }
   void publish_given() { given_published_ = true; }
   bool is_given_published() const { return given_published_; }
   std::uint64_t started_ns() const { return started_ns_; }  // 0 unless note_start() was called
@@ -115,7 +115,7 @@ class NamedWork {
   std::vector<std::shared_ptr<StartedOperation>> calls_;
   std::vector<Order> orders_;
   // The ends of the calls on device arrays. Each of these calls has an order of its own.
-  std::vector<std::shared_ptr<GivenEnd>> given_;
+  std::vector<std::shared_ptr<EndEvent>> given_;
   bool gives_ = false, given_published_ = false;
   int phase_ = 0;
   bool started_ = false;

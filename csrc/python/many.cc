@@ -84,7 +84,7 @@ using PyBuckets = std::vector<std::shared_ptr<PyBucket>>;
 
 Pieces pieces_of(const std::vector<Described>& described) {
   Pieces made;
-  Moments moments;
+  RecordedEvents events;
   for (const auto& [send, recv, count, dtype, layout, placement] : described) {
     Piece& piece = made.all.emplace_back();
     piece.in.data = reinterpret_cast<const void*>(send);
@@ -95,7 +95,7 @@ Pieces pieces_of(const std::vector<Described>& described) {
     if (!placement) continue;
     piece.in.memory = memory_of(placement->send);
     piece.out.memory = memory_of(placement->recv);
-    piece.after = placement->after_all(moments);
+    piece.after = placement->after_all(events);
   }
   return made;
 }

@@ -24,16 +24,16 @@ inline Memory memory_of(DeviceMemory* device) {
 }
 
 // Points in the program's streams at the time of a call, shared by all of the call's arrays.
-class Moments {
+class RecordedEvents {
  public:
-  std::shared_ptr<const DeviceMoment> of(DeviceMemory& device, std::uint64_t stream) {
-    auto& moment = taken_[{&device, stream}];
-    if (moment == nullptr) moment = device.moment_of(stream);
-    return moment;
+  std::shared_ptr<const RecordedEvent> of(DeviceMemory& device, std::uint64_t stream) {
+    auto& event = taken_[{&device, stream}];
+    if (event == nullptr) event = device.event_of(stream);
+    return event;
   }
 
  private:
-  std::map<std::pair<DeviceMemory*, std::uint64_t>, std::shared_ptr<const DeviceMoment>> taken_;
+  std::map<std::pair<DeviceMemory*, std::uint64_t>, std::shared_ptr<const RecordedEvent>> taken_;
 };
 
 // Where the arrays of a call lie if some are in device memory, and the streams in which the program
@@ -59,13 +59,13 @@ struct Placement {
   }
 
   // The work that the streams have received so far.
-  After after_all(Moments& moments) const {
+  After after_all(RecordedEvents& events) const {
     After made{.device = recv != nullptr ? recv : send};
     if (made.device == nullptr) return made;
     const auto add = [&](DeviceMemory& device, std::uint64_t handle) {
-      auto moment = moments.of(device, handle);
-      if (std::ranges::find(made.moments, moment) == made.moments.end()) {
-        made.moments.push_back(std::move(moment));
+      auto event = events.of(device, handle);
+      if (std::ranges::find(made.events, event) == made.events.end()) {
+        made.events.push_back(std::move(event));
       }
     };
     for (const auto& [memory, handle] : after) add(*memory, handle);
@@ -74,8 +74,8 @@ struct Placement {
   }
   // A stream whose work starts after that. Returns nullptr if all arrays are in host memory.
   std::shared_ptr<Stream> open_stream() const {
-    Moments moments;
-    return after_all(moments).open_stream();
+    RecordedEvents events;
+    return after_all(events).open_stream();
   }
 };
 

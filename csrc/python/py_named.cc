@@ -89,7 +89,7 @@ PyMethodDef call_with_waits_def = {"call_with_waits", as_method(call_with_waits_
                                    METH_FASTCALL | METH_KEYWORDS, nullptr};
 
 void add(Submission& what, std::vector<NamedArray>& arrays, const py::tuple& described,
-         Moments& moments) {
+         RecordedEvents& events) {
   const auto shape = described[3].cast<std::vector<std::int64_t>>();
   NamedArray array;
   array.in.data = reinterpret_cast<const void*>(described[0].cast<std::uintptr_t>());
@@ -100,7 +100,7 @@ void add(Submission& what, std::vector<NamedArray>& arrays, const py::tuple& des
     array.on_device = true;
     array.in.memory = memory_of(where.send);
     array.out.memory = memory_of(where.recv);
-    array.after = where.after_all(moments);
+    array.after = where.after_all(events);
   }
   array.dtype = dtype_named(described[2].cast<std::string>());
   array.count = 1;
@@ -221,8 +221,8 @@ Made submit(NamedOperations& self, const std::string& kind, const std::string& n
   if (!structure.empty()) what.structure = mix(1, structure);
   std::vector<NamedArray> arrays;
   arrays.reserve(described.size());
-  Moments moments;
-  for (const py::handle one : described) add(what, arrays, one.cast<py::tuple>(), moments);
+  RecordedEvents events;
+  for (const py::handle one : described) add(what, arrays, one.cast<py::tuple>(), events);
   finish_arrays(what, arrays);
   const auto is_on_host = [](const NamedArray& one) { return one.count > 0 && !one.on_device; };
   if (what.on_device != 0 && std::ranges::any_of(arrays, is_on_host)) {
@@ -371,8 +371,8 @@ std::shared_ptr<PyNamedRequest> submit_tensor(NamedOperations& all, std::string 
   if (from->memory != nullptr) {
     try {
       const Placement placement{from->memory, to->memory, {{from->memory, *from->stream}}};
-      Moments moments;
-      array.after = placement.after_all(moments);
+      RecordedEvents events;
+      array.after = placement.after_all(events);
     } catch (const Error&) {  // the Python path raises it again
       return nullptr;
     }

@@ -119,7 +119,7 @@ class LateMemory final : public DeviceMemory {
     void scale(void* data, std::size_t count, DType dtype, double factor, bool divide) override {
       give([=, at = &memory_] { gradred::scale(at->own(data), count, dtype, factor, divide); });
     }
-    void wait_for(const DeviceMoment&) override { check(false, "a program's stream"); }
+    void wait_for(const RecordedEvent&) override { check(false, "a program's stream"); }
     bool ready() override { return memory_.behaviour_.says_ready || is_done(); }
     std::uint64_t mark() override { return given_; }
     bool has_passed(std::uint64_t mark) override {

@@ -15,10 +15,57 @@
 namespace gradred::testing {
 namespace {
 
+// Arrays that peers access directly, as many as a call has.
+class LateArrays final : public SharedArrays {
+ public:
+  static constexpr std::size_t kShared = 200'000, kAllocations = 2;
+
+  // `refuses`: to open the arrays of this rank; -1: none. `programs`: whether they are the
+  // program's own.
+  LateArrays(int refuses, bool programs)
+      : refuses_(refuses), first_(programs ? SharedPlace::kFirstOfPrograms : 1) {}
+
+  SharedPlace place_of(const void* array) const {
+    const auto* const at = static_cast<const std::byte*>(array);
+    for (std::size_t i = 0; i < kAllocations; ++i) {
+      const std::byte* const begin = shared_[i].data();
+      if (at >= begin && at < begin + shared_[i].size()) {
+        return {first_ + i, std::size_t(at - begin)};
+      }
+    }
+    return {};
+  }
+  std::span<std::byte> shared(std::size_t allocation) { return shared_[allocation]; }
+
+  Places find(Array, Array) override { return {}; }
+  Ticket ticket_of(SharedPlace place) override {
+    std::byte* const begin = shared_[place.allocation() - first_].data();
+    Ticket ticket{};
+    std::memcpy(ticket.data(), &begin, sizeof begin);
+    return ticket;
+  }
+  void open(std::size_t rank, SharedPlace place, const Ticket& ticket) override {
+    if (static_cast<int>(rank) == refuses_) throw DeviceError("no more handles");
+    std::memcpy(&opened_[{rank, place.allocation()}], ticket.data(), sizeof(std::byte*));
+  }
+  std::byte* address(std::size_t rank, SharedPlace place) override {
+    return opened_.at({rank, place.allocation()}) + place.offset();
+  }
+  bool has_ended() override { return false; }
+  std::vector<std::uint64_t> take_ended(std::size_t) override { return {}; }
+  void close(std::size_t, std::uint64_t) override {}
+  void let_go_of_programs() noexcept override {}
+
+ private:
+  const int refuses_;
+  const std::uint64_t first_;
+  std::array<Bytes, kAllocations> shared_{Bytes(kShared), Bytes(kShared)};
+  std::map<std::pair<std::size_t, std::uint64_t>, std::byte*> opened_;
+};
+
 // Does at most one piece of its work whenever ready() is called.
 class LateWorkspace final : public Workspace {
  public:
-  static constexpr std::size_t kShared = 200'000;
   struct Kind {
     std::size_t bytes = 600;
     int device = 0;
@@ -28,9 +75,14 @@ class LateWorkspace final : public Workspace {
   };
 
   LateWorkspace(const Kind& kind, std::size_t rank, std::size_t ranks)
-      : kind_(kind), part_(kind.bytes), parts_(ranks), draw_(unsigned(rank)) {
+      : kind_(kind),
+        arrays_(kind.refuses_arrays, kind.programs),
+        part_(kind.bytes),
+        parts_(ranks),
+        draw_(unsigned(rank)) {
     parts_[rank] = part_.data();
-    least_ = kind.bytes;
+    facts_.bytes = kind.bytes;
+    facts_.most_targets = 4;
   }
 
   Ticket ticket() override {
@@ -44,42 +96,15 @@ class LateWorkspace final : public Workspace {
     Contents theirs{};
     std::memcpy(&theirs, ticket.data(), sizeof theirs);
     parts_[rank] = theirs.part;
-    least_ = std::min(least_, theirs.bytes);
-    one_device_ &= theirs.device == kind_.device;
+    facts_.bytes = std::min(facts_.bytes, theirs.bytes);
+    facts_.is_of_one_device &= theirs.device == kind_.device;
   }
-  std::size_t bytes() const override { return least_; }
-  bool is_of_one_device() const override { return one_device_; }
+  bool attempt(const std::function<void()>& open) override { return open(), true; }
   bool reduces(Op, DType, std::string&) override { return true; }
-  SharedPlace place_of(const void* array) const {
-    const auto* const at = static_cast<const std::byte*>(array);
-    for (std::size_t i = 0; i < kAllocations; ++i) {
-      const std::byte* const begin = shared_[i].data();
-      if (at >= begin && at < begin + shared_[i].size()) {
-        return {first_ + i, std::size_t(at - begin)};
-      }
-    }
-    return {};
-  }
-  Ticket ticket_of(SharedPlace place) override {
-    std::byte* const begin = shared_[place.allocation() - first_].data();
-    Ticket ticket{};
-    std::memcpy(ticket.data(), &begin, sizeof begin);
-    return ticket;
-  }
-  void open_array(std::size_t rank, SharedPlace place, const Ticket& ticket) override {
-    if (static_cast<int>(rank) == kind_.refuses_arrays) throw DeviceError("no more handles");
-    std::memcpy(&opened_[{rank, place.allocation()}], ticket.data(), sizeof(std::byte*));
-  }
-  void set_known(SharedPlace place) override { known_.insert(place.allocation()); }
-  bool is_known(SharedPlace place) override { return known_.contains(place.allocation()); }
-  std::size_t most_targets() const override { return 4; }
-
+  LateArrays& arrays() override { return arrays_; }
   std::byte* part(std::size_t rank, std::size_t place) override {
-    check(place < least_, "a place behind the end");
+    check(place < facts_.bytes, "a place behind the end");
     return parts_[rank] + place;
-  }
-  std::byte* array(std::size_t rank, SharedPlace place) override {
-    return opened_.at({rank, place.allocation()}) + place.offset();
   }
   void copy(void* target, const void* source, std::size_t bytes) override {
     give([=] { std::memcpy(target, source, bytes); });
@@ -103,33 +128,31 @@ class LateWorkspace final : public Workspace {
     if (!work_.empty() && draw_() % 3 == 0 && work_.front()()) work_.pop_front();
     return work_.empty();
   }
-  std::unique_ptr<GivenWork> give(Stream&) override {
+  std::unique_ptr<EnqueuedWork> give(Stream&) override {
     ++given;
     return std::make_unique<LateGiven>(*this);
   }
+  bool has_enqueued_work() override { return false; }
   bool abandon() noexcept override { return true; }
-
-  // Arrays that peers access directly, as many as a call has.
-  static constexpr std::size_t kAllocations = 2;
-  std::span<std::byte> shared(std::size_t allocation) { return shared_[allocation]; }
+  void keep_all() noexcept override {}
 
   std::size_t reductions = 0, given = 0;
 
  private:
-  class LateGiven final : public GivenWork {
+  class LateGiven final : public EnqueuedWork {
    public:
     explicit LateGiven(LateWorkspace& workspace) : workspace_(workspace) {}
     ~LateGiven() override { words_->begins = words_->ends = true; }
     LateGiven(const LateGiven&) = delete;
     LateGiven& operator=(const LateGiven&) = delete;
-    void enqueue(const std::function<void()>& work, GivenEnd& end) override {
+    void enqueue(const std::function<void()>& work, EndEvent& end) override {
       auto& all = workspace_.work_;
       all.push_back([words = words_] { return words->input = true; });
       all.push_back([words = words_] { return words->begins.load(); });
       work();
       all.push_back([words = words_] { return words->done = true; });
       all.push_back([words = words_] { return words->ends.load(); });
-      end.set(std::make_shared<const DeviceMoment>());
+      end.set(std::make_shared<const RecordedEvent>());
     }
     bool input_is_there() override { return words_->input; }
     void begin() noexcept override { words_->begins = true; }
@@ -153,14 +176,9 @@ class LateWorkspace final : public Workspace {
   }
 
   const Kind kind_;
-  const std::uint64_t first_ = kind_.programs ? SharedPlace::kFirstOfPrograms : 1;
+  LateArrays arrays_;
   std::vector<std::byte> part_;
   std::vector<std::byte*> parts_;
-  std::array<Bytes, kAllocations> shared_{Bytes(kShared), Bytes(kShared)};
-  std::map<std::pair<std::size_t, std::uint64_t>, std::byte*> opened_;
-  std::set<std::uint64_t> known_;
-  std::size_t least_ = 0;
-  bool one_device_ = true;
   std::deque<std::function<bool()>> work_;  // each returns whether it is done
   std::mt19937 draw_;
 };
@@ -169,7 +187,7 @@ class LateWorkspace final : public Workspace {
 class OnDevice final : public Flow {
  public:
   OnDevice(LateWorkspace& workspace, const Call& call, const std::byte* send, std::byte* recv,
-           int rank, GivenEnd* given = nullptr)
+           int rank, EndEvent* given = nullptr)
       : send_(call.in_place ? kInPlace : send), recv_(recv) {
     const bool from_recv = call.in_place || call.kind == Kind::kBcast;
     device_.workspace = &workspace;
@@ -183,8 +201,9 @@ class OnDevice final : public Flow {
     device_.op = call.op;
     device_.dtype = call.dtype;
     const bool scatters = call.kind == Kind::kReduceScatterBlock;
-    if (!(scatters && call.in_place)) device_.input_place = workspace.place_of(device_.input);
-    device_.result_place = workspace.place_of(recv);
+    if (!(scatters && call.in_place))
+      device_.input_place = workspace.arrays().place_of(device_.input);
+    device_.result_place = workspace.arrays().place_of(recv);
   }
   bool has_input(std::size_t) override { return true; }
   void has_result(std::size_t) override {}
@@ -216,14 +235,14 @@ bool run_on_device(NodeGroup& group, LateWorkspace& workspace, const Call& call,
   const Case c = make_case(call, group.rank(), group.size(), seed);
   Bytes own(c.recv.size() + 2 * kFence);
   const std::span<std::byte> fenced =
-      shared.result ? workspace.shared(0).first(own.size()) : std::span(own);
+      shared.result ? workspace.arrays().shared(0).first(own.size()) : std::span(own);
   std::ranges::fill(fenced, std::byte{0x5A});
   std::ranges::copy(c.recv, fenced.begin() + kFence);
   std::byte* const recv = fenced.data() + kFence;
   const std::byte* send = c.send.data();
   if (shared.input) {
-    std::ranges::copy(c.send, workspace.shared(1).begin());
-    send = workspace.shared(1).data();
+    std::ranges::copy(c.send, workspace.arrays().shared(1).begin());
+    send = workspace.arrays().shared(1).data();
   }
   OnDevice flow(workspace, call, send, recv, group.rank());
   NodeCall made = node_call(call, kInPlace, nullptr);
@@ -308,11 +327,13 @@ void arrays_are_refused(BoardBootstrap& bootstrap, bool programs) {
       std::size_t(group->rank()), std::size_t(group->size()));
   for (unsigned i = 0; i < 20; ++i) {
     const bool went = run_on_device(*group, workspace, {.count = 2000}, i, {true, true});
-    expect(went && workspace.takes_arrays() == programs, "piece by piece, then");
-    expect(workspace.takes_programs() != programs, "which, all ranks know");
-    expect(!workspace.arrays_taken() && !workspace.programs_taken(), "none where it lies");
+    expect(went && workspace.arrays().takes_any() == programs, "piece by piece, then");
+    expect(workspace.arrays().takes_programs() != programs, "which, all ranks know");
+    expect(!workspace.arrays().taken() && !workspace.arrays().programs_taken(),
+           "none where it lies");
   }
-  const std::string& why = programs ? workspace.why_no_programs() : workspace.why_no_arrays();
+  const std::string& why =
+      programs ? workspace.arrays().why_no_programs() : workspace.arrays().why_none();
   expect(contains(why, "no more handles"), why);
 }
 void arrays_that_cannot_be_opened(BoardBootstrap& bootstrap) {
@@ -328,7 +349,7 @@ void sums_where_the_arrays_lie_take_one_kernel(BoardBootstrap& bootstrap) {
   for (unsigned i = 0; i < 5; ++i) {
     run_on_device(*group, workspace, {.count = 20'000}, i, {true, true});
   }
-  const bool by_pieces = size > workspace.most_targets();
+  const bool by_pieces = size > workspace.facts().most_targets;
   const std::size_t wanted = group->rank() == 0 ? 5 : 0;
   expect((workspace.reductions == wanted) != (by_pieces && group->rank() == 0),
          "kernels: " + std::to_string(workspace.reductions));
@@ -342,9 +363,10 @@ class LeftCall {
   LeftCall(NodeGroup& group, LateWorkspace& workspace, const Call& call, unsigned seed, bool gives)
       : call_(call),
         case_(make_case(call, group.rank(), group.size(), seed)),
-        result_(workspace.shared(0).subspan(seed % kPlaces * kRoom, case_.recv.size())) {
+        result_(workspace.arrays().shared(0).subspan(seed % kPlaces * kRoom, case_.recv.size())) {
     std::ranges::copy(case_.recv, result_.begin());
-    const std::span<std::byte> input = workspace.shared(1).subspan(seed % kPlaces * kRoom, kRoom);
+    const std::span<std::byte> input =
+        workspace.arrays().shared(1).subspan(seed % kPlaces * kRoom, kRoom);
     std::ranges::copy(case_.send, input.begin());
     flow_.emplace(workspace, call, input.data(), result_.data(), group.rank(),
                   gives ? &end_ : nullptr);
@@ -369,7 +391,7 @@ class LeftCall {
   const Call call_;
   const Case case_;
   const std::span<std::byte> result_;
-  GivenEnd end_;
+  EndEvent end_;
   std::optional<OnDevice> flow_;
   NodeCall made_;
 };

@@ -37,7 +37,7 @@ class Slow final : public DeviceMemory {
     void copy(void*, const void*, std::size_t) override { ++given_; }
     void reduce(const Reduction&, void*, const void*, const void*, std::size_t) override {}
     void scale(void*, std::size_t, DType, double, bool) override {}
-    void wait_for(const DeviceMoment&) override {}
+    void wait_for(const RecordedEvent&) override {}
     bool ready() override {
       if (device_.fails) throw DeviceError("the device has failed");
       return device_.done || given_ == 0;

@@ -7,7 +7,7 @@ class CudaContext;     // device/driver/cuda_context.h
 class DriverGate;      // device/driver/driver_gate.h
 class ExportedMemory;  // device/ipc/exported.h
 class LoadedKernels;   // device/kernels/loaded_kernels.h
-class Moments;         // device/streams/moments.h
+class EventPool;       // device/streams/event_pool.h
 class Orders;          // device/streams/cuda_order.h
 class PeersMemory;     // device/ipc/peers_memory.h
 class PinnedMemory;    // device/streams/pinned_memory.h
@@ -18,7 +18,7 @@ struct CudaParts {
   DriverGate& gate;
   LoadedKernels& kernels;
   PinnedMemory& host;
-  Moments& moments;
+  EventPool& events;
   Orders& orders;
   ExportedMemory& exported;
   ProgramsMemory& programs;

@@ -2,7 +2,7 @@
 // all workspaces.
 //
 // An opened allocation stays on the device until it is closed, even if its owner has freed it. So
-// the owner sends its peers a list of those that have ended (Workspace::take_ended).
+// the owner sends its peers a list of those that have ended (SharedArrays::take_ended).
 #pragma once
 
 #include <cstddef>

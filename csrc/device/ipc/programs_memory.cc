@@ -10,7 +10,7 @@ constexpr std::uint64_t kSeldom = 1024;  // calls between two checks whether all
 }  // namespace
 
 // Makes one query of the driver, the only one for a call whose arrays are known.
-ProgramsMemory::Range ProgramsMemory::ask(Workspace::Array array) const {
+ProgramsMemory::Range ProgramsMemory::ask(SharedArrays::Array array) const {
   if (array.bytes == 0) return {};
   constexpr int kWanted[] = {kBufferId, kIsIpcCapable, kRangeStart, kRangeBytes};
   unsigned capable = 0;
@@ -25,7 +25,7 @@ ProgramsMemory::Range ProgramsMemory::ask(Workspace::Array array) const {
   return exports && holds ? found : Range();
 }
 
-Workspace::Places ProgramsMemory::find(Workspace::Array input, Workspace::Array result) {
+SharedArrays::Places ProgramsMemory::find(SharedArrays::Array input, SharedArrays::Array result) {
   const Range of_input = ask(input);
   const Range of_result = input == result ? of_input : ask(result);
   if (of_input.bytes == 0 && of_result.bytes == 0) return {};
@@ -37,13 +37,14 @@ Workspace::Places ProgramsMemory::find(Workspace::Array input, Workspace::Array 
   return {place(of_input, input, turn), place(of_result, result, turn)};
 }
 
-bool ProgramsMemory::is_new(Workspace::Array array) {
+bool ProgramsMemory::is_new(SharedArrays::Array array) {
   const Range range = ask(array);
   const std::lock_guard lock(mutex_);
   return range.bytes != 0 && known(range) == nullptr && allocations_.size() < kMost;
 }
 
-SharedPlace ProgramsMemory::place(const Range& range, Workspace::Array array, std::uint64_t turn) {
+SharedPlace ProgramsMemory::place(const Range& range, SharedArrays::Array array,
+                                  std::uint64_t turn) {
   if (range.bytes == 0) return {};
   const std::uint64_t offset = address_of(array.at) - range.begin;
   const auto found = [&](const Allocation& one) {

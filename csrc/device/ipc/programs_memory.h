@@ -30,9 +30,9 @@ class ProgramsMemory {
 
   // The places of one call's arrays, which the program keeps allocated until the call has ended. A
   // place is empty if its array cannot be exported, or has not been yet.
-  Workspace::Places find(Workspace::Array input, Workspace::Array result);
+  SharedArrays::Places find(SharedArrays::Array input, SharedArrays::Array result);
   // Whether the array lies in an allocation that can be exported and has not been.
-  bool is_new(Workspace::Array array);
+  bool is_new(SharedArrays::Array array);
   // No value if the allocation has been freed meanwhile.
   std::optional<ExportedBlock> block_of(std::uint64_t allocation) const;
   bool has(std::uint64_t allocation) const;
@@ -56,8 +56,8 @@ class ProgramsMemory {
   };
   using Allocations = std::map<Address, Allocation>;
 
-  Range ask(Workspace::Array array) const;
-  SharedPlace place(const Range& range, Workspace::Array array, std::uint64_t turn);
+  Range ask(SharedArrays::Array array) const;
+  SharedPlace place(const Range& range, SharedArrays::Array array, std::uint64_t turn);
   bool is_seen_again(const Range& range, std::uint64_t turn);
   const Allocation* known(const Range& range);
   bool has_room();

@@ -5,7 +5,7 @@
 #include <new>
 #include <utility>
 
-#include "device/streams/moments.h"
+#include "device/streams/event_pool.h"
 
 namespace gradred::device {
 namespace {
@@ -48,10 +48,10 @@ class CudaOrder final : public StreamOrder, public std::enable_shared_from_this<
   CudaOrder& operator=(const CudaOrder&) = delete;
 
   void follow(DeviceMemory& device, std::uint64_t stream) override {
-    const auto moment = device.moment_of(stream);
+    const auto event = device.event_of(stream);
     const ScopedContext scope = context().scope();
-    lane_.input.wait_for(CudaMoment::event_of(*moment));
-    lane_.result.wait_for(CudaMoment::event_of(*moment));
+    lane_.input.wait_for(PooledEvent::event_of(*event));
+    lane_.result.wait_for(PooledEvent::event_of(*event));
   }
 
   std::unique_ptr<DeviceStream> input() override {
@@ -104,7 +104,7 @@ class CudaOrder final : public StreamOrder, public std::enable_shared_from_this<
       refuse();
     }
     void scale(void*, std::size_t, DType, double, bool) override { refuse(); }
-    void wait_for(const DeviceMoment&) override { refuse(); }
+    void wait_for(const RecordedEvent&) override { refuse(); }
 
    protected:
     [[noreturn]] static void refuse() {

@@ -40,7 +40,7 @@ class Orders {
   // For Workspace::give(). Returns nullptr in the same cases.
   class Given;
   std::unique_ptr<Given> give();
-  bool has_given_work() const { return given_.load(std::memory_order_relaxed) > 0; }
+  bool has_enqueued_work() const { return given_.load(std::memory_order_relaxed) > 0; }
 
  private:
   friend class CudaOrder;
@@ -113,7 +113,7 @@ class Orders::Mark {
   std::unique_ptr<Slot> slot_;
 };
 
-// What a GivenWork waits for and publishes. While one thread enqueues it, others may call the
+// What a EnqueuedWork waits for and publishes. While one thread enqueues it, others may call the
 // functions that follow.
 class Orders::Given {
  public:

@@ -82,14 +82,14 @@ class Copies final : public DeviceStream {
     }
     return passed_ >= mark;
   }
-  void wait_for(const DeviceMoment& moment) override {
+  void wait_for(const RecordedEvent& event) override {
     work();
     const ScopedContext scope = all_.context_.scope();
-    queue_->stream.wait_for(CudaMoment::event_of(moment));
+    queue_->stream.wait_for(PooledEvent::event_of(event));
   }
-  std::shared_ptr<const DeviceMoment> moment() override {
+  std::shared_ptr<const RecordedEvent> event() override {
     if (!later_.empty()) return nullptr;
-    return all_.moments_.of(reinterpret_cast<std::uint64_t>(queue_->stream.get()));
+    return all_.events_.of(reinterpret_cast<std::uint64_t>(queue_->stream.get()));
   }
 
  private:

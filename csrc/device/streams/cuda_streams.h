@@ -8,7 +8,7 @@
 
 #include "device/driver/cuda_context.h"
 #include "device/kernels/loaded_kernels.h"
-#include "device/streams/moments.h"
+#include "device/streams/event_pool.h"
 #include "device/streams/pinned_memory.h"
 #include "memory/memory.h"
 
@@ -18,8 +18,8 @@ namespace gradred::device {
 class CudaStreams {
  public:
   CudaStreams(const CudaContext& context, PinnedMemory& host, LoadedKernels& kernels,
-              Moments& moments)
-      : context_(context), host_(host), kernels_(kernels), moments_(moments) {}
+              EventPool& events)
+      : context_(context), host_(host), kernels_(kernels), events_(events) {}
 
   std::unique_ptr<DeviceStream> open();
   // Whether calls are in flight that will give the device more work as they advance.
@@ -38,7 +38,7 @@ class CudaStreams {
   const CudaContext& context_;
   PinnedMemory& host_;
   LoadedKernels& kernels_;
-  Moments& moments_;
+  EventPool& events_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Queue>> idle_;
   std::atomic<int> working_{0};  // streams that calls in flight use

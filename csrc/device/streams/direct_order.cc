@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "base/errors.h"
-#include "device/streams/moments.h"
+#include "device/streams/event_pool.h"
 
 namespace gradred::device {
 namespace {
@@ -18,7 +18,7 @@ class NoCopies final : public DeviceStream {
   bool ready() override { return true; }
   std::uint64_t mark() override { refuse(); }
   bool has_passed(std::uint64_t) override { refuse(); }
-  void wait_for(const DeviceMoment&) override { refuse(); }
+  void wait_for(const RecordedEvent&) override { refuse(); }
 
  private:
   [[noreturn]] static void refuse() {
@@ -60,16 +60,16 @@ class DirectOrder final : public StreamOrder {
   // the streams itself.
   void follow(DeviceMemory& device, std::uint64_t stream) override {
     if (stream == stream_ || is_captured()) return;
-    wait(stream_, CudaMoment::event_of(*device.moment_of(stream)));
+    wait(stream_, PooledEvent::event_of(*device.event_of(stream)));
   }
   // The stream waits for all that the call's stream has been given by now, which may be more than
   // the call.
   void precede(std::uint64_t stream) override {
     if (stream == stream_) return;
     const ScopedContext scope = context_.scope();
-    CudaEvent moment(context_.driver());
-    moment.record(reinterpret_cast<StreamHandle>(stream_));
-    wait(stream, moment.get());
+    CudaEvent event(context_.driver());
+    event.record(reinterpret_cast<StreamHandle>(stream_));
+    wait(stream, event.get());
   }
   std::unique_ptr<DeviceStream> input() override { return std::make_unique<NoCopies>(); }
   std::unique_ptr<DeviceStream> result(void*, const void*, std::size_t, std::size_t) override {
@@ -88,10 +88,10 @@ class DirectOrder final : public StreamOrder {
     const ScopedContext scope = context_.scope();
     return context_.is_captured(stream_);
   }
-  void wait(std::uint64_t stream, EventHandle moment) {
+  void wait(std::uint64_t stream, EventHandle event) {
     const ScopedContext scope = context_.scope();
     const Driver& driver = context_.driver();
-    driver.check(driver.call.StreamWaitEvent(reinterpret_cast<StreamHandle>(stream), moment, 0),
+    driver.check(driver.call.StreamWaitEvent(reinterpret_cast<StreamHandle>(stream), event, 0),
                  "cuStreamWaitEvent");
   }
 

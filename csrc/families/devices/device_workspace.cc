@@ -35,7 +35,7 @@ Workspace* DeviceWorkspace::find(const Call& call, ArrayAccess access) {
     const bool not_now = workspace_ == nullptr && why_none_.empty();
     if (not_now) return nullptr;
     device_ = memory.device();
-    if (workspace_ != nullptr && !programs_) workspace_->keep_to_own_arrays();
+    if (workspace_ != nullptr && !programs_) workspace_->arrays().keep_to_own();
   }
   if (device_ != memory.device() || workspace_ == nullptr || workspace_->refused()) return nullptr;
   const bool reduces = gradred::reduces(call.kind);
@@ -59,15 +59,14 @@ const char* DeviceWorkspace::why_not_wanted(const Call& call, ArrayAccess access
 
 // About arrays that peers may read where they lie.
 std::string DeviceWorkspace::text_of_arrays() const {
-  if (!workspace_->takes_arrays()) {
-    return ", and are copied to be reduced: " + workspace_->why_no_arrays();
-  }
-  if (!workspace_->takes_programs()) {
+  const SharedArrays& arrays = workspace_->arrays();
+  if (!arrays.takes_any()) return ", and are copied to be reduced: " + arrays.why_none();
+  if (!arrays.takes_programs()) {
     return "; those of gradred.empty stay where they lie, others are copied: " +
-           workspace_->why_no_programs();
+           arrays.why_no_programs();
   }
-  if (workspace_->programs_taken()) return "; those that CUDA exports stay where they lie";
-  if (workspace_->arrays_taken()) return "; those of gradred.empty stay where they lie";
+  if (arrays.programs_taken()) return "; those that CUDA exports stay where they lie";
+  if (arrays.taken()) return "; those of gradred.empty stay where they lie";
   return "";
 }
 
@@ -79,10 +78,11 @@ std::string DeviceWorkspace::text() const {
   if (workspace_ == nullptr) return "host memory: " + why_none_;
   if (workspace_->refused()) return "host memory: " + workspace_->why_refused();
   if (workspace_->in_use()) {
-    std::string text = workspace_->is_of_one_device() ? "devices: all ranks' arrays are on one"
-                                                      : "devices: the ranks' arrays are on several";
+    std::string text = workspace_->facts().is_of_one_device
+                           ? "devices: all ranks' arrays are on one"
+                           : "devices: the ranks' arrays are on several";
     text += text_of_arrays();
-    if (workspace_->is_of_one_device() && workspace_->is_used_by_turns()) {
+    if (workspace_->facts().is_of_one_device && workspace_->facts().is_used_by_turns) {
       text +=
           "; what has to be copied and is shorter than 2 MiB goes through host memory, since "
           "processes compute there by turns (without MPS)";

@@ -61,11 +61,11 @@ void find_places(DeviceCall& device, const Lengths& bytes, const Call& call) {
   const auto array = [&](const std::byte* at, std::size_t length, bool wanted) {
     const bool aligned =
         !reduces || reinterpret_cast<std::uintptr_t>(at) % size_of(call.dtype) == 0;
-    return wanted && aligned ? Workspace::Array{at, length} : Workspace::Array();
+    return wanted && aligned ? SharedArrays::Array{at, length} : SharedArrays::Array();
   };
   const auto input = array(device.input, bytes.input, !(scatters && call.in_place()));
   const auto result = array(device.result, bytes.result, call.kind == Kind::kAllreduce);
-  const Workspace::Places found = device.workspace->find(input, result);
+  const SharedArrays::Places found = device.workspace->arrays().find(input, result);
   device.input_place = found.input;
   device.result_place = found.result;
 }

@@ -49,7 +49,7 @@ class Staging final : public Flow {
   bool result_is_there() { return has_rest() ? device_->rest->is_over() : result_stream().ready(); }
   // Whether the device was given all work of the call, for which streams can wait.
   bool is_given() const {
-    const GivenEnd* const given = call_.order != nullptr ? call_.order->given.get() : nullptr;
+    const EndEvent* const given = call_.order != nullptr ? call_.order->given.get() : nullptr;
     return given != nullptr && given->is_set();
   }
   void give_up(const std::exception_ptr& reason) noexcept;  // called before abandon()

@@ -12,7 +12,7 @@
 #include "base/errors.h"
 #include "base/failure.h"
 #include "memory/workspace.h"
-#include "node/memory/given_rests.h"
+#include "node/memory/enqueued_calls.h"
 
 namespace gradred {
 namespace {
@@ -29,7 +29,7 @@ struct Range {
 // in turn, so one of them computes all. Otherwise each rank computes its share.
 Range range_of_sums(const Workspace& workspace, std::size_t all, std::size_t rank, std::size_t size,
                     std::size_t element) {
-  if (workspace.is_of_one_device()) return {0, rank == 0 ? all : 0};
+  if (workspace.facts().is_of_one_device) return {0, rank == 0 ? all : 0};
   const std::size_t unit = kAligned / element;
   const std::size_t each = (all + unit * size - 1) / (unit * size) * unit;
   const std::size_t at = std::min(all, rank * each);
@@ -49,7 +49,7 @@ class DevicePieces {
         workspace_(*call.device->workspace),
         rank_(rank),
         size_(size),
-        room_(workspace_.bytes() / kRoom / kAligned * kAligned),
+        room_(workspace_.facts().bytes / kRoom / kAligned * kAligned),
         stride_(scatters() ? room_ / size / kAligned * kAligned : room_),
         per_piece_(stride_ / call.element) {}
 
@@ -147,27 +147,27 @@ SharedPlace result_of(const ReadOffer& offer) {
 
 // Passes counts on between this rank's device and its peers. Other operations of the group may go
 // on meanwhile.
-class DeviceWay::Rest final : public GivenRest {
+class DeviceWay::Rest final : public EnqueuedCall {
  public:
   // `given` lives longer than the object.
-  Rest(NodeAgreement& group, std::unique_ptr<GivenWork> work, const GivenEnd& given,
+  Rest(NodeAgreement& group, std::unique_ptr<EnqueuedWork> work, const EndEvent& given,
        std::uint64_t call, std::shared_ptr<std::atomic<int>> rests)
       : group_(group),
         work_(std::move(work)),
         given_(given),
         call_(call),
         rests_(std::move(rests)) {
-    GivenRests::add(*this);  // may throw
+    EnqueuedCalls::add(*this);  // may throw
     ++*rests_;
   }
   ~Rest() override {
-    GivenRests::remove(*this);
+    EnqueuedCalls::remove(*this);
     if (stage_ < Stage::kOver) --*rests_;
   }
   Rest(const Rest&) = delete;
   Rest& operator=(const Rest&) = delete;
 
-  GivenWork& work() { return *work_; }
+  EnqueuedWork& work() { return *work_; }
   bool pass_on() noexcept override {
     const std::lock_guard lock(mutex_);
     go_on();
@@ -247,8 +247,8 @@ class DeviceWay::Rest final : public GivenRest {
   }
 
   NodeAgreement& group_;
-  const std::unique_ptr<GivenWork> work_;
-  const GivenEnd& given_;
+  const std::unique_ptr<EnqueuedWork> work_;
+  const EndEvent& given_;
   const std::uint64_t call_;
   // The calls of the group that have such a rest; it may outlive the group.
   const std::shared_ptr<std::atomic<int>> rests_;
@@ -263,9 +263,9 @@ struct DeviceWay::Requested {
   static constexpr std::size_t kMostEnded = 64;
 
   bool not_now;  // peers must open nothing, only close what has ended
-  Workspace::Ticket part;
+  Ticket part;
   SharedPlace input, result;
-  Workspace::Ticket of_input, of_result;
+  Ticket of_input, of_result;
   std::uint64_t ended[kMostEnded];  // allocations to close; 0 ends the list
 };
 
@@ -285,31 +285,32 @@ struct DeviceWay::Opened {
 DeviceWay::Requested DeviceWay::requested_by(const DeviceCall& device) {
   Workspace& workspace = *device.workspace;
   Requested requested{};
-  std::ranges::copy(workspace.take_ended(Requested::kMostEnded), requested.ended);
+  std::ranges::copy(workspace.arrays().take_ended(Requested::kMostEnded), requested.ended);
+  SharedArrays& arrays = workspace.arrays();
   requested.not_now = !workspace.attempt([&] {
     if (!workspace.in_use()) requested.part = workspace.ticket();
-    if (workspace.takes(device.input_place)) requested.input = device.input_place;
-    if (workspace.takes(device.result_place)) requested.result = device.result_place;
-    if (requested.input) requested.of_input = workspace.ticket_of(requested.input);
-    if (requested.result) requested.of_result = workspace.ticket_of(requested.result);
+    if (arrays.takes(device.input_place)) requested.input = device.input_place;
+    if (arrays.takes(device.result_place)) requested.result = device.result_place;
+    if (requested.input) requested.of_input = arrays.ticket_of(requested.input);
+    if (requested.result) requested.of_result = arrays.ticket_of(requested.result);
   });
   return requested;
 }
 
 void DeviceWay::offer(const DeviceCall& device, ReadOffer& offer) {
   offer.says |= ReadOffer::kOnDevice;
-  if (device.workspace->is_used_by_turns()) offer.says |= ReadOffer::kByTurns;
+  if (device.workspace->facts().is_used_by_turns) offer.says |= ReadOffer::kByTurns;
   offer.input = nullptr;
   offer.output = nullptr;
-  Workspace& workspace = *device.workspace;
+  SharedArrays& arrays = device.workspace->arrays();
   const auto offered = [&](SharedPlace place) {
-    if (!workspace.takes(place)) return SharedPlace();
-    if (place && !workspace.is_known(place)) offer.says |= ReadOffer::kUnknown;
+    if (!arrays.takes(place)) return SharedPlace();
+    if (place && !arrays.is_known(place)) offer.says |= ReadOffer::kUnknown;
     return place;
   };
   offer.input = std::bit_cast<const std::byte*>(offered(device.input_place).word());
   offer.output = std::bit_cast<std::byte*>(offered(device.result_place).word());
-  if (workspace.has_ended()) offer.says |= ReadOffer::kUnknown;
+  if (arrays.has_ended()) offer.says |= ReadOffer::kUnknown;
 }
 
 bool DeviceWay::serves(Kind kind) {
@@ -337,18 +338,19 @@ bool DeviceWay::is_faster_on_host(const NodeCall& call) const {
   constexpr std::size_t kWorthTurns = std::size_t{2} << 20;
   const Workspace& workspace = *call.device->workspace;
   const bool copies = workspace.in_use() && !any_says(ReadOffer::kUnknown) && !takes_arrays(call);
-  return copies && call.bytes() < kWorthTurns && workspace.is_of_one_device() &&
+  return copies && call.bytes() < kWorthTurns && workspace.facts().is_of_one_device &&
          any_says(ReadOffer::kByTurns);
 }
 
 // Whether each rank's device can read what it needs directly from the peers' arrays. All ranks get
 // the same answer, since it depends only on the announcements.
 bool DeviceWay::takes_arrays(const NodeCall& call) const {
-  const Workspace& workspace = *call.device->workspace;
+  Workspace& workspace = *call.device->workspace;
+  const SharedArrays& arrays = workspace.arrays();
   const bool reduces = is_reduction(call.kind);
-  if (!workspace.takes_arrays() || (reduces && call.device->op == Op::kPremul)) return false;
-  if (call.kind == Kind::kAllreduce && size_ > workspace.most_targets()) return false;
-  const auto is_there = [&](SharedPlace place) { return place && workspace.takes(place); };
+  if (!arrays.takes_any() || (reduces && call.device->op == Op::kPremul)) return false;
+  if (call.kind == Kind::kAllreduce && size_ > workspace.facts().most_targets) return false;
+  const auto is_there = [&](SharedPlace place) { return place && arrays.takes(place); };
   for (std::size_t rank = 0; rank < size_; ++rank) {
     if (call.kind == Kind::kBcast && rank != static_cast<std::size_t>(call.root)) continue;
     const ReadOffer offer = offer_of(rank);
@@ -372,9 +374,9 @@ void DeviceWay::open(Workspace& workspace, std::size_t peer, const Requested& re
   if (!workspace.in_use() && found.why[0] == '\0') {
     attempt(found.why, [&] { workspace.open(peer, requested.part); });
   }
-  const auto open_array = [&](SharedPlace place, const Workspace::Ticket& ticket) {
+  const auto open_array = [&](SharedPlace place, const Ticket& ticket) {
     if (!place) return;
-    attempt(found.why_not(place), [&] { workspace.open_array(peer, place, ticket); });
+    attempt(found.why_not(place), [&] { workspace.arrays().open(peer, place, ticket); });
   };
   open_array(requested.input, requested.of_input);
   open_array(requested.result, requested.of_result);
@@ -387,7 +389,7 @@ DeviceWay::Opened DeviceWay::opened(Workspace& workspace) const {
     const std::size_t peer = peer_at(distance);
     std::memcpy(&requested[peer], chunk(peer, 0), sizeof requested[peer]);
     for (const std::uint64_t number : requested[peer].ended) {
-      if (number != 0) workspace.close_array(peer, number);
+      if (number != 0) workspace.arrays().close(peer, number);
     }
   }
   Opened found{};
@@ -409,7 +411,7 @@ bool DeviceWay::give(const NodeCall& call) {
   auto work = device.workspace->give(*device.before);
   if (work == nullptr) return false;
   auto rest = std::make_unique<Rest>(group_, std::move(work), *device.given, calls_, rests_);
-  GivenWork& given = rest->work();
+  EnqueuedWork& given = rest->work();
   device.rest = std::move(rest);
   given.enqueue([&] { work_on_arrays(call); }, *device.given);
   return true;
@@ -419,14 +421,15 @@ bool DeviceWay::give(const NodeCall& call) {
 void DeviceWay::work_on_arrays(const NodeCall& call) {
   const DeviceCall& device = *call.device;
   Workspace& workspace = *device.workspace;
+  SharedArrays& arrays = workspace.arrays();
   const std::size_t bytes = call.bytes();
   std::vector<const std::byte*> inputs(size_);
   std::vector<std::byte*> results(size_);
   for (std::size_t rank = 0; rank < size_; ++rank) {
     const ReadOffer offer = offer_of(rank);
     const SharedPlace input = input_of(offer), result = result_of(offer);
-    if (input) inputs[rank] = rank == rank_ ? device.input : workspace.array(rank, input);
-    if (result) results[rank] = rank == rank_ ? device.result : workspace.array(rank, result);
+    if (input) inputs[rank] = rank == rank_ ? device.input : arrays.address(rank, input);
+    if (result) results[rank] = rank == rank_ ? device.result : arrays.address(rank, result);
   }
   if (call.kind == Kind::kBcast) {
     const auto root = static_cast<std::size_t>(call.root);
@@ -458,15 +461,16 @@ void DeviceWay::work_on_arrays(const NodeCall& call) {
 Steps DeviceWay::steps(NodeCall call) {
   DeviceCall& device = *call.device;
   Workspace& workspace = *device.workspace;
+  SharedArrays& arrays = workspace.arrays();
   std::size_t before = 0;  // steps done before the data move
   bool all_known = true;   // all exported arrays are open, so devices can access them directly
   const bool tells = !workspace.in_use() || any_says(ReadOffer::kUnknown);
   const bool gives = !tells && device.given != nullptr;  // nothing need be ready for that
   while (!gives && !device.before->ready()) co_await Steps::LookAgain{WaitCause::kStream};
   // Given work ends by itself. While there is any, peers' memory cannot be opened.
-  while (tells && workspace.has_given_work()) co_await Steps::LookAgain{WaitCause::kDevice};
+  while (tells && workspace.has_enqueued_work()) co_await Steps::LookAgain{WaitCause::kDevice};
   // Processes that take turns on a device give it one call at a time: more took longer on an H200.
-  const bool one_by_one = workspace.is_of_one_device() && workspace.is_used_by_turns();
+  const bool one_by_one = workspace.facts().is_of_one_device && workspace.facts().is_used_by_turns;
   while (one_by_one && *rests_ > 0) co_await Steps::LookAgain{WaitCause::kDevice};
   if (tells) {
     const Requested requested = requested_by(device);
@@ -501,18 +505,18 @@ Steps DeviceWay::steps(NodeCall call) {
     }
     if (!workspace.in_use()) workspace.use();
     if (all_known && found.why_no_arrays[0] != '\0') {
-      workspace.refuse_arrays(found.why_no_arrays);
+      arrays.refuse(found.why_no_arrays);
     }
     if (all_known && found.why_no_programs[0] != '\0') {
-      workspace.refuse_programs(found.why_no_programs);
-      workspace.let_go_of_programs();
+      arrays.refuse_programs(found.why_no_programs);
+      arrays.let_go_of_programs();
     }
     for (const SharedPlace place : {requested.input, requested.result}) {
-      if (all_known && place) workspace.set_known(place);
+      if (all_known && place) arrays.set_known(place);
     }
   }
   if (all_known && takes_arrays(call)) {
-    workspace.take_arrays(device.input_place.is_programs() || device.result_place.is_programs());
+    arrays.take(device.input_place.is_programs() || device.result_place.is_programs());
     device.is_open = device.begun = true;
     group_.uses(UsedTransport::kDevices);
     ++calls_;

@@ -91,7 +91,7 @@ void stream_that_is_done_is_not_asked_again(BoardBootstrap&) {
       std::memset(here.data(), value, kBytes);
       stream.copy(there.data(), here.data(), kBytes);
       expect(!stream.ready(), "a copy that takes 5 ms");
-      stream.wait_for(*memory.moment_of(1));
+      stream.wait_for(*memory.event_of(1));
       expect(stream.finish(), "a copy");
       const long done = user.count("calls");
       expect(stream.ready() && stream.ready(), "still so");
@@ -266,11 +266,13 @@ void memory_that_cannot_be_exported_serves_this_process(BoardBootstrap&) {
 }
 
 // The places of a call's arrays in the program's memory. The two arrays may be the same.
-Workspace::Places places(CudaMemory& memory, Address input, Address result) {
+SharedArrays::Places places(CudaMemory& memory, Address input, Address result) {
   constexpr std::size_t kBytes = 100;
   return memory.programs().find({pointer_to(input), kBytes}, {pointer_to(result), kBytes});
 }
-Workspace::Places places(CudaMemory& memory, Address array) { return places(memory, array, array); }
+SharedArrays::Places places(CudaMemory& memory, Address array) {
+  return places(memory, array, array);
+}
 
 void allocations_that_calls_come_with_again_are_exported(BoardBootstrap&) {
   const User user;
@@ -278,7 +280,7 @@ void allocations_that_calls_come_with_again_are_exported(BoardBootstrap&) {
   const Address one = user.allocate(10'000), other = user.allocate(10'000);
   CudaMemory& memory = memory_at(one);
   expect(!places(memory, one).input && !places(memory, other).input, "seen for the first time");
-  const Workspace::Places found = places(memory, one, one + 9'000);
+  const SharedArrays::Places found = places(memory, one, one + 9'000);
   expect(found.input.is_programs() && found.input.offset() == 0, "all that it has");
   expect(found.result.allocation() == found.input.allocation() && found.result.offset() == 9'000,
          "wherever in it");
@@ -299,7 +301,7 @@ void pools_and_managed_memory_are_exported_to_nobody(BoardBootstrap&) {
   const Address pooled = user.allocate_in_pool(64), managed = user.allocate_managed(64);
   CudaMemory& memory = memory_at(pooled);
   for (int turn = 0; turn < 3; ++turn) {
-    const Workspace::Places found = places(memory, pooled, managed);
+    const SharedArrays::Places found = places(memory, pooled, managed);
     expect(!found.input && !found.result, "nowhere");
   }
 }
@@ -353,7 +355,7 @@ void a_programs_stream_comes_first(BoardBootstrap&) {
   user.must("cuMemcpyAsync", there, address_of(values.data()), sizeof values, theirs);
   user.set("least_delay", 0);
   Stream stream{Memory(memory)};
-  stream.wait_for(*memory.moment_of(address_of(theirs)));
+  stream.wait_for(*memory.event_of(address_of(theirs)));
   stream.copy(found.data(), pointer_to(there), sizeof found);
   expect(stream.finish() && found == values, "what was given to it before");
 }

@@ -332,7 +332,7 @@ void a_stream_that_is_captured_is_refused(BoardBootstrap&) {
   const std::string said =
       message_of<UsageError>([&] { order->follow(memory, address_of(program.stream)); });
   expect(said.find("captured in a CUDA graph") != std::string::npos, said);
-  const auto take = [&] { static_cast<void>(memory.moment_of(address_of(program.stream))); };
+  const auto take = [&] { static_cast<void>(memory.event_of(address_of(program.stream))); };
   expect(!message_of<UsageError>(take).empty(), "without an order as well");
 }
 
@@ -351,10 +351,10 @@ class GivenCopy {
   GivenCopy(CudaMemory& memory, Program& program, Address other)
       : stream_(memory.context().driver()), given_(memory.orders().give()) {
     gradred::check(given_ != nullptr, "work can be given");
-    const auto before = memory.moment_of(address_of(program.stream));
-    stream_.wait_for(device::CudaMoment::event_of(*before));
+    const auto before = memory.event_of(address_of(program.stream));
+    stream_.wait_for(device::PooledEvent::event_of(*before));
     given_->enqueue(stream_, [&] { stream_.copy(other, program.array, kBytes); });
-    memory.precede(*memory.moment_of(address_of(stream_.get())), address_of(program.stream));
+    memory.precede(*memory.event_of(address_of(stream_.get())), address_of(program.stream));
   }
   device::Orders::Given& work() { return *given_; }
   void drop() { given_.reset(); }
@@ -364,7 +364,7 @@ class GivenCopy {
   std::unique_ptr<device::Orders::Given> given_;
 };
 
-void given_work_waits_for_the_host_at_two_places(BoardBootstrap&) {
+void enqueued_work_waits_for_the_host_at_two_places(BoardBootstrap&) {
   Program program;
   const Address other = program.user.allocate(kBytes);
   CudaMemory& memory = memory_at(program.array);
@@ -374,7 +374,7 @@ void given_work_waits_for_the_host_at_two_places(BoardBootstrap&) {
                       program.stream);
     program.user.set("least_delay", 0);
     GivenCopy copy(memory, program, other);
-    expect(memory.orders().has_given_work(), "it may wait for peers");
+    expect(memory.orders().has_enqueued_work(), "it may wait for peers");
     expect(!memory.gate().while_none_is_open([] {}), "so nothing that waits for it is done");
     while (!copy.work().input_is_there()) usleep(100);
     usleep(2'000);
@@ -384,7 +384,7 @@ void given_work_waits_for_the_host_at_two_places(BoardBootstrap&) {
     usleep(2'000);
     expect(!program.is_done(), "the program's stream waits");
     copy.work().end();
-    expect(!memory.orders().has_given_work(), "it ends by itself now");
+    expect(!memory.orders().has_enqueued_work(), "it ends by itself now");
     program.user.must("cuMemcpyAsync", address_of(program.found.data()), other, kBytes,
                       program.stream);
     program.finish();
@@ -393,7 +393,7 @@ void given_work_waits_for_the_host_at_two_places(BoardBootstrap&) {
   }
 }
 
-void given_work_that_is_dropped_goes_on(BoardBootstrap&) {
+void enqueued_work_that_is_dropped_goes_on(BoardBootstrap&) {
   Program program;
   CudaMemory& memory = memory_at(program.array);
   GivenCopy copy(memory, program, program.user.allocate(kBytes));
@@ -420,7 +420,7 @@ void work_that_cannot_be_given_holds_nobody_back(BoardBootstrap&) {
 
 // The driver waits for the device, and no other thread can call it. Passing on the counts needs no
 // call.
-void the_driver_may_wait_for_given_work(BoardBootstrap&) {
+void the_driver_may_wait_for_enqueued_work(BoardBootstrap&) {
   Program program;
   const Address spare = program.user.allocate(64);
   CudaMemory& memory = memory_at(program.array);
@@ -468,10 +468,11 @@ int run_all(const std::string& part) {
   });
   alone("a_stream_that_is_captured_is_refused", a_stream_that_is_captured_is_refused);
   alone("a_device_that_fails_is_found_by_who_waits", a_device_that_fails_is_found_by_who_waits);
-  alone("given_work_waits_for_the_host_at_two_places", given_work_waits_for_the_host_at_two_places);
-  alone("given_work_that_is_dropped_goes_on", given_work_that_is_dropped_goes_on);
+  alone("enqueued_work_waits_for_the_host_at_two_places",
+        enqueued_work_waits_for_the_host_at_two_places);
+  alone("enqueued_work_that_is_dropped_goes_on", enqueued_work_that_is_dropped_goes_on);
   alone("work_that_cannot_be_given_holds_nobody_back", work_that_cannot_be_given_holds_nobody_back);
-  alone("the_driver_may_wait_for_given_work", the_driver_may_wait_for_given_work);
+  alone("the_driver_may_wait_for_enqueued_work", the_driver_may_wait_for_enqueued_work);
   return report.finish();
 }
 

@@ -1,30 +1,30 @@
-#include "device/streams/moments.h"
+#include "device/streams/event_pool.h"
 
 namespace gradred::device {
 namespace {
 
-constexpr std::size_t kMostIdleMoments = 256;  // as many as a model has gradients
+constexpr std::size_t kMostIdleEvents = 256;  // as many as a model has gradients
 
 }  // namespace
 
-std::shared_ptr<const DeviceMoment> Moments::of(std::uint64_t stream) {
+std::shared_ptr<const RecordedEvent> EventPool::of(std::uint64_t stream) {
   const ScopedContext scope = context_.scope();
   context_.require_live(stream);
   CudaEvent event = take();
   event.record(reinterpret_cast<StreamHandle>(stream));
-  return std::make_shared<CudaMoment>(*this, std::move(event));
+  return std::make_shared<PooledEvent>(*this, std::move(event));
 }
 
-void Moments::precede(const DeviceMoment& moment, std::uint64_t stream) const {
+void EventPool::precede(const RecordedEvent& event, std::uint64_t stream) const {
   const ScopedContext scope = context_.scope();
   context_.require_live(stream);
   const Driver& driver = context_.driver();
   driver.check(driver.call.StreamWaitEvent(reinterpret_cast<StreamHandle>(stream),
-                                           CudaMoment::event_of(moment), 0),
+                                           PooledEvent::event_of(event), 0),
                "cuStreamWaitEvent");
 }
 
-CudaEvent Moments::take() {
+CudaEvent EventPool::take() {
   {
     const std::lock_guard lock(mutex_);
     if (!idle_.empty()) {
@@ -36,9 +36,9 @@ CudaEvent Moments::take() {
   return CudaEvent(context_.driver());
 }
 
-CudaMoment::~CudaMoment() {
+PooledEvent::~PooledEvent() {
   const std::lock_guard lock(all_.mutex_);
-  if (all_.idle_.size() < kMostIdleMoments) all_.idle_.push_back(std::move(event_));
+  if (all_.idle_.size() < kMostIdleEvents) all_.idle_.push_back(std::move(event_));
 }
 
 }  // namespace gradred::device

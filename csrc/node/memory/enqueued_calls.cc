@@ -1,4 +1,4 @@
-#include "node/memory/given_rests.h"
+#include "node/memory/enqueued_calls.h"
 
 #include <sys/prctl.h>
 
@@ -20,7 +20,7 @@ constexpr std::chrono::microseconds kNap(20), kNapOnSharedCore(200);
 struct Registered {
   std::mutex mutex;
   std::condition_variable added;
-  std::vector<GivenRest*> rests;
+  std::vector<EnqueuedCall*> rests;
   std::thread thread;
 };
 
@@ -36,22 +36,22 @@ void pass_on() {
   while (true) {
     given.added.wait(lock, [&] { return !given.rests.empty(); });
     const bool has_core =
-        std::ranges::all_of(given.rests, [](const GivenRest* one) { return one->spins(); });
-    std::erase_if(given.rests, [](GivenRest* one) { return one->pass_on(); });
+        std::ranges::all_of(given.rests, [](const EnqueuedCall* one) { return one->spins(); });
+    std::erase_if(given.rests, [](EnqueuedCall* one) { return one->pass_on(); });
     given.added.wait_for(lock, has_core ? kNap : kNapOnSharedCore);
   }
 }
 
 }  // namespace
 
-void GivenRests::add(GivenRest& rest) {
+void EnqueuedCalls::add(EnqueuedCall& rest) {
   const std::lock_guard lock(registered().mutex);
   if (!registered().thread.joinable()) registered().thread = std::thread(pass_on);
   registered().rests.push_back(&rest);
   registered().added.notify_one();
 }
 
-void GivenRests::remove(GivenRest& rest) noexcept {
+void EnqueuedCalls::remove(EnqueuedCall& rest) noexcept {
   const std::lock_guard lock(registered().mutex);
   std::erase(registered().rests, &rest);
 }
