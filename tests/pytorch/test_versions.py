@@ -23,7 +23,6 @@ IN_PLACE: dict[str, Callable[[Any], object]] = {
     "hvd.allreduce_ in another layout": lambda x: hvd.allreduce_(x.reshape(2, 2).t(), name=name()),
     "hvd.grouped_allreduce_": lambda x: hvd.grouped_allreduce_([x], name=name()),
     "hvd.broadcast_": lambda x: hvd.broadcast_(x, ROOT, name=name()),
-    "hvd.allreduce_ by Adasum": lambda x: hvd.allreduce_(x, op=hvd.Adasum, name=name()),
     "gradred.allreduce": lambda x: gradred.allreduce(x, out=x),
     "gradred.allreduce in another layout": lambda x: gradred.allreduce(
         x.reshape(2, 2).t(), out=x.reshape(2, 2).t()
@@ -33,6 +32,8 @@ IN_PLACE: dict[str, Callable[[Any], object]] = {
     "Allreduce": lambda x: COMM.Allreduce(MPI.IN_PLACE, x),
     "Iallreduce": lambda x: COMM.Iallreduce(MPI.IN_PLACE, x).Wait(),
 }
+if RANKS & (RANKS - 1) == 0:  # which Adasum takes
+    IN_PLACE["hvd.allreduce_ by Adasum"] = lambda x: hvd.allreduce_(x, op=hvd.Adasum, name=name())
 READS_AND_WRITES: dict[str, Callable[[Any, Any], object]] = {
     "gradred.allreduce": lambda x, y: gradred.allreduce(x, out=y),
     "gradred.allreduce_many": lambda x, y: gradred.allreduce_many([x], out=[y]),
