@@ -54,8 +54,7 @@ bool initialized();
 int thread_level();  // that the MPI provides
 // Fills the table from `library` (a dlopen handle) or from a library on which it depends.
 void load(void* library);
-// For tests: replaces the function that sends messages, and returns the one before.
-using Isend = decltype(Functions::Isend);
-Isend replace_isend(Isend isend);
+// For tests, which change it: the table. Without an MPI it is empty at first.
+Mpi& for_tests();
 
 }  // namespace gradred::mpi

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <memory>
 #include <sstream>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/failure.h"
@@ -472,7 +473,10 @@ void bind_calls(py::module_& m) {
   m.def(
       "replace_isend",
       [](std::uintptr_t function) {
-        const auto before = mpi::replace_isend(reinterpret_cast<mpi::Isend>(function));
+        mpi::get();  // throws without an MPI
+        auto& isend = mpi::for_tests().call.Isend;
+        const auto before =
+            std::exchange(isend, reinterpret_cast<std::decay_t<decltype(isend)>>(function));
         return reinterpret_cast<std::uintptr_t>(before);
       },
       py::arg("function"),
