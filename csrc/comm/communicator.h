@@ -162,6 +162,10 @@ class Communicator final : public Owner {
   void know();  // alive() finds it from now on
   // From now on nonblocking calls are gradred's own, where that is possible.
   void begin_starting();
+  // On shared memory alone, for the program. `began_ns`: when its set-up began.
+  static std::shared_ptr<Communicator> in_memory(int rank, int size, const Settings& settings,
+                                                 RankNames names, std::unique_ptr<NodeGroup> node,
+                                                 std::uint64_t began_ns);
   // For communicators without a handle of the program. `first`: of the one that a lane belongs to.
   void observe(std::uint64_t began_ns, const Observer* first = nullptr);
   LaneShape lane_shape(const Call& call) const;

@@ -26,13 +26,13 @@ void Communicator::set_up(WaitHook& hook, std::size_t first_bytes) {
     throw;
   }
   begin_starting();
+  leave_if_left(*this);
 }
 
 void Communicator::begin_starting() {
   agreed_.set_up = true;
   agreed_.starts = (node_path_.serves_all() && agreed_.starts_in_memory) ||
                    (agreed_.threads_drive && has_messages());
-  leave_if_left(*this);
 }
 
 void Communicator::set_up_parts(WaitHook& hook, std::size_t first_bytes) {

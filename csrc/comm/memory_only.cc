@@ -13,6 +13,7 @@
 #include "calls/why_not.h"
 #include "comm/communicator.h"
 #include "comm/set_up/sharing.h"
+#include "comm/shutdown_handshake.h"
 #include "families/families.h"
 #include "liveness/shown_ranks.h"
 #include "liveness/status_page.h"
@@ -25,9 +26,7 @@ std::shared_ptr<Communicator> Communicator::connect(Bootstrap& calls, std::strin
   Settings settings = gradred::settings();
   const int size = calls.size();
   if (size == 1) {
-    const auto made = std::make_shared<Communicator>(0, 1, settings, calls.names(), nullptr);
-    made->observe(begin);
-    return made;
+    return in_memory(0, 1, settings, calls.names(), nullptr, begin);
   }
   // Shows this rank as one that no launcher of an MPI knows.
   if (status_file() < 0) {
@@ -50,9 +49,18 @@ std::shared_ptr<Communicator> Communicator::connect(Bootstrap& calls, std::strin
     node = NodeGroup::create(calls, node_options(settings), why_no_memory);
   }
   if (node == nullptr) return nullptr;
-  const auto made =
-      std::make_shared<Communicator>(calls.rank(), size, settings, calls.names(), std::move(node));
-  made->observe(begin);
+  return in_memory(calls.rank(), size, settings, calls.names(), std::move(node), begin);
+}
+
+std::shared_ptr<Communicator> Communicator::in_memory(int rank, int size, const Settings& settings,
+                                                      RankNames names,
+                                                      std::unique_ptr<NodeGroup> node,
+                                                      std::uint64_t began_ns) {
+  auto made =
+      std::make_shared<Communicator>(rank, size, settings, std::move(names), std::move(node));
+  made->observe(began_ns);
+  made->know();
+  leave_if_left(*made);
   return made;
 }
 

@@ -10,6 +10,7 @@
 #include "comm/own_calls.h"
 #include "comm/set_up/set_up.h"
 #include "comm/set_up/sharing.h"
+#include "comm/shutdown_handshake.h"
 #include "families/mpi/family_mpi.h"
 #include "node/memory/layout.h"
 
@@ -53,7 +54,8 @@ std::shared_ptr<Communicator> Communicator::lane(const Call& call, bool one_orde
     if (made == nullptr) return nullptr;
     lane = std::static_pointer_cast<Communicator>(lanes_.add(shape, std::move(made)));
   }
-  if (!lane->node_only()) lane->know();
+  lane->know();
+  leave_if_left(*lane);
   return lane;
 }
 

@@ -46,11 +46,7 @@ std::shared_ptr<Communicator> Communicator::shrink(WaitHook& hook, std::vector<i
   Settings settings = settings_;
   settings.deterministic = agreed_.deterministic;
   settings.profile = observer_.keeps_profile();
-  if (size() == 1) {
-    const auto alone = std::make_shared<Communicator>(0, 1, settings, liveness_.names(), nullptr);
-    alone->observe(begin);
-    return alone;
-  }
+  if (size() == 1) return in_memory(0, 1, settings, liveness_.names(), nullptr, begin);
   if (!process_poisoned) prepare(hook);
   if (!node_path_.serves_all()) throw UsageError(no_memory_text(choice_.place.why_no_memory));
   hook.long_work();
@@ -63,10 +59,8 @@ std::shared_ptr<Communicator> Communicator::shrink(WaitHook& hook, std::vector<i
   }
   tell_survived(ended);
   RankNames names = node->names();
-  const auto made = std::make_shared<Communicator>(shrinking.rank(), shrinking.size(), settings,
-                                                   std::move(names), std::move(node));
-  made->observe(begin);
-  return made;
+  return in_memory(shrinking.rank(), shrinking.size(), settings, std::move(names), std::move(node),
+                   begin);
 }
 
 }  // namespace gradred

@@ -8,6 +8,7 @@ import resource
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -84,20 +85,24 @@ def by_an_exception_before_any_call() -> None:
     report(comm)
 
 
+def raise_beside_a_thread(comm: gradred.Comm, reduce_for_ever: Callable[[], None]) -> None:
+    threading.Thread(target=reduce_for_ever).start()
+    call(comm)
+    if WORLD.rank == 1:
+        raise RuntimeError("on purpose")
+    report(comm)
+
+
 def by_an_exception_beside_a_thread() -> None:
     comm = gradred.Comm(WORLD)
     other = comm.Dup()
 
     def reduce_for_ever() -> None:
         while True:
-            other.Allreduce(np.ones(3), np.zeros(3))
+            call(other)
             time.sleep(0.05)
 
-    threading.Thread(target=reduce_for_ever).start()
-    call(comm)
-    if WORLD.rank == 1:
-        raise RuntimeError("on purpose")
-    report(comm)
+    raise_beside_a_thread(comm, reduce_for_ever)
 
 
 def by_an_exception_before_the_first_call_of_a_thread() -> None:
@@ -107,13 +112,44 @@ def by_an_exception_before_the_first_call_of_a_thread() -> None:
     def reduce_for_ever() -> None:
         time.sleep(0.5)
         while True:
-            other.Allreduce(np.ones(3), np.zeros(3))
+            call(other)
 
-    threading.Thread(target=reduce_for_ever).start()
-    call(comm)
-    if WORLD.rank == 1:
-        raise RuntimeError("on purpose")
-    report(comm)
+    raise_beside_a_thread(comm, reduce_for_ever)
+
+
+def by_an_exception_beside_a_thread_on_survivors() -> None:
+    survivors = gradred.Comm(WORLD.Dup()).shrink()
+
+    def reduce_for_ever() -> None:
+        while True:
+            call(survivors)
+            time.sleep(0.05)
+
+    raise_beside_a_thread(gradred.Comm(WORLD), reduce_for_ever)
+
+
+def by_an_exception_before_a_thread_connects() -> None:
+    exchange = WORLD.Dup()
+
+    def reduce_for_ever() -> None:
+        time.sleep(0.5)
+        connected = gradred.connect(WORLD.rank, WORLD.size, exchange.allgather)
+        while True:
+            call(connected)
+
+    raise_beside_a_thread(gradred.Comm(WORLD), reduce_for_ever)
+
+
+def by_an_exception_beside_a_thread_with_a_persistent_call() -> None:
+    other = gradred.Comm(WORLD.Dup())
+    request = other.Allreduce_init(np.ones(4), np.zeros(4))
+
+    def reduce_for_ever() -> None:
+        while True:
+            request.Start()
+            request.Wait()
+
+    raise_beside_a_thread(gradred.Comm(WORLD), reduce_for_ever)
 
 
 def by_an_exception_beside_an_executor() -> None:

@@ -35,6 +35,13 @@ def job(case: str, ranks: int = 2) -> subprocess.CompletedProcess[str]:
         ("by_an_exception_before_any_call", "first", 1),
         ("by_an_exception_beside_a_thread", "beside a thread that reduces", 1),
         ("by_an_exception_before_the_first_call_of_a_thread", "before a thread's first call", 1),
+        ("by_an_exception_beside_a_thread_on_survivors", "beside a thread on survivors", 1),
+        ("by_an_exception_before_a_thread_connects", "before a thread connects", 1),
+        (
+            "by_an_exception_beside_a_thread_with_a_persistent_call",
+            "beside a thread with a persistent call",
+            1,
+        ),
         ("by_an_exception_beside_a_thread_that_sleeps", "beside a thread that sleeps", 1),
         ("by_an_exception_beside_an_executor", "beside an executor", 1),
         ("before_any_call", "first", 7),
