@@ -127,8 +127,8 @@ py::object storage_of(PyObject* tensor) {
 }
 
 PyObject* submit_tensor_method(PyObject* self, PyObject* const* given, Py_ssize_t count) {
-  if (count != 7) {
-    PyErr_SetString(PyExc_TypeError, "submit_tensor takes 7 arguments");
+  if (count != 9) {
+    PyErr_SetString(PyExc_TypeError, "submit_tensor takes 9 arguments");
     return nullptr;
   }
   try {
@@ -137,7 +137,8 @@ PyObject* submit_tensor_method(PyObject* self, PyObject* const* given, Py_ssize_
                               .postscale = number_of(given[5]),
                               .priority = priority_of(given[6])};
     return py::cast(submit_tensor(py::handle(self).cast<NamedOperations&>(),
-                                  std::string(text_of(given[0])), given[1], given[2], how))
+                                  std::string(text_of(given[0])), given[1], given[2], how,
+                                  {given[7], given[8]}))
         .release()
         .ptr();
   } catch (...) {
@@ -148,26 +149,24 @@ PyObject* submit_tensor_method(PyObject* self, PyObject* const* given, Py_ssize_
 
 // reduce_tensor(name, tensor, op, seconds, counter, number): reduces a tensor in place, and waits
 // at most so long. True; the request, which has failed or not ended; or None if the tensor needs a
-// closer look. Otherwise the number is taken: it is `counter.taken`, also where the handler of a
-// signal raises after this call.
+// closer look. Otherwise the number is taken.
 PyObject* reduce_tensor_method(PyObject* self, PyObject* const* given, Py_ssize_t count) {
   if (count != 6) {
     PyErr_SetString(PyExc_TypeError, "reduce_tensor takes 6 arguments");
     return nullptr;
   }
-  static PyObject* const taken = PyUnicode_InternFromString("taken");
   try {
     const TensorReduction how{.op = op_named(text_of(given[2]))};
     std::optional<double> seconds;
     if (given[3] != Py_None) seconds = number_of(given[3]);
     Made request;
     try {
-      request = submit_tensor(py::handle(self).cast<NamedOperations&>(),
-                              std::string(text_of(given[0])), given[1], given[1], how);
+      request =
+          submit_tensor(py::handle(self).cast<NamedOperations&>(), std::string(text_of(given[0])),
+                        given[1], given[1], how, {given[4], given[5]});
     } catch (const UsageError&) {  // the closer look raises it again
     }
     if (request == nullptr) Py_RETURN_NONE;
-    if (PyObject_SetAttr(given[4], taken, given[5]) != 0) throw PythonError();
     request->wait_in_submission(seconds);
     if (request->ended() && !request->failed()) Py_RETURN_TRUE;
     return py::cast(std::move(request)).release().ptr();
@@ -202,7 +201,8 @@ PyMethodDef reduce_tensor_def = {"reduce_tensor", as_method(reduce_tensor_method
 Made submit(NamedOperations& self, const std::string& kind, const std::string& name,
             const py::sequence& described, const std::string& op, double prescale, double postscale,
             int root, const std::vector<std::int64_t>& splits, const py::object& held, int priority,
-            std::string why_refused, const std::string& call, std::string structure) {
+            std::string why_refused, const std::string& call, std::string structure,
+            const py::object& counter, const py::object& number) {
   let_ended_go();
   const auto found = named_kind(kind);
   if (!found || *found == NamedKind::kJoin) {
@@ -231,9 +231,11 @@ Made submit(NamedOperations& self, const std::string& kind, const std::string& n
         ": some arrays are on a GPU and others in host memory. Submit those on GPUs by "
         "a name of their own");
   }
-  return waited_for(make_request(self.submit(name, what, std::move(arrays), splits,
-                                             {std::move(why_refused), std::move(structure)}),
-                                 held));
+  auto made = make_request(self.submit(name, what, std::move(arrays), splits,
+                                       {std::move(why_refused), std::move(structure)}),
+                           held);
+  CountedBy{counter.ptr(), number.ptr()}.take();
+  return waited_for(std::move(made));
 }
 
 std::shared_ptr<NamedOperations> create(const py::object& comm, std::uint64_t most_fused_bytes,
@@ -349,6 +351,12 @@ int priority_of(PyObject* object) {
   return static_cast<int>(number);
 }
 
+void CountedBy::take() const {
+  static PyObject* const taken = PyUnicode_InternFromString("taken");
+  if (counter == nullptr || counter == Py_None) return;
+  if (PyObject_SetAttr(counter, taken, number) != 0) throw PythonError();
+}
+
 double number_of(PyObject* object) {
   const double number = PyFloat_AsDouble(object);
   if (number == -1.0 && PyErr_Occurred() != nullptr) throw py::error_already_set();
@@ -357,7 +365,8 @@ double number_of(PyObject* object) {
 
 std::shared_ptr<PyNamedRequest> submit_tensor(NamedOperations& all, std::string name,
                                               PyObject* input, PyObject* result,
-                                              const TensorReduction& how) {
+                                              const TensorReduction& how,
+                                              const CountedBy& counted) {
   const auto from = placed_tensor(input);
   if (!from) return nullptr;
   const auto to = result == input ? from : placed_tensor(result);
@@ -393,8 +402,10 @@ std::shared_ptr<PyNamedRequest> submit_tensor(NamedOperations& all, std::string 
   if (result != input) memory = py::make_tuple(std::move(memory), storage_of(input));
   if (result == input) tell_of_write(result);
   auto operation = all.submit(std::move(name), what, std::move(arrays), {});
-  return waited_for(make_request(std::move(operation), py::reinterpret_borrow<py::object>(result),
-                                 std::move(memory)));
+  auto made = make_request(std::move(operation), py::reinterpret_borrow<py::object>(result),
+                           std::move(memory));
+  counted.take();
+  return waited_for(std::move(made));
 }
 
 void bind_named(py::module_& m) {
@@ -433,7 +444,8 @@ void bind_named(py::module_& m) {
            py::arg("op") = "sum", py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
            py::arg("root") = 0, py::arg("splits") = std::vector<std::int64_t>(),
            py::arg("held") = py::none(), py::arg("priority") = 0, py::arg("why_refused") = "",
-           py::arg("call") = "", py::arg("structure") = "")
+           py::arg("call") = "", py::arg("structure") = "", py::arg("counter") = py::none(),
+           py::arg("number") = 0)
       .def("join", [](NamedOperations& self) { return make_request(self.join(), py::none()); })
       .def("write_to", &NamedOperations::write_to, py::arg("timeline"), py::arg("prefix") = "")
       .def("look_for_lost", &NamedOperations::look_for_lost, py::arg("where"))

@@ -58,11 +58,21 @@ struct TensorReduction {
   int priority = 0;
 };
 
+// The number of an operation, of a counter in Python. `counter.taken` is it as soon as the
+// operation is submitted, also where the handler of a signal raises right after.
+struct CountedBy {
+  PyObject* counter = nullptr;  // nullptr or None: it has no number
+  PyObject* number = nullptr;
+
+  void take() const;  // throws PythonError
+};
+
 // Submits an allreduce of one tensor. The request holds the result. Returns nullptr if the Python
 // path has to handle the tensors.
 std::shared_ptr<PyNamedRequest> submit_tensor(NamedOperations& all, std::string name,
                                               PyObject* input, PyObject* result,
-                                              const TensorReduction& how);
+                                              const TensorReduction& how,
+                                              const CountedBy& counted = {});
 
 // Convert Python objects to C++ values. They throw the Python error or UsageError.
 double number_of(PyObject* object);

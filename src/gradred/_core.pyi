@@ -455,6 +455,8 @@ class NamedOperations(metaclass=_Pybind11Type):
         why_refused: str = "",
         call: str = "",
         structure: str = "",
+        counter: object = None,
+        number: int = 0,
     ) -> NamedRequest: ...
     def reduce_tensor(
         self,
@@ -475,6 +477,8 @@ class NamedOperations(metaclass=_Pybind11Type):
         prescale: float,
         postscale: float,
         priority: int,
+        counter: object,
+        number: int,
         /,
     ) -> NamedRequest | None: ...
     def join(self) -> NamedRequest: ...

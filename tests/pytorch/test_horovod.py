@@ -476,7 +476,7 @@ def looked_at(make: Any) -> bool:
     """Whether the core has taken such a tensor, and not left it to the Python reader."""
     tensor = make()
     engine = hvd.global_process_set.engine()
-    request = engine.submit_tensor(name(), tensor, tensor, "sum", 1.0, 1.0, 0)
+    request = engine.submit_tensor(name(), tensor, tensor, "sum", 1.0, 1.0, 0, None, 0)
     if request is None:
         return False
     assert request.wait_for_held() is tensor

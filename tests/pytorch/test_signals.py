@@ -177,3 +177,41 @@ def test_exception_of_a_handler_is_raised_after_the_call(call: Any, count: int) 
         during(lambda: call(x), leave)
     assert torch.equal(x, torch.full((count,), 1.0 if call is hvd.allreduce_ else float(SIZE)))
     call(x)  # the group is still usable
+
+
+class RaisingAfter:
+    """An engine whose calls end with an exception on rank 0, as a handler raises it after them."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self.engine, name)
+
+        def raising(*given: Any, **how: Any) -> Any:
+            made = call(*given, **how)
+            if RANK == 0:
+                raise HandlerError
+            return made
+
+        return raising
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("call", [dist.all_reduce, lambda x, **how: dist.broadcast(x, 0, **how)])
+def test_submitted_operation_counts_also_if_a_handler_raises_after_it(
+    call: Any, asynchronous: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, x = dist.distributed_c10d._get_default_group(), torch.ones(3)
+    with monkeypatch.context() as patched:
+        patched.setattr(group, "_engine", RaisingAfter(group._engine))
+        if RANK == 0:
+            with pytest.raises(HandlerError):
+                call(x, async_op=asynchronous)
+        else:
+            request = call(x, async_op=asynchronous)
+            if asynchronous:
+                request.wait()
+    y = torch.full((5,), RANK + 1.0)
+    dist.all_reduce(y)
+    assert torch.equal(y, torch.full((5,), SIZE * (SIZE + 1) / 2))

@@ -36,17 +36,14 @@ class Numbers:
     def __init__(self, of_callback: str = "") -> None:
         self._of_callback = of_callback
         self._lock = threading.Lock()
-        self.taken = 0
+        self.taken = 0  # set by the core, as soon as it has submitted an operation
 
-    def submit(self, submit: Callable[[str, int], _Submitted], group: str) -> _Submitted:
-        """Call `submit` with the next name and number, which stay free on None or an exception."""
+    def submit(self, submit: Callable[[str, Numbers, int], _Submitted], group: str) -> _Submitted:
+        """Call `submit` with the next name, this counter, and the number."""
         counted = self._of_callback or f"group {group}"
         with self._lock:
             number = self.taken + 1
-            made = submit(f"operation {number} of {counted}", number)
-            if made is not None:
-                self.taken = number
-            return made
+            return submit(f"operation {number} of {counted}", self, number)
 
 
 class _Callback:

@@ -214,7 +214,10 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     def _submit(self, kind: str, arrays: Any, held: Any, **how: Any) -> Any:
         submit = self._engine.submit
         return numbers_here(self, self._numbers).submit(
-            lambda name, _: submit(kind, name, arrays, held=held, **how), self.pg_name
+            lambda name, counter, number: submit(
+                kind, name, arrays, held=held, counter=counter, number=number, **how
+            ),
+            self.pg_name,
         )
 
     def _refuse(self, error: Exception) -> None:
@@ -226,7 +229,8 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         """Submit an allreduce in place. None: the tensor needs the checks of `allreduce`."""
         submit, op, before = self._engine.submit_tensor, how["op"], how.get("prescale", 1.0)
         return numbers_here(self, self._numbers).submit(
-            lambda name, _: submit(name, tensor, tensor, op, before, 1.0, 0), self.pg_name
+            lambda name, *number: submit(name, tensor, tensor, op, before, 1.0, 0, *number),
+            self.pg_name,
         )
 
     def _work(
@@ -648,10 +652,9 @@ class ProcessGroupGradred(ProcessGroupOfRanks):
             and not is_profiled()
             and not self.other_devices.has_the_host()
         ):
-            numbers, limit = numbers_here(self, self._numbers), self._limit_of(given[1])
-            reduce, group = self._engine.reduce_tensor, self.pg_name
-            request = numbers.submit(
-                lambda name, number: reduce(name, tensor, op, limit, numbers, number), group
+            limit, reduce = self._limit_of(given[1]), self._engine.reduce_tensor
+            request = numbers_here(self, self._numbers).submit(
+                lambda name, *number: reduce(name, tensor, op, limit, *number), self.pg_name
             )
             if request is True:
                 return _DONE
