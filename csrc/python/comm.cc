@@ -75,6 +75,14 @@ template <class Reader>
 // Whether the MPI knows the communicator.
 bool is_of_mpi(const Communicator& comm) { return comm.handle() != mpi::get().is.comm_null; }
 
+// Makes a reduction of one rank's own array, of whatever type, a copy of its bytes. Returns whether
+// it is one.
+bool make_copy(const Communicator& comm, MpiOnly::Made& made) {
+  if (comm.size() > 1 || is_logical(made.op)) return false;
+  made.op = Op::kSum;
+  return true;
+}
+
 // Runs a call on arrays of a type that only the MPI has. Returns nullopt if the Python path has to,
 // and nullptr with a Python error.
 template <class Reader>
@@ -85,15 +93,16 @@ template <class Reader>
   const auto compared = compared_by_ranks(made);
   if (!compared) return std::nullopt;
   if constexpr (reduces(Reader::kKind)) {
-    agree_on(comm, made, *compared);
-    return call_mpi4py(mpi4pys[kMethod<Reader::kKind, false>], self, args, made.op);
-  } else {
-    made.layout = *compared;
-    const OneThread one_thread(comm);
-    GilHook hook;
-    comm.run(made, hook);
-    return Py_NewRef(Py_None);
+    if (!make_copy(comm, made)) {
+      agree_on(comm, made, *compared);
+      return call_mpi4py(mpi4pys[kMethod<Reader::kKind, false>], self, args, made.op);
+    }
   }
+  made.layout = *compared;
+  const OneThread one_thread(comm);
+  GilHook hook;
+  comm.run(made, hook);
+  return Py_NewRef(Py_None);
 }
 
 template <class Reader>
@@ -145,6 +154,10 @@ template <class Reader>
                                                           const Placed& args) {
   MpiOnly::Made made;
   if (!Reader::template read<MpiOnly>(comm, args, made) || !is_of_mpi(comm)) return std::nullopt;
+  if (compared_by_ranks(made) && make_copy(comm, made)) {
+    const OneThread one_thread(comm);
+    return make_request(comm.start_unless_ended(made), args.needed[0], args.needed[1]);
+  }
   const auto started = call_mpi4py(mpi4pys[kMethod<Reader::kKind, true>], self, args, made.op);
   if (!started || *started == nullptr) return started;
   PyObject* const request = wrap_request(*started, args.needed[0], args.needed[1]);
