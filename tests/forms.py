@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from lenders import Derived, Interface, Lender
+from lenders import Derived, Interface, Lender, OldLender
 from mpi4py import MPI
 
 Numbers = npt.NDArray[Any]
@@ -154,9 +154,10 @@ FORMS: dict[str, Form] = {
         )
     ),
     "[MPI.buffer, type]": Form(described(lambda x, _: [MPI.buffer.frombuffer(x), mpi_type(x)])),
-    "DLPack": Form(described(lambda x, _: Lender(x)), in_core=False),
-    "[DLPack, type]": Form(described(lambda x, _: [Lender(x), mpi_type(x)]), in_core=False),
-    "CUDA Array Interface": Form(described(lambda x, _: Interface(x)), in_core=False),
+    "DLPack": Form(described(lambda x, _: Lender(x))),
+    "[DLPack, type]": Form(described(lambda x, _: [Lender(x), mpi_type(x)])),
+    "DLPack before 1.0": Form(described(lambda x, _: OldLender(x))),
+    "CUDA Array Interface": Form(described(lambda x, _: Interface(x))),
 }
 """The forms by name."""
 

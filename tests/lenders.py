@@ -21,6 +21,13 @@ class Lender:
         return self.x.__dlpack_device__()
 
 
+class OldLender(Lender):
+    """The same by a version of DLPack before 1.0, whose capsules do not say what is read-only."""
+
+    def __dlpack__(self) -> Any:
+        return self.x.__dlpack__()
+
+
 class Interface:
     """An array in host memory that has the interface of those on GPUs."""
 

@@ -41,20 +41,6 @@ int find_cuda(dl_phdr_info* library, std::size_t, void* libraries) {
   return 1;
 }
 
-// Looks at the names of the libraries again only if the process has loaded one since.
-bool may_have_driver() {
-  static std::atomic<unsigned long long> looked_at{0};
-  static std::atomic<bool> found{false};
-  Libraries libraries;
-  dl_iterate_phdr(take_count, &libraries);
-  if (looked_at.load(std::memory_order_acquire) != libraries.loaded) {
-    dl_iterate_phdr(find_cuda, &libraries);
-    found.store(libraries.cuda, std::memory_order_relaxed);
-    looked_at.store(libraries.loaded, std::memory_order_release);
-  }
-  return found.load(std::memory_order_relaxed);
-}
-
 constexpr Address kPage = 4096;
 
 // Input and result of a call are often a power of two apart. The multiplication spreads such pages,
@@ -74,6 +60,20 @@ bool is_page_readable(Address address) {
 }
 
 }  // namespace
+
+// Looks at the names of the libraries again only if the process has loaded one since.
+bool may_have_driver() {
+  static std::atomic<unsigned long long> looked_at{0};
+  static std::atomic<bool> found{false};
+  Libraries libraries;
+  dl_iterate_phdr(take_count, &libraries);
+  if (looked_at.load(std::memory_order_acquire) != libraries.loaded) {
+    dl_iterate_phdr(find_cuda, &libraries);
+    found.store(libraries.cuda, std::memory_order_relaxed);
+    looked_at.store(libraries.loaded, std::memory_order_release);
+  }
+  return found.load(std::memory_order_relaxed);
+}
 
 bool is_readable(const void* pointer, std::size_t bytes) {
   const auto address = reinterpret_cast<Address>(pointer);

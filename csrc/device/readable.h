@@ -5,6 +5,9 @@
 
 namespace gradred::device {
 
+// Whether a library of CUDA is in the process; without one no memory is a device's.
+bool may_have_driver();
+
 // Checks the first and the last word, by the kernel; asks no driver.
 bool is_readable(const void* address, std::size_t bytes);
 

@@ -10,6 +10,7 @@
 #include "python/device_arrays.h"
 #include "python/mpi4py.h"
 #include "python/py_errors.h"
+#include "python/tensors.h"
 
 namespace gradred {
 namespace {
@@ -22,8 +23,16 @@ namespace py = pybind11;
 // life of the process. For ctypes' arrays, each length of which is a type of its own, it is the
 // type of their types.
 struct Lender {
+  enum class By {
+    kHostBuffer,  // the buffer protocol
+    kBuffer,      // the same, and an object may show memory that the host cannot read
+    kCapsule,     // DLPack
+    kOldCapsule,  // DLPack before version 1.0
+  };
+
   PyTypeObject* type;
-  bool in_host_memory;  // always; else an object may show memory that the host cannot read
+  By by;
+  bool writable;
 };
 constexpr std::size_t kMostLenders = 32;
 std::array<Lender, kMostLenders> lenders{};
@@ -43,11 +52,11 @@ PyTypeObject* lender_of(PyTypeObject* type) {
   return is_ctypes_array ? types_type : type;
 }
 
-void know_buffers(const py::type& type, bool in_host_memory) {
+void know_lender(const py::type& type, Lender::By by, bool writable) {
   PyTypeObject* const known = lender_of(reinterpret_cast<PyTypeObject*>(type.ptr()));
   if (find_lender(known) != nullptr || known_lenders == kMostLenders) return;
   Py_INCREF(known);
-  lenders[known_lenders++] = {known, in_host_memory};
+  lenders[known_lenders++] = {known, by, writable};
 }
 
 std::optional<DTypeKind> kind_of_letter(char letter) {
@@ -108,8 +117,8 @@ static_assert(std::ranges::all_of(kDTypeInfo, [](const DTypeInfo& info) {
 // Reads an object of a known type by the buffer protocol. `typed`: the program names the type of
 // the elements, and without it there is no need for their format. Memory that this process cannot
 // read may be a device's, which the Python path finds out.
-bool lent_by(const Lender& lender, PyObject* object, Access access, bool typed, HeldBuffer& held,
-             PlainArray& array) {
+bool lent_as_buffer(const Lender& lender, PyObject* object, Access access, bool typed,
+                    HeldBuffer& held, PlainArray& array) {
   int flags = PyBUF_ANY_CONTIGUOUS;
   if (access == Access::kWrite) flags |= PyBUF_WRITABLE;
   if (!typed) flags |= PyBUF_FORMAT;
@@ -118,8 +127,26 @@ bool lent_by(const Lender& lender, PyObject* object, Access access, bool typed, 
   const auto bytes = static_cast<std::size_t>(view->len);
   const auto dtype = typed ? DType::kUInt8 : dtype_of_format(view->format, view->itemsize);
   if (!dtype) return false;
-  if (!lender.in_host_memory && !device::is_found_readable(view->buf, bytes)) return false;
+  const bool in_host_memory = lender.by == Lender::By::kHostBuffer;
+  if (!in_host_memory && !device::is_found_readable(view->buf, bytes)) return false;
   array = {{view->buf, whole_elements(bytes, *dtype), *dtype, view->readonly == 0}};
+  return true;
+}
+
+// An object that has a buffer, too, may be read-only by that alone.
+bool lent_by(const Lender& lender, PyObject* object, Access access, bool typed, HeldBuffer& held,
+             PlainArray& array) {
+  using By = Lender::By;
+  if (lender.by == By::kHostBuffer || lender.by == By::kBuffer) {
+    return lent_as_buffer(lender, object, access, typed, held, array);
+  }
+  if (access == Access::kWrite && (!lender.writable || PyObject_CheckBuffer(object) != 0)) {
+    return false;
+  }
+  PyObject* const capsule = held.borrow_capsule(object, lender.by == By::kCapsule);
+  const auto view = capsule != nullptr ? capsule_view(capsule) : std::nullopt;
+  if (!view) return false;
+  array = {*view};
   return true;
 }
 
@@ -242,6 +269,18 @@ const Py_buffer* HeldBuffer::borrow(PyObject* object, int flags) {
   return nullptr;
 }
 
+PyObject* HeldBuffer::borrow_capsule(PyObject* object, bool versioned) {
+  static PyObject* const method = PyUnicode_InternFromString("__dlpack__");
+  static PyObject* const names = Py_BuildValue("(s)", "max_version");
+  static PyObject* const version = Py_BuildValue("(ii)", 1, 0);
+  const std::array<PyObject*, 2> given = {object, version};
+  object_ = PyObject_VectorcallMethod(method, given.data(), 1, versioned ? names : nullptr);
+  if (object_ != nullptr) return object_;
+  if (PyErr_ExceptionMatches(PyExc_Exception) == 0) throw PythonError{};  // Ctrl-C
+  PyErr_Clear();
+  return nullptr;
+}
+
 py::object HeldBuffer::keeper(PyObject* given) const {
   if (view_.obj == nullptr) {
     return py::reinterpret_borrow<py::object>(object_ != nullptr ? object_ : given);
@@ -272,9 +311,23 @@ bool read_buffer(PyObject* given, std::size_t blocks, Access access, HeldBuffer&
 }
 
 void bind_buffers(py::module_& m) {
-  m.def("know_buffers", &know_buffers, py::arg("type"), py::arg("in_host_memory"),
-        "From now on objects of this type may be read by the buffer protocol alone. Unless "
-        "`in_host_memory`, each may show memory that the host cannot read.");
+  using By = Lender::By;
+  m.def(
+      "know_buffers",
+      [](const py::type& type, bool in_host_memory) {
+        know_lender(type, in_host_memory ? By::kHostBuffer : By::kBuffer, true);
+      },
+      py::arg("type"), py::arg("in_host_memory"),
+      "From now on objects of this type may be read by the buffer protocol alone. Unless "
+      "`in_host_memory`, each may show memory that the host cannot read.");
+  m.def(
+      "know_capsules",
+      [](const py::type& type, bool versioned, bool writable) {
+        know_lender(type, versioned ? By::kCapsule : By::kOldCapsule, writable);
+      },
+      py::arg("type"), py::arg("versioned"), py::arg("writable"),
+      "From now on objects of this type may be read by DLPack alone; `versioned`: they take "
+      "`max_version`. Unless `writable`, nothing is ever written to them.");
 }
 
 }  // namespace gradred

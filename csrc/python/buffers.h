@@ -26,6 +26,9 @@ class HeldBuffer {
   // Takes the object's memory by the buffer protocol. Returns nullptr, without a Python error, if
   // the object does not lend it with these flags.
   const Py_buffer* borrow(PyObject* object, int flags);
+  // Takes the object's memory by DLPack. Returns nullptr, without a Python error, if the object
+  // does not lend it. `versioned`: the object knows versions of DLPack.
+  PyObject* borrow_capsule(PyObject* object, bool versioned);
   // An object that does the same once this one has gone: `given` itself, if nothing is held. Throws
   // error_already_set.
   pybind11::object keeper(PyObject* given) const;
@@ -41,7 +44,7 @@ enum class Access { kRead, kWrite };
 // Describes a buffer of dense elements of a type that gradred knows; its count is that of one of
 // `blocks` equal blocks. Returns false for all else, which the Python path reads or refuses. It
 // also does so until the Python path has seen an object of this kind (know_tensors(),
-// know_device_arrays(), know_buffers()). Runs the object's own Python code.
+// know_device_arrays(), know_buffers(), know_capsules()). Runs the object's own Python code.
 bool read_buffer(PyObject* given, std::size_t blocks, Access access, HeldBuffer& held,
                  PlainArray& array);
 

@@ -9,7 +9,9 @@
 
 #include "base/errors.h"
 #include "device/location.h"
+#include "device/readable.h"
 #include "python/device_options.h"
+#include "python/gil.h"
 #include "python/numpy.h"
 #include "python/py_errors.h"
 #include "python/tensors.h"
@@ -238,6 +240,22 @@ py::object new_like(const py::object& x) {
 
 namespace {
 
+// Whether the host may read an array that has the interface of those on GPUs. Work of its stream is
+// complete then. An object that has a buffer, too, may be read-only by that alone.
+bool is_in_host_memory(PyObject* object, const ShapedArray& array) {
+  const std::size_t bytes = array.count * size_of(array.dtype);
+  if (PyObject_CheckBuffer(object) != 0) return false;
+  if (!device::may_have_driver()) return device::is_found_readable(array.data, bytes);
+  const auto options = known_device_options();
+  if (options == nullptr) return false;
+  try {
+    const WithoutGil released;
+    return device::locate(array.data, bytes, array.stream, *options).place == device::Place::kHost;
+  } catch (const Error&) {  // the Python path raises it again, and notifies the peers
+    return false;
+  }
+}
+
 // For all but NumPy's arrays.
 std::optional<ShapedArray> other_array_of(PyObject* object) {
   auto found = tensor_view(object);
@@ -249,7 +267,14 @@ std::optional<ShapedArray> other_array_of(PyObject* object) {
     found = array_by_interface(object);
   }
   if (!found) return std::nullopt;
-  found->memory = device_memory_at(found->data, found->count * size_of(found->dtype));
+  if (device::may_have_driver()) {
+    found->memory = device_memory_at(found->data, found->count * size_of(found->dtype));
+  }
+  if (found->memory == nullptr && has_interface(Py_TYPE(object)) &&
+      is_in_host_memory(object, *found)) {
+    found->stream.reset();
+    return found;
+  }
   return found->memory != nullptr ? found : std::nullopt;
 }
 

@@ -113,14 +113,25 @@ std::string type_text(int code, int bits, int lanes) {
   return (lanes == 1 ? "" : std::to_string(lanes) + " times ") + kind + std::to_string(bits);
 }
 
-py::tuple read_dlpack(const py::object& capsule) {
+struct InCapsule {
+  const DlTensor* tensor;  // nullptr: there is none, and a Python error is set
+  bool writable;
+};
+
+InCapsule look_into(PyObject* capsule) {
   constexpr const char* kVersioned = "dltensor_versioned";
   constexpr std::uint64_t kReadOnly = 1;
-  const bool versioned = PyCapsule_IsValid(capsule.ptr(), kVersioned) != 0;
-  void* const held = PyCapsule_GetPointer(capsule.ptr(), versioned ? kVersioned : "dltensor");
-  if (held == nullptr) throw py::error_already_set();
+  const bool versioned = PyCapsule_IsValid(capsule, kVersioned) != 0;
+  const void* const held = PyCapsule_GetPointer(capsule, versioned ? kVersioned : "dltensor");
+  if (!versioned) return {static_cast<const DlTensor*>(held), true};
   const auto* const newer = static_cast<const VersionedTensor*>(held);
-  const DlTensor& tensor = versioned ? newer->tensor : *static_cast<const DlTensor*>(held);
+  return {&newer->tensor, (newer->flags & kReadOnly) == 0};
+}
+
+py::tuple read_dlpack(const py::object& capsule) {
+  const InCapsule held = look_into(capsule.ptr());
+  if (held.tensor == nullptr) throw py::error_already_set();
+  const DlTensor& tensor = *held.tensor;
   int code = tensor.code, bits = tensor.bits, lanes = tensor.lanes;
   if (code == 2 && lanes == 2) {  // the form of complex numbers before version 1.0
     code = 5, bits *= 2, lanes = 1;
@@ -133,32 +144,45 @@ py::tuple read_dlpack(const py::object& capsule) {
     if (tensor.strides != nullptr) strides[axis] = py::int_(tensor.strides[axis] * itemsize);
   }
   const auto address = reinterpret_cast<std::uintptr_t>(tensor.data);
-  return py::make_tuple(tensor.device, address != 0 ? address + tensor.byte_offset : 0,
-                        type_text(code, bits, lanes), shape,
-                        tensor.strides != nullptr ? py::object(strides) : py::none(), itemsize,
-                        !versioned || (newer->flags & kReadOnly) == 0);
+  return py::make_tuple(
+      tensor.device, address != 0 ? address + tensor.byte_offset : 0, type_text(code, bits, lanes),
+      shape, tensor.strides != nullptr ? py::object(strides) : py::none(), itemsize, held.writable);
+}
+
+// On whatever device.
+std::optional<ShapedArray> view_of(const DlTensor& tensor) {
+  if (tensor.axes > static_cast<std::int32_t>(ShapedArray::kMostAxes)) return std::nullopt;
+  const auto dtype = dtype_of(tensor.code, tensor.bits, tensor.lanes);
+  const std::span<const std::int64_t> shape(tensor.shape, static_cast<std::size_t>(tensor.axes));
+  const auto layout = layout_of(shape, tensor.strides, 1);
+  if (!dtype || !layout || !layout->by_rows) return std::nullopt;
+  // A tensor without data is one whose storage was freed. The Python path reports the error.
+  if (layout->count > 0 && tensor.data == nullptr) return std::nullopt;
+  ShapedArray view{};
+  static_cast<ArrayView&>(view) = {static_cast<std::byte*>(tensor.data) + tensor.byte_offset,
+                                   layout->count, *dtype, true};
+  view.axes = shape.size();
+  std::ranges::copy(shape, view.lengths.begin());
+  return view;
 }
 
 }  // namespace
 
+std::optional<ArrayView> capsule_view(PyObject* capsule) {
+  const InCapsule held = look_into(capsule);
+  if (held.tensor == nullptr) PyErr_Clear();
+  if (held.tensor == nullptr || held.tensor->device != kHostDevice) return std::nullopt;
+  std::optional<ArrayView> view = view_of(*held.tensor);
+  if (view) view->writable = held.writable;
+  return view;
+}
+
 std::optional<ShapedArray> tensor_view(PyObject* object) {
   constexpr int kComplex = 5;  // complex tensors may be conjugated
   const auto tensor = look_at(object);
-  if (!tensor || tensor->axes > static_cast<std::int32_t>(ShapedArray::kMostAxes)) {
-    return std::nullopt;
-  }
-  const auto dtype = dtype_of(tensor->code, tensor->bits, tensor->lanes);
-  const std::span<const std::int64_t> shape(tensor->shape, static_cast<std::size_t>(tensor->axes));
-  const auto layout = layout_of(shape, tensor->strides, 1);
-  if (!dtype || tensor->code == kComplex || !layout || !layout->by_rows) return std::nullopt;
-  // A tensor without data is one whose storage was freed. The Python path reports the error.
-  if (layout->count > 0 && tensor->data == nullptr) return std::nullopt;
-  ShapedArray view{};
-  static_cast<ArrayView&>(view) = {static_cast<std::byte*>(tensor->data) + tensor->byte_offset,
-                                   layout->count, *dtype, true};
-  view.axes = shape.size();
-  std::ranges::copy(shape, view.lengths.begin());
-  if (tensor->device == kHostDevice) return view;
+  if (!tensor || tensor->code == kComplex) return std::nullopt;
+  auto view = view_of(*tensor);
+  if (!view || tensor->device == kHostDevice) return view;
   void* stream = nullptr;
   if (tensor->device != kCudaDevice || known_api->work_stream == nullptr) return std::nullopt;
   if (known_api->work_stream(tensor->device, tensor->device_id, &stream) != 0) {
@@ -166,7 +190,7 @@ std::optional<ShapedArray> tensor_view(PyObject* object) {
     return std::nullopt;
   }
   // PyTorch calls the legacy default stream 0.
-  view.stream = stream != nullptr ? reinterpret_cast<std::uint64_t>(stream) : kLegacyStream;
+  view->stream = stream != nullptr ? reinterpret_cast<std::uint64_t>(stream) : kLegacyStream;
   return view;
 }
 

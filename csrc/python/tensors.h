@@ -17,6 +17,10 @@ namespace gradred {
 // for other objects and layouts, which the Python path handles.
 std::optional<ShapedArray> tensor_view(PyObject* object);
 
+// Describes the memory of a dense tensor in C order, in a capsule of DLPack, which keeps it alive.
+// Returns nullopt for other capsules and for memory of devices.
+std::optional<ArrayView> capsule_view(PyObject* capsule);
+
 // Whether the tensor is a negated view, whose elements differ from those in memory. DLPack does not
 // report it. Returns true as well if the object cannot tell; the Python path reports the error.
 bool is_negated(PyObject* tensor);

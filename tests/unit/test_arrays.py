@@ -429,10 +429,10 @@ def test_tensor_without_elements_needs_no_memory() -> None:
 def test_dlpack_array_without_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     x = Exporter(np.ones(3))
     said = dlpack.export(x, 1)
-    monkeypatch.setattr(dlpack, "export", lambda x, kind: said._replace(address=0))
+    monkeypatch.setattr(dlpack, "export", lambda *_, **__: said._replace(address=0))
     with pytest.raises(UsageError, match="3 elements, but no memory"):
         describe(x, ASKED)
-    monkeypatch.setattr(dlpack, "export", lambda x, kind: said._replace(address=0, shape=(0,)))
+    monkeypatch.setattr(dlpack, "export", lambda *_, **__: said._replace(address=0, shape=(0,)))
     assert describe(x, ASKED).count == 0
 
 

@@ -182,8 +182,7 @@ def _exported(x: Any, asked: str) -> Exported | None:
     """Read an array by the CUDA Array Interface or DLPack; None if it has neither."""
     if hasattr(x, "__cuda_array_interface__"):
         found = cuda_interface.read(x, asked)
-        # The core does not know that JAX's arrays are read-only.
-        if found.memory is not None and not _is_jax(x):
+        if not _is_jax(x):  # the core does not know that JAX's arrays are read-only
             _core.know_device_arrays(type(x))
         return found
     if hasattr(x, "__dlpack_device__"):
@@ -294,7 +293,7 @@ def _refuse_empty_tensor(found: str, asked: str) -> NoReturn:
 
 def _export(x: Any, kind: int, asked: str) -> Exported:
     try:
-        found = dlpack.export(x, kind)
+        found = dlpack.export(x, kind, writable=not never_changes(x))
     except (BufferError, TypeError, ValueError, RuntimeError) as error:
         found_ = f"the array does not lend its memory: {str(error).rstrip('.')}"
         raise UsageError(asked, found_, "Pass a plain one") from error

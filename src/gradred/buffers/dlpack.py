@@ -8,7 +8,7 @@ from gradred import _core
 
 # Codes of DLDeviceType for memory that the processor can read: CPU, pinned and managed memory.
 HOST_DEVICES: Final = frozenset({1, 3, 11, 13})
-CUDA, _PINNED, _MANAGED = 2, 3, 13
+CPU, CUDA, _PINNED, _MANAGED = 1, 2, 3, 13
 CUDA_KNOWS: Final = frozenset({CUDA, _PINNED, _MANAGED})  # a device may be writing there
 LEGACY_STREAM: Final = 1
 THREADS_STREAM: Final = 2
@@ -39,8 +39,10 @@ class Exported(NamedTuple):
     """The stream in which the program works on a device's memory; None if no work is pending."""
 
 
-def export(x: Any, kind: int) -> Exported:
+def export(x: Any, kind: int, *, writable: bool = True) -> Exported:
     """Get the tensor of `x` in host memory or on a CUDA device; `kind` is its DLDeviceType.
+
+    `writable`: False if the library relies on such arrays never being written to.
 
     On a device, the exporter makes the legacy default stream wait for earlier work on the tensor.
 
@@ -49,10 +51,12 @@ def export(x: Any, kind: int) -> Exported:
     """
     ordered = {"stream": LEGACY_STREAM} if kind in (CUDA, _MANAGED) else {}
     try:
-        capsule = x.__dlpack__(max_version=(1, 0), **ordered)
+        capsule, versioned = x.__dlpack__(max_version=(1, 0), **ordered), True
     except TypeError:  # the exporter is older than version 1.0
-        capsule = x.__dlpack__(**ordered)
+        capsule, versioned = x.__dlpack__(**ordered), False
     found = _core.read_dlpack(capsule)
     if found[0] not in HOST_DEVICES | {CUDA}:
         raise BufferError(f"it is on a {device_name(found[0])} device")
+    if found[0] == CPU:
+        _core.know_capsules(type(x), versioned, writable=writable)
     return Exported(*found[1:], capsule)
