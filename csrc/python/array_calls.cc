@@ -45,15 +45,15 @@ struct Found {
   }
 };
 
-// Sets `result` to `out`, or to a new array like `model` in host memory, and describes it. Returns
-// nullopt if the Python path has to handle the arguments.
+// Sets `result` to `out`, or to a new array like `model`, and describes it. Returns nullopt if
+// the Python path has to handle the arguments.
 std::optional<ShapedArray> place_of_result(const Given& given, PyObject* model,
                                            const ShapedArray& like,
                                            std::span<const std::int64_t> shape,
                                            py::object& result) {
   if (given.out != Py_None) {
     result = py::reinterpret_borrow<py::object>(given.out);
-  } else if (like.memory == nullptr) {
+  } else {
     result = new_array(model, shape);
   }
   auto out = result ? shaped_array_of(result.ptr()) : std::nullopt;
@@ -61,6 +61,7 @@ std::optional<ShapedArray> place_of_result(const Given& given, PyObject* model,
               !std::ranges::equal(out->shape(), shape))) {
     out.reset();
   }
+  if (out) out->is_new = given.out == Py_None;
   return out;
 }
 
@@ -122,13 +123,15 @@ std::optional<Found> describe(Kind kind, const Communicator& comm, const Given& 
     got = x;
     if (!join_or_cut(kind, *got, comm.size())) return std::nullopt;
   }
+  const bool sends_all = has_root(kind) && !has_blocks(kind);  // peers read the root's array
+  // A copy on a device takes a stream.
+  if (sends_all && gives != 0 && x->memory != nullptr && given.out == Py_None) return std::nullopt;
   const auto place =
       place_of_result(given, model, *x, got ? got->shape() : x->shape(), found.result);
   if (!place) return std::nullopt;
   const ShapedArray& out = *place;
   const bool is_same = out.data == x->data;
   if (!may_be_out && (is_same ? has_blocks(kind) : share_memory(*x, out))) return std::nullopt;
-  const bool sends_all = has_root(kind) && !has_blocks(kind);  // peers read the root's array
   const bool copies = sends_all && gives != 0 && !is_same && x->count > 0;
   if (copies && x->memory != nullptr) return std::nullopt;
   if (copies) found.copy_to = out.data;

@@ -73,14 +73,20 @@ bool is_as_it_lies(PyObject* tensor, std::size_t bytes, std::size_t itemsize) {
 
 // Types that the Python path has found to be read by this interface; subclasses are not included.
 // The references are kept for the life of the process. Few programs have more than one such type.
+struct WithInterface {
+  PyTypeObject* type;
+  PyObject* make;  // its library's function of (shape, dtype=) that makes a new array; or nullptr
+};
 constexpr std::size_t kMostTypes = 16;
-std::array<PyTypeObject*, kMostTypes> types_with_interface{};
+std::array<WithInterface, kMostTypes> types_with_interface{};
 std::size_t known_types = 0;
 
-bool has_interface(PyTypeObject* type) {
-  const auto end = types_with_interface.begin() + static_cast<std::ptrdiff_t>(known_types);
-  return std::find(types_with_interface.begin(), end, type) != end;
+const WithInterface* find_interface(PyTypeObject* type) {
+  const std::span known(types_with_interface.data(), known_types);
+  const auto found = std::ranges::find(known, type, &WithInterface::type);
+  return found == known.end() ? nullptr : &*found;
 }
+bool has_interface(PyTypeObject* type) { return find_interface(type) != nullptr; }
 
 // Types that other code handles: lists and tuples as buffer specifications, and NumPy arrays.
 bool is_other_kind(PyTypeObject* type) {
@@ -88,10 +94,11 @@ bool is_other_kind(PyTypeObject* type) {
          is_array_type(type);
 }
 
-void know_device_arrays(const py::type& type) {
+void know_device_arrays(const py::type& type, const py::object& make) {
   auto* const known = reinterpret_cast<PyTypeObject*>(type.ptr());
   if (has_interface(known) || known_types == kMostTypes || is_other_kind(known)) return;
-  types_with_interface[known_types++] = reinterpret_cast<PyTypeObject*>(Py_NewRef(type.ptr()));
+  types_with_interface[known_types++] = {reinterpret_cast<PyTypeObject*>(Py_NewRef(type.ptr())),
+                                         make.is_none() ? nullptr : Py_NewRef(make.ptr())};
 }
 
 // Converts an element type in NumPy's notation, such as "<f4".
@@ -227,9 +234,16 @@ py::object made_or_null(PyObject* made) {
 py::object new_array(PyObject* x, std::span<const std::int64_t> shape) {
   if (is_array_type(Py_TYPE(x))) return made_or_null(new_shaped(x, shape));
   static PyObject* const new_empty = PyUnicode_InternFromString("new_empty");
+  static PyObject* const dtype = PyUnicode_InternFromString("dtype");
+  static PyObject* const names = PyTuple_Pack(1, dtype);
   py::tuple lengths(shape.size());
   for (std::size_t axis = 0; axis < shape.size(); ++axis) lengths[axis] = py::int_(shape[axis]);
-  return made_or_null(PyObject_CallMethodOneArg(x, new_empty, lengths.ptr()));
+  const WithInterface* const known = find_interface(Py_TYPE(x));
+  if (known == nullptr) return made_or_null(PyObject_CallMethodOneArg(x, new_empty, lengths.ptr()));
+  const py::object type = known->make != nullptr ? attribute_of(x, dtype) : py::object();
+  if (!type) return made_or_null(nullptr);
+  const std::array<PyObject*, 2> given = {lengths.ptr(), type.ptr()};
+  return made_or_null(PyObject_Vectorcall(known->make, given.data(), 1, names));
 }
 
 py::object new_like(const py::object& x) {
@@ -404,8 +418,9 @@ void bind_device_arrays(py::module_& m) {
       py::arg("host_waits") = false,
       "Return where a call's arrays lie, and which streams it follows, as placement_of() of "
       "csrc/python/device_arrays.h says; send None: in place. None: all are in host memory.");
-  m.def("know_device_arrays", &know_device_arrays, py::arg("type"),
-        "From now on objects of this type may be read by their CUDA Array Interface alone.");
+  m.def("know_device_arrays", &know_device_arrays, py::arg("type"), py::arg("make") = py::none(),
+        "From now on objects of this type may be read by their CUDA Array Interface alone. "
+        "`make(shape, dtype=)` makes a new one.");
 }
 
 }  // namespace gradred

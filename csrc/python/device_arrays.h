@@ -25,8 +25,8 @@ std::optional<ShapedArray> shaped_array_of(PyObject* object);
 // It describes it to `array`, as a copy would take longer, and returns whether it can.
 bool plain_array_of(PyObject* object, PlainArray& array);
 
-// Makes a new array in host memory of the kind and type of `x`, in C order. Returns nullptr if the
-// library of `x` raises an error; the Python path then reports it.
+// Makes a new array of the kind and type of `x`, where `x` is, in C order. Returns nullptr if it
+// cannot; the Python path then makes one, or reports the error.
 pybind11::object new_array(PyObject* x, std::span<const std::int64_t> shape);
 // A new array with the shape of `x`. For NumPy arrays, the order of the axes is the same as well.
 pybind11::object new_like(const pybind11::object& x);

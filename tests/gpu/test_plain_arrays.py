@@ -287,6 +287,24 @@ def test_kinds_that_mean_something_else_are_never_known(pair: Pair, comm: Any, b
     assert _core.plain_array(x) is None
 
 
+def test_new_result_on_the_device_takes_no_python_code(comm: gradred.Comm, device: Driver) -> None:
+    given = np.arange(SIZE * 6, dtype="f4").reshape(SIZE, 6)
+    x = DeviceArray(device, given + RANK)
+    for turn in range(2):
+        with mock.patch.object(arrays, "describe", side_effect=arrays.describe) as described:
+            made = [
+                gradred.allreduce(x, comm=comm),
+                gradred.reduce_scatter_block(x, comm=comm),
+                gradred.allgather(x, comm=comm),
+            ]
+        assert turn == 0 or not described.called
+        summed = given * SIZE + SIZE * (SIZE - 1) // 2
+        wanted = [summed, summed[RANK], np.concatenate([given + rank for rank in range(SIZE)])]
+        for one, values in zip(made, wanted, strict=True):
+            assert isinstance(one, DeviceArray)
+            np.testing.assert_array_equal(one.get().ravel(), values.ravel())
+
+
 def test_interruption_is_no_closer_look(comm: gradred.Comm, pair: Pair) -> None:
     x = Described(pair.sent, raises=KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):

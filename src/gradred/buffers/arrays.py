@@ -19,6 +19,7 @@ import math
 import mmap
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -183,7 +184,11 @@ def _exported(x: Any, asked: str) -> Exported | None:
     if hasattr(x, "__cuda_array_interface__"):
         found = cuda_interface.read(x, asked)
         if not _is_jax(x):  # the core does not know that JAX's arrays are read-only
-            _core.know_device_arrays(type(x))
+            library = _library_of(x)
+            make = _makers(library)[1]
+            if not isinstance(library, ModuleType):  # a mere namespace may be for one device
+                make = None
+            _core.know_device_arrays(type(x), make)
         return found
     if hasattr(x, "__dlpack_device__"):
         kind = int(x.__dlpack_device__()[0])
@@ -205,11 +210,8 @@ def _refuse_type(found: Exported, asked: str) -> NoReturn:
         reason = f"its elements have the other byte order ({x.dtype!r})"
         raise UsageTypeError(asked, reason, f"Pass x.astype({x.dtype.newbyteorder('=').name!r})")
     name = f"NumPy's {x.dtype!r}" if isinstance(x, np.ndarray) else found.dtype
-    raise UsageTypeError(
-        asked,
-        f"gradred has no reductions for {name}",
-        f"Convert the array to one of {', '.join(ITEMSIZES)}",
-    )
+    reason = f"gradred has no reductions for {name}"
+    raise UsageTypeError(asked, reason, f"Convert the array to one of {', '.join(ITEMSIZES)}")
 
 
 def _of_numpy(x: npt.NDArray[Any]) -> Exported:
@@ -398,21 +400,11 @@ def _new_on_device(x: Any, given: Array, asked: str, shape: tuple[int, ...] | No
     if _is_jax(x):
         found = "JAX's arrays never change, so that no result can be put into one on a GPU"
         raise UsageError(asked, found, "Pass a CuPy array as out=")
-    module: Any = sys.modules.get(type(x).__module__.split(".")[0])
-    if hasattr(x, "__array_namespace__"):
-        module = x.__array_namespace__()
-    cuda: Any = getattr(module, "cuda", None)
-    if shape is None and hasattr(module, "empty_like"):
-        new = module.empty_like(x)
-    elif shape is not None and hasattr(module, "empty"):
-        new = module.empty(shape, dtype=x.dtype)
-    elif shape is None and hasattr(cuda, "device_array_like"):  # Numba
-        new = cuda.device_array_like(x)
-    elif shape is not None and hasattr(cuda, "device_array"):
-        new = cuda.device_array(shape, dtype=x.dtype)
-    else:
+    make_like, make = _makers(_library_of(x))
+    if (make_like if shape is None else make) is None:
         found = f"gradred cannot make a new {type(x).__name__}"
         raise UsageError(asked, found, "Pass the array for the result as out=")
+    new = make_like(x) if shape is None else make(shape, dtype=x.dtype)
     made = describe(new, asked)
     made.is_new = True
     layout = given.layout if shape is None else layout_of(shape, None, ITEMSIZES[given.dtype])
@@ -422,15 +414,27 @@ def _new_on_device(x: Any, given: Array, asked: str, shape: tuple[int, ...] | No
     return Result(made, lambda: new)
 
 
+def _library_of(x: Any) -> Any:
+    if hasattr(x, "__array_namespace__"):
+        return x.__array_namespace__()
+    return sys.modules.get(type(x).__module__.split(".")[0])
+
+
+def _makers(library: Any) -> tuple[Any, Any]:
+    """A library's functions for a new array like another one, and of a shape; None: none."""
+    if not hasattr(library, "empty_like"):  # Numba
+        cuda = getattr(library, "cuda", None)
+        return getattr(cuda, "device_array_like", None), getattr(cuda, "device_array", None)
+    return library.empty_like, getattr(library, "empty", None)
+
+
 def _new_on_both_sides(x: Any, asked: str, shape: tuple[int, ...] | None) -> Result:
     """Make a managed or mapped array of Numba, which is a NumPy array as well."""
     cuda: Any = sys.modules["numba.cuda"]
     managed = type(x).__name__ == "ManagedNDArray"
     make = cuda.managed_array if managed else cuda.mapped_array
-    if shape is None:
-        new = make(x.shape, dtype=x.dtype, strides=x.strides)
-    else:
-        new = make(shape, dtype=x.dtype)
+    shape, strides = (x.shape, x.strides) if shape is None else (shape, None)
+    new = make(shape, dtype=x.dtype, strides=strides)
     made = describe(new, asked)
     made.is_new = True
     return Result(made, lambda: new)
@@ -477,10 +481,7 @@ def _finish(x: Any, filled: npt.NDArray[Any], dtype: str, asked: str) -> Callabl
         return filled.tobytes
     if _is_jax(x):
         return lambda: sys.modules["jax"].numpy.asarray(filled)
-    module = sys.modules.get(type(x).__module__.split(".")[0])
-    make = getattr(module, "from_dlpack", None)
-    if hasattr(x, "__array_namespace__"):
-        make = x.__array_namespace__().from_dlpack
+    make = getattr(_library_of(x), "from_dlpack", None)
     if make is None or not (is_numpys or (hasattr(x, "view") and hasattr(x, "dtype"))):
         found = f"gradred cannot make a new {type(x).__name__}"
         found += "" if is_numpys else f" of {dtype}"

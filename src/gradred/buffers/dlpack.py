@@ -40,9 +40,9 @@ class Exported(NamedTuple):
 
 
 def export(x: Any, kind: int, *, writable: bool = True) -> Exported:
-    """Get the tensor of `x` in host memory or on a CUDA device; `kind` is its DLDeviceType.
+    """Get the tensor of `x` in host memory or on a CUDA device.
 
-    `writable`: False if the library relies on such arrays never being written to.
+    `kind` is its DLDeviceType; `writable` is False if the library never writes to such arrays.
 
     On a device, the exporter makes the legacy default stream wait for earlier work on the tensor.
 
