@@ -124,10 +124,10 @@ std::optional<Found> describe(Kind kind, const Communicator& comm, const Given& 
     if (!join_or_cut(kind, *got, comm.size())) return std::nullopt;
   }
   const bool sends_all = has_root(kind) && !has_blocks(kind);  // peers read the root's array
-  // A copy on a device takes a stream.
-  if (sends_all && gives != 0 && x->memory != nullptr && given.out == Py_None) return std::nullopt;
+  const bool keeps = sends_all && gives != 0 && given.out == Py_None;  // its own array
+  if (keeps) found.result = py::reinterpret_borrow<py::object>(model);
   const auto place =
-      place_of_result(given, model, *x, got ? got->shape() : x->shape(), found.result);
+      keeps ? x : place_of_result(given, model, *x, got ? got->shape() : x->shape(), found.result);
   if (!place) return std::nullopt;
   const ShapedArray& out = *place;
   const bool is_same = out.data == x->data;

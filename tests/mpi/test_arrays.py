@@ -416,20 +416,24 @@ def test_bcast_gives_the_array_of_root(root: int) -> None:
     y = gradred.bcast(x, root)
     assert (y.astype(int) == root).all()
     assert (x.astype(int) == RANK).all()
+    assert (y is x) == (root == RANK)
     assert gradred.bcast(x, root, out=x) is x
     assert (x.astype(int) == root).all()
 
 
 @pytest.mark.parametrize("count", [10_000, 300_007])
 @pytest.mark.parametrize("root", range(SIZE))
-def test_long_bcast_gives_new_arrays_and_leaves_the_roots_own_alone(root: int, count: int) -> None:
+def test_long_bcast_makes_new_arrays_but_on_its_root(root: int, count: int) -> None:
     for turn in range(20):  # by each data path
         x = np.arange(count) + turn if root == RANK else np.zeros(count, int)
         x.flags.writeable = False
         y = gradred.bcast(x, root)
-        assert not np.shares_memory(x, y)
+        assert np.shares_memory(x, y) == (root == RANK)
         assert (y == np.arange(count) + turn).all()
         assert x[-1] == (count - 1 + turn if root == RANK else 0)
+        z = np.zeros_like(x)
+        assert gradred.bcast(x, root, out=z) is z
+        assert (z == y).all()
 
 
 # ---- memory ---------------------------------------------------------------------------------

@@ -129,10 +129,13 @@ def one(asked: Asked, x: Any, out: Any) -> One:
         if row["has_blocks"]:
             arguments.require_c_order(given, name)
         operation = _operation(asked, given) if row["reduces"] else ("sum", 1.0)
-        source, target, finish = given if gives else None, None, _nothing
+        source, target, finish = given if gives else None, None, lambda: None
         if gets:
             shape = _shape(asked, given) if gives and row["has_blocks"] else None
-            target, finish = arguments.result(x, given, out, name, shape)
+            if kind == "bcast" and at_root and out is None:
+                target, finish = given, lambda: x
+            else:
+                target, finish = arguments.result(x, given, out, name, shape)
         chosen = asked.resolve_plan()
         if gives and target is not None:
             source = _source(asked, given, target, at_root, stream)
@@ -159,10 +162,6 @@ def one(asked: Asked, x: Any, out: Any) -> One:
                 placement=_core.placement(source, where, stream),
             )
     return One(source, target, stream, call, finish)
-
-
-def _nothing() -> None:
-    pass
 
 
 def _required(out: Any, name: str) -> Any:
