@@ -158,7 +158,11 @@ void load(void* library) {
 }
 
 Mpi& for_tests() {
-  if (table == nullptr) table = new Loaded{};
+  if (table == nullptr) {
+    constexpr Family family = Family::kStandardAbi;  // its tables need no library
+    const FamilyTables tables = tables_of(family, nullptr, nullptr);
+    table = new Loaded{{family, {}, tables.constants}, tables};
+  }
   return table->mpi;
 }
 

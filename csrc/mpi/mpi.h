@@ -54,7 +54,7 @@ bool initialized();
 int thread_level();  // that the MPI provides
 // Fills the table from `library` (a dlopen handle) or from a library on which it depends.
 void load(void* library);
-// For tests, which change it: the table. Without an MPI it is empty at first.
+// For tests, which change it: the table. Without an MPI: the standard ABI's, without functions.
 Mpi& for_tests();
 
 }  // namespace gradred::mpi

@@ -22,8 +22,7 @@ class MpiInMemory {
   static void install() {
     mpi::Mpi& mpi = mpi::for_tests();
     mpi.is.any_source = kAnySource;
-    mpi.is.byte_type = 1;
-    mpi.is.status_source = 0;
+    mpi.is.request_null = 0;
     mpi.call.Isend = [](const void* data, int count, mpi::Handle, int peer, int tag, mpi::Handle,
                         mpi::Handle* request) {
       const auto* const first = static_cast<const std::byte*>(data);

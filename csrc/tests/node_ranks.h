@@ -126,4 +126,38 @@ inline std::unique_ptr<NodeGroup> make_group(BoardBootstrap& bootstrap,
   return group;
 }
 
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+class Report {
+ public:
+  explicit Report(std::string part) : part_(std::move(part)) {}
+  // Runs the test if its name contains the requested part.
+  void operator()(const std::string& name, const std::function<std::string()>& test) {
+    if (!contains(name, part_)) return;
+    const std::string failures = test();
+    ++(failures.empty() ? passed_ : failed_);
+    if (!failures.empty()) std::printf("FAILED %s\n%s", name.c_str(), failures.c_str());
+  }
+  int finish() const {
+    std::printf("%d passed, %d failed\n", passed_, failed_);
+    return failed_ == 0 && passed_ > 0 ? 0 : 1;
+  }
+
+ private:
+  std::string part_;
+  int passed_ = 0, failed_ = 0;
+};
+
+inline const char* name_of(Ranks kind) { return kind == Ranks::kThreads ? "threads" : "processes"; }
+
+// Returns a function that runs a test on ranks of one kind.
+inline auto on_ranks(Report& report, Ranks kind) {
+  return [&report, kind](int size, const std::string& name, const Body& body) {
+    report(name + " [" + name_of(kind) + ", p=" + std::to_string(size) + "]",
+           [&] { return run_ranks(kind, size, body); });
+  };
+}
+
 }  // namespace gradred::testing
