@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -53,6 +54,8 @@ def run_job(command: list[str], environment: dict[str, str], timeout: float) -> 
     except subprocess.TimeoutExpired:
         timed_out = True
         problem = f"still running after {timeout:g} s"
+        for pid in sorted(descendants() - before):
+            print(f"{title(pid)}\n{threads_of(pid)}", flush=True)
         process.terminate()  # a launcher then ends its ranks, on other hosts too
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(5)
@@ -140,6 +143,26 @@ def descendants() -> set[int]:
         found.update(below)
         queue += below
     return found
+
+
+def threads_of(pid: int) -> str:
+    """Return what each thread of a process does: its name, state, processor time and where it is.
+
+    With gdb also all stacks, which name the functions of C++ that Python's own stacks leave out.
+    """
+    lines = []
+    for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
+        with contextlib.suppress(OSError):  # the thread has ended meanwhile
+            name, _, rest = (task / "stat").read_text().partition("(")[2].rpartition(")")
+            fields, where = rest.split(), (task / "wchan").read_text()
+            ticks = int(fields[11]) + int(fields[12])
+            lines.append(f"  {task.name} {name}: {fields[0]}, {ticks} ticks, in {where}")
+    if shutil.which("gdb") is not None:
+        command = ["gdb", "-batch", "-p", str(pid), "-ex", "thread apply all backtrace 20"]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            lines += [line for line in done.stdout.splitlines() if line.startswith(("#", "Thread"))]
+    return "\n".join(lines)
 
 
 def title(pid: int) -> str:
