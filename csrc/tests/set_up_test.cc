@@ -251,18 +251,28 @@ void ranks_of_a_host_share_memory_and_know_each_other(BoardBootstrap& ranks) {
   expect(next.set_up.found.local_peers.size() == peers, "and they know each other");
 }
 
+// Where the part of shared memory begins that rank 0 would offer; 0 on other ranks.
+std::uint64_t part_offered(const Rank& rank) {
+  if (rank.calls.rank() != 0) return 0;
+  MemoryAgreement agreement(0, rank.calls.names(), MemoryOffer::Wish::kShares, node_options({}));
+  agreement.settle(std::vector{agreement.offer(), MemoryOffer()});
+  return agreement.offer().begin;
+}
+
 void one_rank_without_memory_means_messages_for_all(BoardBootstrap& ranks) {
   Rank before(ranks);
   before.set_up.run();  // even if they share memory already
   const bool last = ranks.rank() == ranks.size() - 1;
   Rank rank(ranks, last ? without_memory() : Settings());
+  const std::uint64_t offered = part_offered(rank);
   rank.set_up.run();
+  expect(part_offered(rank) == offered, "the part that rank 0 offered is free again");
   expect(rank.set_up.node == nullptr && rank.set_up.host == nullptr, "no memory");
   expect(rank.set_up.place.why_no_memory == "GRADRED_SHM is off", "with the reason");
   expect(rank.set_up.path != nullptr, "but messages");
   Rank after(ranks);
   after.set_up.run();
-  expect(after.set_up.node != nullptr, "the part that rank 0 had offered is free again");
+  expect(after.set_up.node != nullptr, "the next one shares memory again");
 }
 
 void allow_no_files() {
