@@ -450,6 +450,38 @@ void the_mpi_gets_no_more_than_it_can_count(Rank& rank) {
   }
 }
 
+// Where the parts of a vector begin that the MPI has got, and their counts.
+std::vector<std::pair<const void*, std::size_t>> parts_given;
+int take_part(const void* data, int count, mpi::Handle* request) {
+  parts_given.emplace_back(data, count);
+  *request = mpi::get().is.request_null;
+  return 0;
+}
+
+void long_vectors_go_in_parts_that_the_mpi_can_count(Rank& rank) {
+  mpi::Functions& call = mpi::for_tests().call;
+  call.Ibcast = [](void* data, int count, mpi::Handle, int, mpi::Handle, mpi::Handle* request) {
+    return take_part(data, count, request);
+  };
+  call.Ireductions[0] = [](const void*, void* data, int count, mpi::Handle, mpi::Handle,
+                           mpi::Handle,
+                           mpi::Handle* request) { return take_part(data, count, request); };
+  constexpr std::size_t kMany = (std::size_t{5} << 30) + 8;
+  auto* const data = reinterpret_cast<std::byte*>(std::uintptr_t{1} << 40);  // nobody reads there
+  for (const Kind kind : {Kind::kAllreduce, Kind::kBcast}) {
+    parts_given.clear();
+    const Call sum{.kind = kind, .out = {data}, .count = kMany, .dtype = DType::kInt32};
+    rank.wait(*mpi_operation(rank.comm->parts(), sum));
+    const std::size_t width = kind == Kind::kBcast ? 1 : 4;  // a broadcast moves bytes
+    std::size_t at = 0;
+    for (const auto& [begin, count] : parts_given) {
+      expect(begin == data + at * width, "the next part");
+      at += count;
+    }
+    expect(at * width == kMany * 4, std::string(name_of(kind)) + ": the whole vector");
+  }
+}
+
 void the_mpi_gets_no_schedule_of_the_program(Rank& rank) {
   double data[1] = {};
   const auto schedule = std::make_shared<const Schedule>();
@@ -528,6 +560,8 @@ void run_where_none_fails(Report& report) {
   };
   run(kWays[0], 1, "the_mpi_gets_no_more_than_it_can_count",
       alone<the_mpi_gets_no_more_than_it_can_count>);
+  run(kWays[0], 1, "long_vectors_go_in_parts_that_the_mpi_can_count",
+      alone<long_vectors_go_in_parts_that_the_mpi_can_count>);
   run(kWays[0], 1, "the_mpi_gets_no_schedule_of_the_program",
       alone<the_mpi_gets_no_schedule_of_the_program>);
   run(kWays[0], 1, "the_mpi_gets_device_memory_only_if_it_says_so",

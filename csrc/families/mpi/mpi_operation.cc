@@ -314,12 +314,17 @@ class MpiOperation final : public StartedOperation {
                      "first");
   }
 
+  // In parts, as reduce().
   void bcast() {
     const mpi::Mpi& mpi = mpi::get();
-    const auto bytes = static_cast<int>(call_.count * size_of(call_.dtype));
-    mpi.check(mpi.call.Ibcast(call_.out.data, bytes, mpi.is.byte_type, call_.root,
-                              parts_->member.comm, &requests_.emplace_back(0)),
-              "MPI_Ibcast");
+    const std::size_t all = call_.count * size_of(call_.dtype);
+    auto* const data = static_cast<std::byte*>(call_.out.data);
+    for (std::size_t at = 0; at == 0 || at < all; at += kLargestMpiCount) {
+      const auto bytes = static_cast<int>(std::min(all - at, kLargestMpiCount));
+      mpi.check(mpi.call.Ibcast(data + at, bytes, mpi.is.byte_type, call_.root, parts_->member.comm,
+                                &requests_.emplace_back(0)),
+                "MPI_Ibcast");
+    }
   }
 
   // Gathers the inputs of all ranks, in parts that the MPI can count: part by part, and rank by
