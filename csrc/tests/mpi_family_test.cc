@@ -397,6 +397,35 @@ void ranks_that_differ_in_the_order_of_sums_learn_it(BoardBootstrap& ranks) {
   expect(contains(error, "on rank 0") && contains(error, "on rank 1"), error);
 }
 
+// The MPI may still read and write what it was given before.
+void memory_of_a_call_that_the_mpi_refuses_stays(BoardBootstrap& ranks) {
+  Rank rank(ranks);
+  Made<double> made(Kind::kAllreduce, 4, rank);
+  const bool fails = ranks.rank() == 0;
+  if (fails) Collectives::fail_next(kAllreduce, kCode, Fails::kAtOnce);
+  std::shared_ptr<StartedOperation> operation;
+  if (!fails) operation = rank.start(made.call);
+  if (fails) error_of<TransportError>([&] { rank.start(made.call); });
+  const bool is_known = process_poisoned;
+  ranks.barrier();
+  // Under the address sanitizer the memory must be there.
+  const std::size_t left = fails ? Collectives::end_all() : 0;
+  ranks.barrier();
+  expect(is_known == (fails && completes_inside_mpi()), "whether a comparison is in flight");
+  expect(left == 0, "the MPI has ended the comparison");
+}
+
+void a_call_that_is_too_long_leaves_nothing_to_the_mpi(Rank& rank) {
+  double data[1] = {};
+  for (const Kind kind : kAllKinds) {
+    if (!has_blocks(kind)) continue;
+    const Call call{.kind = kind, .out = {data}, .count = std::size_t{1} << 31};
+    const std::string error = error_of<UsageError>([&] { rank.start(call); });
+    expect(contains(error, "make a blocking call"), error);
+  }
+  expect(Collectives::calls() == 0 && !process_poisoned, "it has got nothing");
+}
+
 struct Interrupted {};
 class Interrupts final : public WaitHook {
  public:
@@ -550,6 +579,12 @@ void run_where_a_communicator_fails(Report& report) {
   }
   run(kWays[1], 2, "ranks_that_differ_in_the_order_of_sums_learn_it",
       ranks_that_differ_in_the_order_of_sums_learn_it);
+  for (const Way& way : {kWays[0], kWays[1]}) {
+    run(way, 2, "memory_of_a_call_that_the_mpi_refuses_stays",
+        memory_of_a_call_that_the_mpi_refuses_stays);
+  }
+  run(kWays[1], 2, "a_call_that_is_too_long_leaves_nothing_to_the_mpi",
+      alone<a_call_that_is_too_long_leaves_nothing_to_the_mpi>);
   run(kWays[1], 2, "memory_of_a_call_that_is_given_up_stays",
       memory_of_a_call_that_is_given_up_stays);
 }

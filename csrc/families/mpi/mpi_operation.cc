@@ -65,11 +65,12 @@ class Comparison {
 
   void begin(const Asked& asked, mpi::Handle comm) {
     const mpi::Mpi& mpi = mpi::get();
-    all_ = std::make_unique<Asked[]>(ranks_);
-    all_[rank_] = asked;
-    mpi.check(mpi.call.Iallgather(mpi.is.in_place, sizeof asked, mpi.is.byte_type, all_.get(),
+    auto all = std::make_unique<Asked[]>(ranks_);
+    all[rank_] = asked;
+    mpi.check(mpi.call.Iallgather(mpi.is.in_place, sizeof asked, mpi.is.byte_type, all.get(),
                                   sizeof asked, mpi.is.byte_type, comm, &request_),
               "MPI_Iallgather");
+    all_ = std::move(all);
   }
   bool has_begun() const { return all_ != nullptr; }
   // Returns true when the comparison is done, or if none has begun.
@@ -117,8 +118,14 @@ class MpiOperation final : public StartedOperation {
     // alike, because they have one MPI.
     const bool compares =
         compared == Compared::kNotYet && parts_->member.size > 1 && completes_inside_mpi();
-    if (compares) comparison_.begin(asked(), parts_->member.comm);
-    begin();
+    check_lengths();
+    try {
+      if (compares) comparison_.begin(asked(), parts_->member.comm);
+      begin();
+    } catch (...) {
+      if (holds_memory()) withdraw();
+      throw;
+    }
   }
 
   std::string waiter() const override { return parts_->liveness.own_name(); }
@@ -233,6 +240,8 @@ class MpiOperation final : public StartedOperation {
     return mpi.normalise(request) != mpi.is.request_null;
   }
 
+  mpi::Handle& new_request() { return requests_.emplace_back(mpi::get().is.request_null); }
+
   // The MPI's calls must be in the order of the program's calls, so none is made later.
   void begin() {
     while (call_.before() != nullptr && !call_.before()->ready()) sched_yield();
@@ -270,7 +279,6 @@ class MpiOperation final : public StartedOperation {
   // Reduces in parts whose elements the MPI can count, if the vector can be cut.
   void reduce(const void* send) {
     const bool cuts = can_be_cut(call_.kind);
-    if (!cuts) check_length(call_.count, "elements");
     const mpi::Mpi& mpi = mpi::get();
     const auto function = mpi.call.Ireductions[static_cast<std::size_t>(call_.kind)];
     const MpiHandles handles = mpi_or_own_handles(combined(call_.op), call_.dtype);
@@ -281,7 +289,7 @@ class MpiOperation final : public StartedOperation {
       const void* from =
           send == kInPlace ? mpi.is.in_place : static_cast<const std::byte*>(send) + at * element;
       mpi.check(function(from, recv + at * element, count, handles.type, handles.op,
-                         parts_->member.comm, &requests_.emplace_back(0)),
+                         parts_->member.comm, &new_request()),
                 called_name().c_str());
     }
   }
@@ -290,11 +298,10 @@ class MpiOperation final : public StartedOperation {
   void move_blocks(const void* send) {
     const mpi::Mpi& mpi = mpi::get();
     const auto kind = static_cast<std::size_t>(call_.kind);
-    check_length(call_.count * size_of(call_.dtype), "bytes");
     const auto bytes = static_cast<int>(call_.count * size_of(call_.dtype));
     const bool gives = given_counts(call_.kind, place_in_call()) > 0;
     const void* from = send != kInPlace ? send : gives ? mpi.is.in_place : nullptr;
-    mpi::Handle& request = requests_.emplace_back(0);
+    mpi::Handle& request = new_request();
     const mpi::Handle type = mpi.is.byte_type, comm = parts_->member.comm;
     const int code =
         has_root(call_.kind)
@@ -305,6 +312,13 @@ class MpiOperation final : public StartedOperation {
   }
 
   std::string called_name() const { return "MPI_I" + std::string(name_of(call_.kind)); }
+
+  // Before the MPI is given anything.
+  void check_lengths() const {
+    if (gathers() || can_be_cut(call_.kind)) return;
+    if (reduces(call_.kind)) return check_length(call_.count, "elements");
+    check_length(call_.count * size_of(call_.dtype), "bytes");
+  }
 
   void check_length(std::size_t length, const char* what) const {
     if (length <= INT_MAX) return;
@@ -322,7 +336,7 @@ class MpiOperation final : public StartedOperation {
     for (std::size_t at = 0; at == 0 || at < all; at += kLargestMpiCount) {
       const auto bytes = static_cast<int>(std::min(all - at, kLargestMpiCount));
       mpi.check(mpi.call.Ibcast(data + at, bytes, mpi.is.byte_type, call_.root, parts_->member.comm,
-                                &requests_.emplace_back(0)),
+                                &new_request()),
                 "MPI_Ibcast");
     }
   }
@@ -335,11 +349,10 @@ class MpiOperation final : public StartedOperation {
     const auto* from = static_cast<const std::byte*>(send != kInPlace ? send : call_.out.data);
     for (std::size_t at = 0; at == 0 || at < input_count(); at += most) {
       const auto bytes = static_cast<int>(std::min(input_count() - at, most) * element);
-      mpi.check(
-          mpi.call.Iallgather(from + at * element, bytes, mpi.is.byte_type,
-                              gathered_.get() + at * ranks() * element, bytes, mpi.is.byte_type,
-                              parts_->member.comm, &requests_.emplace_back(0)),
-          "MPI_Iallgather");
+      mpi.check(mpi.call.Iallgather(from + at * element, bytes, mpi.is.byte_type,
+                                    gathered_.get() + at * ranks() * element, bytes,
+                                    mpi.is.byte_type, parts_->member.comm, &new_request()),
+                "MPI_Iallgather");
     }
   }
 
