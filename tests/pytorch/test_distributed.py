@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pytorch.groups import RANK, SIZE, dist, group_of_all, learned, torch
 
+import gradred
 from gradred import _core
 
 __all__ = ["group_of_all"]  # a fixture of this module
@@ -270,3 +271,10 @@ def test_memory_of_the_group(dtype: Any) -> None:
     x.fill_(RANK + 1)
     dist.all_reduce(x)
     assert (x == TOTAL).all()
+
+
+@pytest.mark.parametrize("method", ["split_group", "merge_remote_group"])
+def test_what_a_group_cannot_make_of_itself_is_an_error(method: str) -> None:
+    group = dist.distributed_c10d._get_default_group()
+    with pytest.raises(gradred.UsageError, match=r"dist\.new_group"):
+        getattr(group, method)(list(range(SIZE)))

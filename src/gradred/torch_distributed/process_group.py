@@ -12,7 +12,7 @@ import functools
 import math
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
 import torch
@@ -142,6 +142,13 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         self._name: str | None = None
         self._coalesced: list[GradredWork] | None = None  # those since `_start_coalescing`
         self._limit = None if timeout is None else timeout.total_seconds()
+
+    def split_group(self, *_: object, **__: object) -> NoReturn:
+        """Refuse what torch would carry out in parts that this group lacks."""
+        found = "gradred's groups are made by functions of torch.distributed"
+        raise UsageError("a new group of this one", found, "Use dist.new_group or new_subgroups")
+
+    merge_remote_group = split_group
 
     def getBackendName(self) -> str:  # noqa: N802 (torch's names)
         """The name of the backend."""
