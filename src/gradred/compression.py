@@ -72,10 +72,6 @@ def _encode_none(values: Floats, parameter: float, state: State, mean: Mean) -> 
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
 
 
-def _decode_none(payload: Bytes, count: int) -> Floats:
-    return payload.view(np.float32)
-
-
 def _encode_fp16(values: Floats, parameter: float, state: State, mean: Mean) -> Bytes:
     return np.clip(values, -_MOST_FP16, _MOST_FP16).astype(np.float16).reshape(-1).view(np.uint8)
 
@@ -235,7 +231,7 @@ def _decode_powersgd(payload: Bytes, count: int) -> Floats:
 
 
 CODECS = {
-    "none": Codec("float32 as it is", _encode_none, _decode_none, feedback=False),
+    "none": Codec("float32 as it is", _encode_none, lambda sent, _: sent.view("f4"), False),
     "fp16": Codec("float16; beyond its range its largest", _encode_fp16, _decode_fp16, False),
     "bf16": Codec("bfloat16", _encode_bf16, _decode_bf16, False),
     "int8": Codec("8 bits and a scale for each 256 values", _encode_int8, _decode_int8),

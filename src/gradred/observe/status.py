@@ -192,11 +192,6 @@ def _answer(file: str, begin: int, deadline: float) -> list[str]:
         time.sleep(0.01)
 
 
-def _is_ours(line: str) -> bool:
-    """Return whether a line of a stack is of the code that reads the ranks' status."""
-    return "gradred/observe/" in line
-
-
 def lines(found: list[Rank]) -> list[str]:
     """Return the ranks as text, job by job; ranks with equal stacks share them."""
     result: list[str] = []
@@ -215,7 +210,8 @@ def lines(found: list[Rank]) -> list[str]:
             for same in _grouped(alike, _doing):
                 result.append(f"  {_named(same)}: {_doing_of_all(same)}")
             stack = alike[0].stack if len(alike) == 1 else _nameless_stack(alike[0])
-            result += [f"      {line.strip()}" for line in stack if not _is_ours(line)]
+            # Without the code that reads the ranks' status.
+            result += [f"      {line.strip()}" for line in stack if "gradred/observe/" not in line]
     return result
 
 
