@@ -360,7 +360,8 @@ class Comm(MPI.Intracomm):
     def Free(self) -> None:
         """Free the communicator and the state that gradred has for it.
 
-        Blocks until the non-blocking calls that the MPI carries out have ended.
+        Blocks until gradred's non-blocking calls that the MPI carries out have ended. Wait for
+        others, such as a MINLOC, before: Open MPI crashes in them once their communicator is freed.
         """
         _core.prepare_free(self)
         super().Free()

@@ -669,6 +669,12 @@ def make(rank: Rank, step: Step, comm: gradred.Comm) -> None:
     _core.begin_communicator()  # for those that other tests use first
 
 
+def is_of_mpi(request: MPI.Request) -> bool:
+    """Whether gradred does not know the operation, such as a MINLOC."""
+    wrapped = isinstance(request, gradred.Request)
+    return not wrapped or (request._operation is None and not request._ended)
+
+
 def free(rank: Rank, step: Step, comm: gradred.Comm) -> None:
     """Free it while operations on it are in flight, or after they have ended.
 
@@ -676,7 +682,7 @@ def free(rank: Rank, step: Step, comm: gradred.Comm) -> None:
     """
     flights = [flight for flight in rank.in_flight if flight.comm == step.comm]
     if step.flag:
-        of_mpi = [one for one in flights if not isinstance(one.request, gradred.Request)]
+        of_mpi = [one for one in flights if is_of_mpi(one.request)]
         flights = of_mpi if MPI.get_vendor()[0] == "Open MPI" else []
     rank.wait_for(flights)
     comm.Free()
