@@ -232,7 +232,7 @@ class MpiChannel final : public Channel {
   void check_test(int code) {
     if (code == 0) return;
     look_at_signatures();
-    mpi_.check(code, "a message of an allreduce");
+    mpi_.check(code, "a message of a collective call");
   }
 
   void post_deferred() {
@@ -253,7 +253,7 @@ class MpiChannel final : public Channel {
     int arrived = 0;
     if (!in_flight(arrival.request)) return arrival.envelope->signature != kNothingYet;
     mpi_.check(mpi_.call.Test(slot(arrival.request), &arrived, mpi_.is.status_ignore),
-               "a message of an allreduce");
+               "a message of a collective call");
     return arrived != 0;
   }
 

@@ -9,6 +9,7 @@ import functools
 import hashlib
 from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -241,6 +242,19 @@ def test_bcast_is_exact_from_every_root(plan: str) -> None:
         y = gradred.bcast(x, root, out=x if turn % 2 else None, plan=plan, comm=COMM)
         wrong += differences(y, make_input(root, count, dtype), f"{count} {dtype} from {root}")
     assert not wrong
+
+
+@pytest.mark.parametrize("plan", [plan for plan in plans("bcast") if plan != "mpi"])  # MPICH writes
+def test_bcast_only_reads_the_roots_array(plan: str, tmp_path: Path) -> None:
+    for root in range(SIZE):
+        x = np.zeros(20_000)
+        if root == RANK:  # memory that nobody may write to
+            np.arange(20_000.0).tofile(tmp_path / "given")
+            x = np.memmap(tmp_path / "given", "f8", "r")
+        y = gradred.bcast(x, root, plan=plan, comm=COMM)
+        assert y[-1] == 19_999
+        configured(plan).Bcast(x, root)
+        assert x[-1] == 19_999
 
 
 # ---- schedules of the user's own ----------------------------------------------------------------
