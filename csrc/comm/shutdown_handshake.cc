@@ -41,7 +41,7 @@ ShutdownRecord shutdown_record() {
   ShutdownRecord said;
   said.at_ns = now_ns();
   for (const auto& communicator : Communicator::alive_with_lanes()) {
-    if (communicator->node_path().serves_all()) continue;
+    if (communicator->size() == 1 || communicator->node_path().serves_all()) continue;
     if (said.known == ShutdownRecord::kMost) break;
     said.begun[said.known++] = {communicator->key(), communicator->operation_log().begun()};
   }

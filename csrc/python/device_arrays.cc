@@ -259,7 +259,7 @@ namespace {
 bool is_in_host_memory(PyObject* object, const ShapedArray& array) {
   const std::size_t bytes = array.count * size_of(array.dtype);
   if (PyObject_CheckBuffer(object) != 0) return false;
-  if (!device::may_have_driver()) return device::is_found_readable(array.data, bytes);
+  if (!device::may_have_driver()) return device::is_readable(array.data, bytes);
   const auto options = known_device_options();
   if (options == nullptr) return false;
   try {

@@ -120,12 +120,12 @@ struct InCapsule {
 
 InCapsule look_into(PyObject* capsule) {
   constexpr const char* kVersioned = "dltensor_versioned";
-  constexpr std::uint64_t kReadOnly = 1;
+  constexpr std::uint64_t kReadOnly = 1, kIsCopied = 2;  // a result in a copy would be lost
   const bool versioned = PyCapsule_IsValid(capsule, kVersioned) != 0;
   const void* const held = PyCapsule_GetPointer(capsule, versioned ? kVersioned : "dltensor");
   if (!versioned) return {static_cast<const DlTensor*>(held), true};
   const auto* const newer = static_cast<const VersionedTensor*>(held);
-  return {&newer->tensor, (newer->flags & kReadOnly) == 0};
+  return {&newer->tensor, (newer->flags & (kReadOnly | kIsCopied)) == 0};
 }
 
 py::tuple read_dlpack(const py::object& capsule) {

@@ -117,3 +117,25 @@ def test_arrays_of_pyarrow() -> None:
         gradred.allreduce(pyarrow.array([1.0, None]), out=out, comm=COMM)
     with pytest.raises(UsageError, match=READ_ONLY):
         gradred.allreduce(out, out=x, comm=COMM)
+
+
+class LendsCopies:
+    """An array whose library lends a copy, and says so."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __dlpack__(self, **how: Any) -> Any:
+        return self.array.__dlpack__(**{**how, "copy": True})
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()  # type: ignore[no-any-return]
+
+
+def test_result_is_not_lost_in_a_copy() -> None:
+    x = LendsCopies(np.zeros(3))
+    for _ in range(2):  # read in Python, then in the core
+        gradred.Comm(MPI.COMM_WORLD).Allreduce(x, y := np.ones(3))
+        assert not y.any()
+        with pytest.raises(BufferError):
+            gradred.Comm(MPI.COMM_WORLD).Allreduce(y, x)

@@ -13,6 +13,7 @@ It never imports PyTorch or JAX: a program that passes such an array has importe
 from __future__ import annotations
 
 import array
+import contextlib
 import dataclasses
 import functools
 import math
@@ -184,10 +185,10 @@ def _exported(x: Any, asked: str) -> Exported | None:
     if hasattr(x, "__cuda_array_interface__"):
         found = cuda_interface.read(x, asked)
         if not _is_jax(x):  # the core does not know that JAX's arrays are read-only
-            library = _library_of(x)
-            make = _makers(library)[1]
-            if not isinstance(library, ModuleType):  # a mere namespace may be for one device
-                make = None
+            make = None
+            with contextlib.suppress(Exception):  # whatever a library's own code raises
+                if isinstance(library := _library_of(x), ModuleType):  # else it is of one device
+                    make = _makers(library)[1]
             _core.know_device_arrays(type(x), make)
         return found
     if hasattr(x, "__dlpack_device__"):
@@ -341,11 +342,8 @@ def _view_of(x: Any, asked: str) -> memoryview:
             found = "it is None, as is the gradient of a parameter that no loss depends on"
             remedy = "Pass an array: of a gradient zeros, or leave it out where no rank has one"
             raise UsageTypeError(asked, found, remedy) from None
-        raise UsageTypeError(
-            asked,
-            f"{type_of(x)} is not an array",
-            "Pass an array, for example numpy.asarray(x), or use comm.allreduce(x) for objects",
-        ) from None
+        remedy = "Pass an array, for example numpy.asarray(x), or use comm.allreduce(x) for objects"
+        raise UsageTypeError(asked, f"{type_of(x)} is not an array", remedy) from None
 
 
 def overlap(a: Array, b: Array) -> bool:
