@@ -125,9 +125,9 @@ OTHERS = {
     "a memoryview with gaps": Row(
         two(lambda: memoryview(bytearray(8))[::2]), "", "not dense", "not dense"
     ),
-    "by DLPack": Row(two(lambda: Lender(np.ones((2, 3))))),
+    "by DLPack": Row(two(lambda: Lender(np.ones((2, 3)))), "buffers"),
     "by DLPack, with gaps": Row(two(lambda: Lender(np.ones(8)[::2])), "", "not dense", "not dense"),
-    "by the interface of GPUs": Row(two(lambda: Interface(np.ones((2, 3))))),
+    "by the interface of GPUs": Row(two(lambda: Interface(np.ones((2, 3)))), "both"),
     "a number": Row(two(lambda: 3.0), "", "a float is not a buffer", "a float is not an array"),
 }
 

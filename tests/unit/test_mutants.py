@@ -51,7 +51,7 @@ EQUIVALENT = {
     ("allgather", "direct"): ((0, 0, 0), (45, 0, 0)),
     ("allgather", "hierarchical"): ((0, 0, 0), (45, 0, 0)),
     ("bcast", "binomial"): ((0, 0, 0), (9, 1, 0)),
-    ("bcast", "scatter_allgather"): ((0, 0, 0), (26, 0, 0)),
+    ("bcast", "scatter_allgather"): ((0, 0, 0), (9, 0, 0)),
     ("bcast", "hierarchical"): ((0, 0, 0), (9, 2, 0)),
     ("scan", "linear"): ((0, 0, 0), (45, 9, 4)),
     ("scan", "pipelined"): ((0, 0, 0), (417, 2, 0)),
