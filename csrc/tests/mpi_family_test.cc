@@ -12,6 +12,7 @@
 #include "comm/communicator.h"
 #include "families/mpi/family_mpi.h"
 #include "families/mpi/mpi_operation.h"
+#include "hooks.h"
 #include "late_memory.h"
 #include "node_ranks.h"
 
@@ -38,16 +39,6 @@ void install(int ranks, const Way& way) {
   settings().progress_thread = way.thread;
   process_poisoned = false;
 }
-
-// Fails a test that waits for too long.
-class Patience final : public WaitHook {
- public:
-  void waiting() override { expect(now_ns() < end_ns_, "it has waited for too long"); }
-  void long_work() override {}
-
- private:
-  std::uint64_t end_ns_ = now_ns() + 60'000'000'000;
-};
 
 struct Rank {
   explicit Rank(const BoardBootstrap& ranks)
@@ -313,16 +304,6 @@ void deterministic_sums_are_in_the_order_of_ranks(Rank& rank) {
 
 // ---- errors -------------------------------------------------------------------------------------
 
-template <class Expected>
-std::string error_of(const std::function<void()>& use) {
-  try {
-    use();
-  } catch (const Expected& error) {
-    return error.what();
-  }
-  throw Failed("no error");
-}
-
 constexpr int kCode = 7;
 constexpr int kAllreduce = static_cast<int>(Kind::kAllreduce);
 
@@ -425,13 +406,6 @@ void a_call_that_is_too_long_leaves_nothing_to_the_mpi(Rank& rank) {
   }
   expect(Collectives::calls() == 0 && !process_poisoned, "it has got nothing");
 }
-
-struct Interrupted {};
-class Interrupts final : public WaitHook {
- public:
-  void waiting() override { throw Interrupted(); }
-  void long_work() override {}
-};
 
 // Rank 1 comes after rank 0 has left. The MPI still takes rank 0's input, and writes its result.
 void memory_of_a_call_that_is_given_up_stays(BoardBootstrap& ranks) {

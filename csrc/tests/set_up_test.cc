@@ -15,6 +15,7 @@
 #include "collectives_in_memory.h"
 #include "comm/communicator.h"
 #include "families/families.h"
+#include "hooks.h"
 #include "in_time.h"
 #include "liveness/shown_ranks.h"
 #include "liveness/watchdog.h"
@@ -27,16 +28,6 @@ namespace {
 using Collectives = CollectivesInMemory;
 using Fails = Collectives::Fails;
 constexpr int kAllgather = static_cast<int>(Kind::kAllgather);
-
-// Fails a test that waits for too long.
-class Patience final : public WaitHook {
- public:
-  void waiting() override { expect(now_ns() < end_ns_, "it has waited for too long"); }
-  void long_work() override {}
-
- private:
-  std::uint64_t end_ns_ = now_ns() + 50'000'000'000;
-};
 
 // One communicator of this rank while it is set up.
 struct Rank {
@@ -69,16 +60,6 @@ template <class Value>
 bool is_alike(BoardBootstrap& ranks, Value mine) {
   const std::vector<Value> all = of_all(ranks, mine);
   return std::ranges::all_of(all, [&](const Value& one) { return one == mine; });
-}
-
-template <class Expected>
-std::string error_of(const std::function<void()>& use) {
-  try {
-    use();
-  } catch (const Expected& error) {
-    return error.what();
-  }
-  throw Failed("no error");
 }
 
 Settings without_memory() {
@@ -344,13 +325,6 @@ void an_error_of_the_mpi_ends_the_communicator(BoardBootstrap& ranks) {
   const std::string again = error_of<PeerLost>([&] { comm->prepare(hook); });
   expect(contains(again, "rank 0") && contains(again, "can no longer be used"), again);
 }
-
-struct Interrupted {};
-class Interrupts final : public WaitHook {
- public:
-  void waiting() override { throw Interrupted(); }
-  void long_work() override {}
-};
 
 void an_interrupt_ends_the_wait(BoardBootstrap& ranks) {
   if (ranks.rank() == 0) {
