@@ -292,8 +292,10 @@ def bcast(
         x: on `root` the array to send. On other ranks an array of the same shape, type and order
             of axes; its elements are not used.
         root: the rank that sends its array.
-        out: where the result goes; `x` itself to receive in place. None: on `root` the result is
-            `x` itself, as that of mpi4py's `bcast`, elsewhere a new array.
+        out: where the result goes; `x` itself to receive in place.
+
+    Returns:
+        `out`; without it on `root` `x` itself (as mpi4py's `bcast`), elsewhere a new array.
 
     Example:
         >>> gradred.bcast(numpy.arange(2), comm=MPI.COMM_SELF)
