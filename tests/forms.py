@@ -43,8 +43,6 @@ class Form(NamedTuple):
     """Whether a call may write to it."""
     single: bool = False
     """Whether it has one element."""
-    in_core: bool = True
-    """Whether the C++ core reads it, once Python code has seen one of its kind."""
 
     def takes(self, x: Numbers) -> bool:
         """Return whether the form can hold the elements of an array."""
