@@ -23,6 +23,7 @@ from gradred import _core
 from gradred.errors import Error, UsageError
 from gradred.memory import empty
 from gradred.named import NamedOperations
+from gradred.torch_distributed.backend import CALLED_BY_TORCH, GradredBackend
 from gradred.torch_distributed.callbacks import Numbers, numbers_here
 from gradred.torch_distributed.compiling import left_alone
 from gradred.torch_distributed.forms import FORMS
@@ -128,7 +129,10 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         store: dist.Store,
         timeout: datetime.timedelta | None,
     ) -> None:
-        super().__init__(engine.rank, engine.size)
+        if CALLED_BY_TORCH:
+            super().__init__(store, engine.rank, engine.size)
+        else:
+            super().__init__(engine.rank, engine.size)
         self._own_rank, self._ranks = engine.rank, engine.size
         self._engine, self._messages = engine, messages
         self.other_devices = OtherDevices(self, timeout)
@@ -140,8 +144,16 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         self._free.atexit = False
         self._numbers = Numbers()
         self._name: str | None = None
+        self._has_left = False
         self._coalesced: list[GradredWork] | None = None  # those since `_start_coalescing`
         self._limit = None if timeout is None else timeout.total_seconds()
+        self.backend: GradredBackend | None = None
+        if CALLED_BY_TORCH:
+            self.backend = GradredBackend(self, timeout or dist.default_pg_timeout)
+            custom = self.BackendType.CUSTOM
+            for device in self._device_types:
+                self._register_backend(device, custom, self.backend)
+            self._set_default_backend(custom)
 
     def split_group(self, *_: object, **__: object) -> NoReturn:
         """Refuse what torch would carry out in parts that this group lacks."""
@@ -164,13 +176,19 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         return [one for one in devices if self.other_devices.backend_for(one) is None]
 
     def _get_backend(self, device: torch.device) -> Any:
-        """This group, or the group of another backend that the program requested for the device."""
+        """The backend of a device: gradred's, or another one that the program requested.
+
+        gradred's is this group itself where PyTorch calls no `Backend` in Python.
+        """
+        own: Any = self.backend or self
         if self.other_devices.is_being_made():
-            return self
+            return own
         other = self.other_devices.group_for(device)
         if other is not None:
             return other._get_backend(device)
-        return self if device.type in SERVED else super()._get_backend(device)
+        return own if device.type in SERVED else super()._get_backend(device)
+
+    get_backend = _get_backend
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
         """Whether `allocate_tensor` supports the device."""
@@ -207,6 +225,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     def abort(self) -> None:
         """Make operations in flight fail on all ranks."""
+        self._has_left = True
         self._engine.close()
 
     def shutdown(self) -> None:
@@ -214,7 +233,17 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
         All ranks have to call it. It returns immediately.
         """
+        self._has_left = True
         self._free()
+
+    @property
+    def has_left(self) -> bool:
+        """Whether this rank has called `abort` or `shutdown`."""
+        return self._has_left
+
+    def look_for_lost(self) -> None:
+        """Raise PeerLost if a rank of the group has ended."""
+        self._engine.look_for_lost("the group's state")
 
     # ---- submitting ----------------------------------------------------------------------------
 
@@ -268,6 +297,10 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
             return {"op": "sum", "prescale": float(op.__getstate__()[1])}
         found = f"there is no reduction {op}"
         raise UsageError("all_reduce", found, "Use SUM, AVG, MIN, MAX or PRODUCT")
+
+    def _get_sequence_number_for_group(self) -> int:
+        """How many operations of this group the program has started on this rank."""
+        return self._numbers.taken
 
     def _start_coalescing(self, _device: torch.device) -> None:
         """Start a part of the program whose operations have one work; see `_end_coalescing`."""

@@ -16,6 +16,7 @@ from mpi4py import MPI
 
 from gradred import _rank
 from gradred.comm import Comm
+from gradred.errors import UsageError
 from gradred.launch import pmi
 from gradred.named import NamedOperations
 from gradred.torch_distributed.callbacks import serve_futures
@@ -32,9 +33,13 @@ def create(options: Any, _backend_options: Any = None) -> ProcessGroupGradred:
     """Create a group; `init_process_group` and `new_group` call this on its members.
 
     Raises:
-        gradred.UsageError: the ranks are not in one MPI job, and share no memory.
+        gradred.UsageError: the ranks are not in one MPI job, and share no memory, or the program
+            asks for `enable_reconfigure=True`.
         gradred.TimeoutError: a rank has not arrived within the group's time limit.
     """
+    if getattr(options, "enable_reconfigure", False):
+        asked, found = "enable_reconfigure=True", "the ranks of a group of gradred stay the same"
+        raise UsageError(asked, found, "Leave it out, or use gloo for this group")
     _rank.spare_workers()
     serve_monitored_barrier()
     serve_batches()

@@ -1,0 +1,184 @@
+"""What torch's C++ code asks of a process group, from PyTorch 2.14 on.
+
+torch's functions in Python call the methods of gradred's group, which is the fast way. Its C++ code
+looks for a `Backend` in the group: hooks, questions such as `supports_window`, the store of the
+group. An older PyTorch cannot call a `Backend` that is written in Python.
+"""
+
+from __future__ import annotations
+
+import datetime
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._C import _distributed_c10d as c10d
+
+from gradred.errors import PeerLost, UsageError
+
+if TYPE_CHECKING:
+    from gradred.torch_distributed.process_group import ProcessGroupGradred
+
+
+def _is_callable_by_torch() -> bool:
+    """Whether this PyTorch calls a `Backend` that is written in Python."""
+    kind: Any = type("Tried", (c10d.Backend,), {})
+    try:
+        kind(0, 1)
+    except TypeError:
+        return False
+    return hasattr(c10d.Backend, "supports_reconfigure")
+
+
+CALLED_BY_TORCH = _is_callable_by_torch()
+
+OPERATIONS = (
+    *("broadcast", "allreduce", "allreduce_coalesced", "reduce", "gather", "scatter", "barrier"),
+    *("allgather", "all_gather_single", "allgather_coalesced", "all_gather_single_coalesced"),
+    *("reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced"),
+    *("all_to_all_single", "alltoall", "send", "recv", "recv_anysource"),
+)
+"""The group's methods that torch's C++ code calls."""
+
+
+class GradredBackend(c10d.Backend):
+    """The `Backend` of a group of gradred.
+
+    Args:
+        group: the group, which keeps this object alive.
+        timeout: time limit of the group's operations.
+    """
+
+    def __init__(self, group: ProcessGroupGradred, timeout: datetime.timedelta) -> None:
+        super().__init__(group.rank(), group.size())
+        self._of = weakref.ref(group)
+        self._own: type[ProcessGroupGradred] = type(group)
+        self._options = self.Options("gradred", timeout)
+
+    @property
+    def _group(self) -> ProcessGroupGradred:
+        group = self._of()
+        if group is None:
+            raise UsageError("a backend of gradred", "its group is gone", "Keep the group")
+        return group
+
+    def getBackendName(self) -> str:  # noqa: N802 (torch's names)
+        """The name of the backend."""
+        return "gradred"
+
+    name = getBackendName
+
+    def rank(self) -> int:
+        """This rank's number in the group."""
+        return int(self._group.rank())
+
+    def size(self) -> int:
+        """The number of ranks."""
+        return int(self._group.size())
+
+    @property
+    def options(self) -> Any:
+        """Name and time limit of the backend."""
+        return self._options
+
+    @property
+    def supports_splitting(self) -> bool:
+        """False: torch makes new groups instead."""
+        return False
+
+    @property
+    def supports_coalescing(self) -> bool:
+        """True: operations between `_start_coalescing` and `_end_coalescing` have one work."""
+        return True
+
+    @property
+    def supports_time_estimate(self) -> bool:
+        """False: gradred estimates no times for torch."""
+        return False
+
+    @property
+    def supports_shrinking(self) -> bool:
+        """False: no group without some of the ranks is made of this one."""
+        return False
+
+    @property
+    def supports_reconfigure(self) -> bool:
+        """False: the ranks of a group stay the same."""
+        return False
+
+    @property
+    def supports_window(self) -> bool:
+        """False: gradred has no windows."""
+        return False
+
+    def supports_tensor_alloc(self, device: Any) -> bool:
+        """Whether `allocate_tensor` supports the device. C++ code asks with a GPU's number."""
+        return isinstance(device, torch.device) and self._group.supports_tensor_alloc(device)
+
+    def allocate_tensor(self, size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Allocate a tensor of `size` elements as a shared array (`gradred.empty`)."""
+        return self._group.allocate_tensor(size, dtype=dtype, device=device)
+
+    def get_error(self) -> Any:
+        """REMOTE_ERROR once a rank was lost, COMM_ERROR after `abort`, otherwise SUCCESS."""
+        if self._group.has_left:
+            return c10d.ErrorType.COMM_ERROR
+        try:
+            self._group.look_for_lost()
+        except PeerLost:
+            return c10d.ErrorType.REMOTE_ERROR
+        return c10d.ErrorType.SUCCESS
+
+    def abort(self) -> None:
+        """Make operations in flight fail on all ranks."""
+        self._group.abort()
+
+    def shutdown(self) -> None:
+        """Make operations in flight fail on all ranks, and free the group."""
+        self._group.shutdown()
+
+    def set_timeout(self, timeout: datetime.timedelta) -> None:
+        """Set the time limit of later operations."""
+        self._options._timeout = timeout
+        self._group.set_timeout(timeout)
+
+    _set_default_timeout = set_timeout
+
+    def eager_connect_single_device(self, device: torch.device | None = None) -> None:
+        """Nothing is left to do: the ranks of a group are connected from its start."""
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Nothing is left to do: all ranks count from 0."""
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._group._get_sequence_number_for_group()
+
+    def start_coalescing(self) -> None:
+        """Start a part of the program whose operations have one work."""
+        self._own._start_coalescing(self._group, torch.device("cpu"))
+
+    _start_coalescing = start_coalescing
+
+    def end_coalescing(self) -> Any:
+        """Return one work for all operations since `start_coalescing`."""
+        return self._own._end_coalescing(self._group, torch.device("cpu"))
+
+    _end_coalescing = end_coalescing
+
+    def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
+        """`torch.distributed.monitored_barrier`. Blocks."""
+        self._group.monitored_barrier(opts.timeout, wait_all_ranks)
+
+
+def _carried_out_by_group(name: str) -> Callable[..., Any]:
+    def method(self: GradredBackend, *given: Any, **named: Any) -> Any:
+        return getattr(self._own, name)(self._group, *given, **named)
+
+    method.__name__ = name
+    method.__doc__ = f"Carry out the group's `{name}`."
+    return method
+
+
+for _name in OPERATIONS:
+    setattr(GradredBackend, _name, _carried_out_by_group(_name))
