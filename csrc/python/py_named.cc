@@ -147,35 +147,6 @@ PyObject* submit_tensor_method(PyObject* self, PyObject* const* given, Py_ssize_
   }
 }
 
-// reduce_tensor(name, tensor, op, seconds, counter, number): reduces a tensor in place, and waits
-// at most so long. True; the request, which has failed or not ended; or None if the tensor needs a
-// closer look. Otherwise the number is taken.
-PyObject* reduce_tensor_method(PyObject* self, PyObject* const* given, Py_ssize_t count) {
-  if (count != 6) {
-    PyErr_SetString(PyExc_TypeError, "reduce_tensor takes 6 arguments");
-    return nullptr;
-  }
-  try {
-    const TensorReduction how{.op = op_named(text_of(given[2]))};
-    std::optional<double> seconds;
-    if (given[3] != Py_None) seconds = number_of(given[3]);
-    Made request;
-    try {
-      request =
-          submit_tensor(py::handle(self).cast<NamedOperations&>(), std::string(text_of(given[0])),
-                        given[1], given[1], how, {given[4], given[5]});
-    } catch (const UsageError&) {  // the closer look raises it again
-    }
-    if (request == nullptr) Py_RETURN_NONE;
-    request->wait_in_submission(seconds);
-    if (request->ended() && !request->failed()) Py_RETURN_TRUE;
-    return py::cast(std::move(request)).release().ptr();
-  } catch (...) {
-    set_python_error(std::current_exception());
-    return nullptr;
-  }
-}
-
 // For a request without callbacks.
 PyObject* wait_for_held(PyObject* self, PyObject*) {
   try {
@@ -194,8 +165,6 @@ void add_method(py::object& type, PyMethodDef& method) {
 }
 
 PyMethodDef submit_tensor_def = {"submit_tensor", as_method(submit_tensor_method), METH_FASTCALL,
-                                 nullptr};
-PyMethodDef reduce_tensor_def = {"reduce_tensor", as_method(reduce_tensor_method), METH_FASTCALL,
                                  nullptr};
 
 Made submit(NamedOperations& self, const std::string& kind, const std::string& name,
@@ -437,7 +406,6 @@ void bind_named(py::module_& m) {
       .def_property_readonly("problem", &Timeline::problem);
   py::class_<NamedOperations, std::shared_ptr<NamedOperations>> all(m, "NamedOperations");
   add_method(all, submit_tensor_def);
-  add_method(all, reduce_tensor_def);
   all.def(py::init(&create), py::arg("comm"), py::arg("most_fused_bytes"), py::arg("title") = "",
           py::arg("ranks") = std::vector<int>())
       .def("submit", &submit, py::arg("kind"), py::arg("name"), py::arg("arrays"),

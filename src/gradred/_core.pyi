@@ -458,16 +458,6 @@ class NamedOperations(metaclass=_Pybind11Type):
         counter: object = None,
         number: int = 0,
     ) -> NamedRequest: ...
-    def reduce_tensor(
-        self,
-        name: str,
-        tensor: object,
-        op: str,
-        seconds: float | None,
-        counter: object,
-        number: int,
-        /,
-    ) -> NamedRequest | Literal[True] | None: ...
     def submit_tensor(
         self,
         name: str,
@@ -488,6 +478,14 @@ class NamedOperations(metaclass=_Pybind11Type):
     def leave(self) -> None: ...
 
 def kernel_calls() -> int: ...
+def group_allreduce(
+    tensor_type: type,
+    options_type: type,
+    ops: dict[int, str],
+    running: object,
+    is_profiled: Callable[[], bool],
+    done: object,
+) -> Callable[..., Any]: ...
 def serve_kernels(process_set: int, operations: NamedOperations | None) -> None: ...
 
 @final

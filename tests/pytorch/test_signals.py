@@ -202,7 +202,8 @@ class RaisingAfter:
 def test_submitted_operation_counts_also_if_a_handler_raises_after_it(
     call: Any, asynchronous: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group, x = dist.distributed_c10d._get_default_group(), torch.ones(3)
+    group = dist.distributed_c10d._get_default_group()
+    x = torch.ones(3, dtype=torch.bool)  # which no call reduces by the core alone
     with monkeypatch.context() as patched:
         patched.setattr(group, "_engine", RaisingAfter(group._engine))
         if RANK == 0:

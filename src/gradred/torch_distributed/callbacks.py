@@ -35,13 +35,13 @@ class Numbers:
 
     def __init__(self, of_callback: str = "") -> None:
         self._of_callback = of_callback
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self.taken = 0  # set by the core, as soon as it has submitted an operation
 
     def submit(self, submit: Callable[[str, Numbers, int], _Submitted], group: str) -> _Submitted:
         """Call `submit` with the next name, this counter, and the number."""
         counted = self._of_callback or f"group {group}"
-        with self._lock:
+        with self.lock:
             number = self.taken + 1
             return submit(f"operation {number} of {counted}", self, number)
 
@@ -72,21 +72,21 @@ class _Running(threading.local):
     callback: _Callback | None = None
 
 
-_running = _Running()
+running = _Running()
 
 
 def numbers_here(group: Any, own: Numbers) -> Numbers:
     """The count of the callback that this thread runs, or `own` outside callbacks."""
-    callback = _running.callback
+    callback = running.callback
     return own if callback is None else callback.numbers_of(group)
 
 
 def _call_as(callback: _Callback | None, function: Callable[[Any], Any], future: Any) -> Any:
-    before, _running.callback = _running.callback, callback
+    before, running.callback = running.callback, callback
     try:
         return function(future)
     finally:
-        _running.callback = before
+        running.callback = before
 
 
 class _Callbacks:
@@ -141,7 +141,7 @@ def serve_futures() -> None:
     def then(self: Any, callback: Callable[[Any], Any]) -> Any:
         callbacks = _callbacks_of.get(self)
         if callbacks is None:
-            return torchs_then(self, functools.partial(_call_as, _running.callback, callback))
+            return torchs_then(self, functools.partial(_call_as, running.callback, callback))
         call, of_the_next = callbacks.add(callback)
         following = torchs_then(self, call)
         _callbacks_of[following] = of_the_next
@@ -151,7 +151,7 @@ def serve_futures() -> None:
     def add_done_callback(self: Any, callback: Callable[[Any], Any]) -> None:
         callbacks = _callbacks_of.get(self)
         if callbacks is None:
-            call: Any = functools.partial(_call_as, _running.callback, callback)
+            call: Any = functools.partial(_call_as, running.callback, callback)
         else:
             call = callbacks.add(callback)[0]
         torchs_add_done_callback(self, call)

@@ -24,7 +24,7 @@ from gradred.errors import Error, UsageError
 from gradred.memory import empty
 from gradred.named import NamedOperations
 from gradred.torch_distributed.backend import CALLED_BY_TORCH, GradredBackend
-from gradred.torch_distributed.callbacks import Numbers, numbers_here
+from gradred.torch_distributed.callbacks import Numbers, numbers_here, running
 from gradred.torch_distributed.compiling import left_alone
 from gradred.torch_distributed.forms import FORMS
 from gradred.torch_distributed.in_flight import after_writes, note
@@ -146,6 +146,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         self._name: str | None = None
         self._has_left = False
         self._coalesced: list[GradredWork] | None = None  # those since `_start_coalescing`
+        self._title: str | None = None  # the group's name; None: the core must not reduce at once
         self._limit = None if timeout is None else timeout.total_seconds()
         self.backend: GradredBackend | None = None
         if CALLED_BY_TORCH:
@@ -304,7 +305,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     def _start_coalescing(self, _device: torch.device) -> None:
         """Start a part of the program whose operations have one work; see `_end_coalescing`."""
-        self._coalesced = []
+        self._coalesced, self._title = [], None
 
     def _noted(self, work: GradredWork) -> GradredWork:
         if self._coalesced is not None:
@@ -669,39 +670,32 @@ COLLECTIVES = [
 """The methods with tensor arguments: those that `shown` decorates, except the barrier."""
 
 
+_allreduce = handing_on("allreduce", ProcessGroupOfRanks.allreduce)
+
+
 @left_alone
 @serve_other_devices(name for name in COLLECTIVES if name != "allreduce")  # it has its own
 class ProcessGroupGradred(ProcessGroupOfRanks):
     """The group that torch uses. It passes tensors on other devices to other backends' groups."""
 
-    _allreduce = handing_on("allreduce", ProcessGroupOfRanks.allreduce)
-
-    def allreduce(self, *given: Any, **named: Any) -> GradredWork:
-        """Reduce over all ranks, in place; at once where the program waits for it anyway."""
+    def _allreduce(self, *given: Any, **named: Any) -> GradredWork:
+        """Reduce what `allreduce` of the core does not serve."""
         if (
-            len(given) == 2
-            and type(given[1]) is _AllreduceOptions
-            and getattr(given[1], "asyncOp", True) is False
-            and type(tensors := given[0]) is list
-            and len(tensors) == 1
-            and type(tensor := tensors[0]) is Tensor
-            and tensor.is_cpu
-            and (op := _REDUCTIONS.get(hash(given[1].reduceOp))) is not None
-            and tensor.dtype is not torch.bool
+            self._title is None
             and self._coalesced is None
-            and not is_profiled()
+            and not self.other_devices.is_being_made()
             and not self.other_devices.has_the_host()
         ):
-            limit, reduce = self._limit_of(given[1]), self._engine.reduce_tensor
-            request = numbers_here(self, self._numbers).submit(
-                lambda name, *number: reduce(name, tensor, op, limit, *number), self.pg_name
-            )
-            if request is True:
-                return _DONE
-            if request is not None:
-                return self._work([request], None, [tensor], given[1], written=[])
-        work: GradredWork = self._allreduce(*given, **named)
+            self._title = self.pg_name
+        work: GradredWork = _allreduce(self, *given, **named)
         return work
+
+    if not hasattr(_AllreduceOptions, "asyncOp"):  # an older PyTorch does not say who waits
+        allreduce = _allreduce
+
+    def _late_work(self, request: Any, tensor: Tensor, opts: Any) -> GradredWork:
+        """The work of an operation that has failed, or outlasted its time limit."""
+        return self._work([request], None, [tensor], opts, written=[])
 
     def _start_coalescing(self, device: torch.device) -> None:
         if (other := self.other_devices.group_for(device)) is not None:
@@ -715,8 +709,13 @@ class ProcessGroupGradred(ProcessGroupOfRanks):
         return super()._end_coalescing(device)
 
 
-_DONE = GradredWork([], None, [], None)  # of all operations that ended in their calls
-_DONE.is_completed()
+if hasattr(_AllreduceOptions, "asyncOp"):
+    _done = GradredWork([], None, [], None)  # of all operations that ended in their calls
+    _done.is_completed()
+    made = _core.group_allreduce(
+        Tensor, _AllreduceOptions, _REDUCTIONS, running, is_profiled, _done
+    )
+    ProcessGroupGradred.allreduce = made
 
 
 def _contiguous(tensor: Tensor, asked: str) -> Tensor:
