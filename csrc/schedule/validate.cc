@@ -64,6 +64,10 @@ std::string fault(const Schedule& schedule, const Step& step) {
   if (writes_target(step.kind) && step.target.buffer == BufferId::kInput) {
     return "the input is only read: " + describe(step);
   }
+  if (schedule.collective == Kind::kBcast && schedule.rank == schedule.root && schedule.in_place &&
+      writes_target(step.kind) && step.target.buffer == BufferId::kWork) {
+    return "the array of a broadcast's root is only read: " + describe(step);
+  }
   if (is_message(step.kind)) {
     if (step.peer < 0 || step.peer >= schedule.size) {
       return "peer " + std::to_string(step.peer) + " is none of the " +

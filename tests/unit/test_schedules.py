@@ -691,9 +691,29 @@ def test_the_final_state_is_what_the_collective_demands(collective: str, words: 
 
 
 def test_a_broadcast_adds_nothing_up() -> None:
-    twice = [copy(work(0), scratch(0, 0)), reduce(scratch(0, 0), work(0))]
-    with pytest.raises(UsageError, match="ends with chunk 0 wrong: inputs were added up"):
-        verify([Schedule([twice], rank=0, size=1, chunks=1, collective="bcast")])
+    twice = [recv(0, work(0)), recv(0, scratch(0, 0)), reduce(scratch(0, 0), work(0))]
+    given = [
+        Schedule([steps], rank=rank, size=2, chunks=1, collective="bcast")
+        for rank, steps in enumerate([[send(1, work(0))] * 2, twice])
+    ]
+    with pytest.raises(UsageError, match="rank 1: ends with chunk 0 wrong: inputs were added up"):
+        verify(given)
+
+
+def test_the_root_of_a_broadcast_writes_nothing_to_its_array() -> None:
+    """It may be read-only, as a mapped file is."""
+    there_and_back = [
+        [[send(1, work(0))], [recv(1, work(0))]],
+        [[recv(0, work(0))], [send(0, work(0))]],
+    ]
+    given = [
+        Schedule(rounds, rank=rank, size=2, chunks=1, collective="bcast")
+        for rank, rounds in enumerate(there_and_back)
+    ]
+    with pytest.raises(
+        UsageError, match="rank 0, round 1, step 0: the array of a broadcast's root"
+    ):
+        verify(given)
 
 
 def test_schedules_that_do_not_belong_together_are_refused() -> None:
