@@ -1,6 +1,7 @@
 """Builds the extension gradred._core with CMake; everything else stands in pyproject.toml."""
 
 import hashlib
+import importlib
 import os
 import platform
 import shlex
@@ -25,6 +26,15 @@ def stop_on_unsupported_system():
         sys.exit("gradred needs Linux with glibc, and this Python is built for another C library.")
 
 
+def program(name, folder):
+    """Returns the path of CMake or Ninja: in its Python package, or on PATH (conda, Spack)."""
+    try:
+        return str(Path(getattr(importlib.import_module(name), folder)) / name)
+    except ImportError:
+        found = shutil.which(name)
+        return found or sys.exit(f"gradred needs {name} to build: pip install {name}")
+
+
 class CMakeBuild(build_ext):
     """Configures and builds csrc/; the environment variable CMAKE_ARGS adds options."""
 
@@ -33,9 +43,7 @@ class CMakeBuild(build_ext):
         super().run()
 
     def build_extension(self, ext):
-        import cmake  # here, because the build environment has these and a mere sdist needs none
-        import ninja
-        import numpy
+        import numpy  # here, because the build environment has these and a mere sdist needs none
         import pybind11
 
         # One folder per place, environment and target: a copied or moved tree never meets the
@@ -44,12 +52,12 @@ class CMakeBuild(build_ext):
         key = f"{ROOT} {sys.prefix} {asked}".encode()
         build = ROOT / "build" / f"cmake-{hashlib.sha256(key).hexdigest()[:8]}"
         target = Path(self.get_ext_fullpath(ext.name)).resolve()
-        command = str(Path(cmake.CMAKE_BIN_DIR) / "cmake")
+        command = program("cmake", "CMAKE_BIN_DIR")
         # Tests run in a checkout, which an editable install builds for: in no wheel.
         testing = self.get_ext_filename("_core_testing") if self.editable_mode else ""
         options = {
             "CMAKE_BUILD_TYPE": "Release",
-            "CMAKE_MAKE_PROGRAM": Path(ninja.BIN_DIR) / "ninja",
+            "CMAKE_MAKE_PROGRAM": program("ninja", "BIN_DIR"),
             "GRADRED_MODULE": target.name,
             "GRADRED_PYTHON_INCLUDE": sysconfig.get_path("include"),
             "GRADRED_PYBIND11_INCLUDE": pybind11.get_include(),

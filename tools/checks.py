@@ -95,13 +95,14 @@ def wheel() -> bool:
 
 def build_wheel(dist: Path) -> Path | None:
     """Return the wheel, or None; its extension is the one that `make test` has compiled."""
-    if not run(python_of(MPICH), "setup.py", "--quiet", "sdist", "--dist-dir", str(dist)):
+    if not prepared("package"):
         return None
     for stale in Path("build").glob("lib*"):  # setuptools would add their files to the wheel
         shutil.rmtree(stale)
-    options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(dist)]
+    # Both from the checkout: a wheel made of the unpacked sdist would be compiled again.
+    options = ["--quiet", "--no-isolation", "--sdist", "--wheel", "--outdir", str(dist)]
     python = python_of(MPICH)
-    if not run(python, "-m", "pip", "wheel", *options, ".", cmake_args=WARNINGS_ARE_ERRORS):
+    if not run(python, "-m", "build", *options, cmake_args=WARNINGS_ARE_ERRORS):
         return None
     (sdist,), (built,) = dist.glob("*.tar.gz"), dist.glob("*.whl")
     extensions = sorted(name for name in ZipFile(built).namelist() if name.endswith(".so"))
@@ -109,7 +110,8 @@ def build_wheel(dist: Path) -> Path | None:
     if len(extensions) != 2 or not all(map(str.startswith, extensions, expected)):
         print(f"the wheel should hold {expected}, and holds {extensions}")
         return None
-    return built if run(python_of(MPICH), "tools/check_sdist.py", sdist, built) else None
+    well = run(python, "tools/check_sdist.py", sdist, built)
+    return built if run(python, "tools/check_wheel.py", built) and well else None
 
 
 def has_torch() -> bool:

@@ -235,6 +235,40 @@ def test_files_of_a_wheel_are_those_of_both_packages(tmp_path: Path) -> None:
     assert found == {Path("src/gradred/a.py"), Path("src/gradred_lab/c.json")}
 
 
+def packed_wheel(folder: Path, tag: str, stated: str, extension: str) -> Path:
+    """A wheel with these tags in its name, in its metadata, and in its extension's name."""
+    path = folder / f"it-1-{tag}.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr("it-1.dist-info/WHEEL", f"Root-Is-Purelib: false\nTag: {stated}\n")
+        wheel.writestr(f"gradred/_core{extension}", "")
+    return path
+
+
+def test_wheel_whose_tags_are_not_those_of_its_extension_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    check = importlib.import_module("check_wheel")
+    suffix = ".cpython-314t-x86_64-linux-gnu.so"
+    monkeypatch.setattr(check.sysconfig, "get_config_var", lambda _: suffix)
+    monkeypatch.setattr(check.sysconfig, "get_platform", lambda: "linux-x86_64")
+    tag = "cp314-cp314t-linux_x86_64"
+    assert check.wrong_tags(packed_wheel(tmp_path, tag, tag, suffix)) == []
+    any_python = packed_wheel(tmp_path, "py3-none-any", tag, suffix)
+    assert check.wrong_tags(any_python) == [f"{any_python.name} should end with {tag}.whl"]
+    found = check.wrong_tags(packed_wheel(tmp_path, tag, "py3-none-any", suffix))
+    assert found == [f"its tags are ['py3-none-any'], not [{tag!r}]"]
+    found = check.wrong_tags(packed_wheel(tmp_path, tag, tag, ".cpython-311-x86_64-linux-gnu.so"))
+    assert found == [f"it has no gradred/_core{suffix}"]
+
+
+def test_wheel_that_links_a_library_of_its_own_meets_no_policy_of_manylinux() -> None:
+    policy_of = importlib.import_module("check_wheel").policy_of
+    shown = 'it.whl is consistent with the\nfollowing platform tag: "{}".\n'
+    assert policy_of(shown.format("manylinux_2_36_x86_64")) == "manylinux_2_36_x86_64"
+    assert policy_of(shown.format("linux_x86_64")) is None  # what auditwheel says of such a wheel
+    assert policy_of("auditwheel: error: not a platform wheel") is None
+
+
 def test_what_a_build_read_of_the_checkout_is_all_but_packages_and_what_it_made(
     stages: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -29,11 +30,14 @@ SYSTEMS = {
 }
 
 
-def last_line_of_build(fake: str) -> str:
+def last_line_of_build(fake: str, path: str = os.environ["PATH"]) -> str:
     """The last line that setup.py prints on the system that `fake` simulates."""
     pytest.importorskip("setuptools", minversion="77")
     command = [sys.executable, "-c", PROGRAM.replace("FAKE", fake)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    variables = {**os.environ, "PATH": path}
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=60, env=variables
+    )
     assert done.returncode == 1
     return done.stderr.strip().splitlines()[-1]
 
@@ -47,6 +51,20 @@ def test_setup_compiles_on_linux_with_glibc_and_a_wheel_has_nothing_of_the_tests
     started = last_line_of_build("")
     assert re.match(r"started: .*/cmake -S .* -DGRADRED_MODULE=_core\.", started)
     assert "-DGRADRED_TESTING_MODULE= " in started + " "
+
+
+def test_programs_of_path_serve_where_python_has_no_packages_of_them(tmp_path: Path) -> None:
+    """conda, Spack and EasyBuild have CMake and Ninja as programs alone."""
+    without = "sys.modules['cmake'] = sys.modules['ninja'] = None"
+    for name in ("cmake", "ninja"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    started = last_line_of_build(without, str(tmp_path))
+    assert started.startswith(f"started: {tmp_path}/cmake -S ")
+    assert f"-DCMAKE_MAKE_PROGRAM={tmp_path}/ninja " in started
+    (tmp_path / "ninja").unlink()
+    expected = "gradred needs ninja to build: pip install ninja"
+    assert last_line_of_build(without, str(tmp_path)) == expected
 
 
 def test_editable_install_builds_the_extension_of_the_tests() -> None:
