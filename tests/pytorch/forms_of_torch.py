@@ -273,6 +273,9 @@ NO_FORMS_OF_METHODS = {
     "_end_coalescing": "torch's coalescing manager calls it, which has a test",
     "recv_anysource": "takes its arguments by position only, as dist.recv without src does",
 }
+for _name in ("gather_single", "gather_into_tensor"):
+    if hasattr(dist.ProcessGroup, _name):
+        NO_FORMS_OF_METHODS[_name] = "gloo does not serve it"
 """Methods that start an operation and have no forms here, with the reason."""
 
 

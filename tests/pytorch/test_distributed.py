@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import time
 from typing import Any
 
@@ -273,8 +274,46 @@ def test_memory_of_the_group(dtype: Any) -> None:
     assert (x == TOTAL).all()
 
 
-@pytest.mark.parametrize("method", ["split_group", "merge_remote_group"])
-def test_what_a_group_cannot_make_of_itself_is_an_error(method: str) -> None:
+def test_what_a_group_cannot_make_of_itself_is_an_error() -> None:
     group = dist.distributed_c10d._get_default_group()
     with pytest.raises(gradred.UsageError, match=r"dist\.new_group"):
-        getattr(group, method)(list(range(SIZE)))
+        group.merge_remote_group(None, 2 * SIZE)
+
+
+def sum_in(group: Any, of: int) -> None:
+    """Check a group of as many ranks."""
+    x = torch.ones(3)
+    dist.all_reduce(x, group=group)
+    assert (x == of).all()
+    dist.destroy_process_group(group)
+
+
+@pytest.mark.skipif(not hasattr(dist, "split_group"), reason="an older PyTorch has no split_group")
+def test_split_group_on_the_host() -> None:
+    turned = [*range(1, SIZE), 0]
+    whole = dist.split_group(split_ranks=[turned])
+    assert whole.rank() == turned.index(RANK)
+    sum_in(whole, SIZE)
+    parts = [list(range(0, SIZE, 2)), list(range(1, SIZE, 2))]
+    mine = dist.split_group(None, parts, group_desc="halves")
+    sum_in(mine, len(parts[RANK % 2]))
+    some = dist.split_group(split_ranks=[[0]])
+    assert (some == dist.GroupMember.NON_GROUP_MEMBER) == (RANK != 0)
+    if RANK == 0:
+        sum_in(some, 1)
+    for wrong in ([], [[]], [[0, 0]], [[0], [0]], [[SIZE]]):
+        with pytest.raises(ValueError, match="split_group"):
+            dist.split_group(split_ranks=wrong)
+    with pytest.raises(gradred.UsageError, match="no options"):
+        dist.split_group(split_ranks=[[0]], pg_options=object())
+
+
+def test_a_group_splits_by_its_own_method() -> None:
+    group = dist.distributed_c10d._get_default_group()
+    made = group.split_group([0], datetime.timedelta(seconds=20), group_name="of one")
+    assert (made is None) == (RANK != 0)
+    if made is not None:
+        assert (made.group_name, made._limit) == ("of one", 20)
+        sum_in(made, 1)
+    with pytest.raises(gradred.UsageError, match="options"):
+        group.split_group([0], opts=object())

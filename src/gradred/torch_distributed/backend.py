@@ -8,6 +8,7 @@ group. An older PyTorch cannot call a `Backend` that is written in Python.
 from __future__ import annotations
 
 import datetime
+import threading
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,15 @@ OPERATIONS = (
 )
 """The group's methods that torch's C++ code calls."""
 
+OLD_NAMES = {
+    "all_gather_single": "_allgather_base",
+    "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
+    "reduce_scatter_single": "_reduce_scatter_base",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
+    "all_to_all_single": "alltoall_base",
+}
+"""Names that an older PyTorch has for them."""
+
 
 class GradredBackend(c10d.Backend):
     """The `Backend` of a group of gradred.
@@ -55,6 +65,7 @@ class GradredBackend(c10d.Backend):
         self._of = weakref.ref(group)
         self._own: type[ProcessGroupGradred] = type(group)
         self._options = self.Options("gradred", timeout)
+        self._last = threading.local()
 
     @property
     def _group(self) -> ProcessGroupGradred:
@@ -62,6 +73,11 @@ class GradredBackend(c10d.Backend):
         if group is None:
             raise UsageError("a backend of gradred", "its group is gone", "Keep the group")
         return group
+
+    @property
+    def last_work(self) -> Any:
+        """The work of the last operation that torch's C++ code has started in this thread."""
+        return getattr(self._last, "work", None)
 
     def getBackendName(self) -> str:  # noqa: N802 (torch's names)
         """The name of the backend."""
@@ -173,7 +189,9 @@ class GradredBackend(c10d.Backend):
 
 def _carried_out_by_group(name: str) -> Callable[..., Any]:
     def method(self: GradredBackend, *given: Any, **named: Any) -> Any:
-        return getattr(self._own, name)(self._group, *given, **named)
+        work = getattr(self._own, name)(self._group, *given, **named)
+        self._last.work = work
+        return work
 
     method.__name__ = name
     method.__doc__ = f"Carry out the group's `{name}`."

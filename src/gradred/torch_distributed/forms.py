@@ -115,6 +115,7 @@ FORMS: dict[str, Forms] = {
     "gather": Forms(
         (c10d.GatherOptions,), f"{_LISTS} opts", "output_tensors input_tensor root timeout"
     ),
+    "gather_single": Forms((c10d.GatherOptions,), "output input opts"),
     "scatter": Forms(
         (c10d.ScatterOptions,), f"{_LISTS} opts", "output_tensor input_tensors root timeout"
     ),

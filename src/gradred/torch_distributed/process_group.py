@@ -83,7 +83,7 @@ def _collective(title: str, inputs: int = 0) -> Callable[[_Collective], _Collect
 
 
 def _called(method: _Collective) -> _Collective:
-    first = FORMS[method.__name__].first
+    kind, first = method.__name__, FORMS[method.__name__].first
     are_several = method.__name__.endswith("_coalesced")  # operations, in flight at once
 
     @functools.wraps(method)
@@ -106,6 +106,7 @@ def _called(method: _Collective) -> _Collective:
             if type(error) is ValueError:  # what Horovod programs get for a tensor with gaps
                 raise UsageError(str(error)) from error
             raise
+        work.kind = kind
         return work if self._coalesced is None else self._noted(work)
 
     return cast("_Collective", call)
@@ -156,12 +157,10 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
                 self._register_backend(device, custom, self.backend)
             self._set_default_backend(custom)
 
-    def split_group(self, *_: object, **__: object) -> NoReturn:
+    def merge_remote_group(self, *_: object, **__: object) -> NoReturn:
         """Refuse what torch would carry out in parts that this group lacks."""
         found = "gradred's groups are made by functions of torch.distributed"
         raise UsageError("a new group of this one", found, "Use dist.new_group or new_subgroups")
-
-    merge_remote_group = split_group
 
     def getBackendName(self) -> str:  # noqa: N802 (torch's names)
         """The name of the backend."""
@@ -315,7 +314,9 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     def _end_coalescing(self, _device: torch.device) -> GradredWork:
         """Return one work for all operations since `_start_coalescing`."""
         works, self._coalesced = self._coalesced or [], None
-        return all_of(works, self._limit)
+        work = all_of(works, self._limit)
+        work.kind = "coalesced"
+        return work
 
     # ---- collectives ---------------------------------------------------------------------------
 
@@ -541,6 +542,21 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
         return self._work([request], finish, list(found) if is_root else [], opts)
 
+    @_collective("gather_single", inputs=1)
+    def gather_single(self, output: Tensor, tensor: Tensor, opts: Any) -> GradredWork:
+        """Gather all ranks' tensors in one tensor on the root."""
+        row = _contiguous(tensor, "gather_single").reshape(1, tensor.numel())
+        is_root, splits = self._own_rank == opts.rootRank, [0] * self._ranks
+        splits[opts.rootRank] = 1
+        if is_root:
+            require_fit(output, row, self._ranks, "gather_single")
+        target = output if is_root else output.new_empty(0)
+        expected, names = [int(is_root)] * self._ranks, self._engine.ranks
+        check = functools.partial(require_one_root, expected, ranks=names, asked="gather")
+        return self._result_of_swap(row, splits, target, "gather", check, opts)
+
+    gather_into_tensor = gather_single
+
     @_collective("scatter", inputs=1)
     def scatter(self, outputs: Any, inputs: Any, opts: Any) -> GradredWork:
         """Send one of the root's tensors to each rank."""
@@ -638,7 +654,9 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         """Send a message to one rank."""
         flat = readable(as_list(tensors)[0], "send").cpu().contiguous().reshape(-1)
         message = self._messages.send(as_bytes(flat), dstRank, tag)
-        return self._noted(GradredWork([message], None, as_list(tensors), self._limit))
+        work = GradredWork([message], None, as_list(tensors), self._limit)
+        work.kind = "send"
+        return self._noted(work)
 
     def _receive(self, tensors: Any, source: int | None, tag: int) -> GradredWork:
         target = dense(as_list(tensors)[0], "recv")
@@ -649,6 +667,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         increment_versions([target])
         work = GradredWork([message], finish, as_list(tensors), self._limit)
         work._source_rank = message.source
+        work.kind = "recv" if source is not None else "recv_anysource"
         return self._noted(work)
 
     @shown("recv")

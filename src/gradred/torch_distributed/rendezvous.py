@@ -24,12 +24,13 @@ from gradred.torch_distributed.meeting import get, meet
 from gradred.torch_distributed.messages import messages_of
 from gradred.torch_distributed.monitored import serve_monitored_barrier
 from gradred.torch_distributed.other_devices import serve_batches
-from gradred.torch_distributed.process_group import ProcessGroupGradred
 from gradred.torch_distributed.reducers import serve_builtin_hooks, serve_reducers
+from gradred.torch_distributed.splitting import serve_splits
+from gradred.torch_distributed.watched import WatchableGroup, serve_watchers
 from gradred.without_mpi import connect
 
 
-def create(options: Any, _backend_options: Any = None) -> ProcessGroupGradred:
+def create(options: Any, _backend_options: Any = None) -> WatchableGroup:
     """Create a group; `init_process_group` and `new_group` call this on its members.
 
     Raises:
@@ -46,6 +47,8 @@ def create(options: Any, _backend_options: Any = None) -> ProcessGroupGradred:
     serve_futures()
     serve_reducers()
     serve_builtin_hooks()
+    serve_watchers()
+    serve_splits()
     rank, size = options.group_rank, options.group_size
     members = list(options.global_ranks_in_group) or list(range(size))
     name = f"gradred {options.group_id} of {','.join(map(str, members))}"
@@ -58,7 +61,7 @@ def create(options: Any, _backend_options: Any = None) -> ProcessGroupGradred:
     engine = NamedOperations(comm, ranks=members)
     engine.let_streams_wait()
     messages = messages_of(comm, members, engine.look_for_lost)
-    return ProcessGroupGradred(engine, messages, store, options.timeout)
+    return WatchableGroup(engine, messages, store, options.timeout)
 
 
 def _own_place() -> list[Any] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -21,6 +22,32 @@ from gradred.torch_tensors import stream_of
 
 Tensor: TypeAlias = torch.Tensor
 
+# torch's `OpType`, which older PyTorch does not show, by the group's methods.
+_OP_TYPES = {
+    "broadcast": 0,
+    "allreduce": 1,
+    "reduce": 3,
+    "allgather": 4,
+    "all_gather_single": 5,
+    "allgather_coalesced": 6,
+    "gather": 7,
+    "gather_single": 7,
+    "scatter": 8,
+    "reduce_scatter": 9,
+    "all_to_all_single": 10,
+    "alltoall": 11,
+    "send": 12,
+    "recv": 13,
+    "recv_anysource": 14,
+    "barrier": 15,
+    "reduce_scatter_single": 16,
+    "coalesced": 17,
+    "reduce_scatter_single_coalesced": 19,
+    "all_gather_single_coalesced": 20,
+}
+_UNKNOWN = 100
+_NUMBER = re.compile(r"operation (\d+) of ")
+
 
 @left_alone
 class GradredWork(dist.Work):
@@ -37,6 +64,7 @@ class GradredWork(dist.Work):
     """
 
     # Values of a new work. Attributes of the class take no time in `__init__`.
+    kind = ""  # the method of the group that made it
     _shown: Shown | None = None  # its record in a profile
     _concluded = False  # results are stored, or it has failed
     _failure: Exception | None = None
@@ -210,6 +238,17 @@ class GradredWork(dist.Work):
     def result(self) -> list[Any]:
         """The tensors that hold the result, or lists of them."""
         return self._result
+
+    def _get_op_type(self) -> int:
+        """The kind of operation, as the number of a torch `OpType`."""
+        return _OP_TYPES.get(self.kind, _UNKNOWN)
+
+    def _get_sequence_number(self) -> int:
+        """The operation's number in its group, from 1. Raises RuntimeError for a message."""
+        numbers = [found[1] for one in self._requests if (found := _NUMBER.match(one.name))]
+        if not numbers:
+            raise RuntimeError("a message has no number in its group")
+        return int(numbers[-1])
 
     def get_future(self) -> Any:
         """A future with the tensors. The progress thread does not call its callbacks.

@@ -1,0 +1,302 @@
+"""Groups whose operations torch or the program watches: hooks, durations, works in flight.
+
+A group that nobody watches is a `WatchableGroup`. While somebody watches it, it is a
+`WatchedGroup`, whose methods take longer: hooks belong to torch's C++ code, so calls go through it,
+and come back by the group's `GradredBackend`. So an operation that nobody watches asks nothing.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from gradred._util import clock
+from gradred.torch_distributed.backend import CALLED_BY_TORCH, OLD_NAMES, OPERATIONS
+from gradred.torch_distributed.compiling import left_alone
+from gradred.torch_distributed.forms import FORMS
+from gradred.torch_distributed.splitting import SplittableGroup
+from gradred.torch_distributed.work import GradredWork
+
+_DURATIONS, _IN_FLIGHT, _MORE_TIME = "durations", "in flight", "more time"
+
+_groups: weakref.WeakSet[WatchableGroup] = weakref.WeakSet()
+
+
+class _Popping(threading.local):
+    """The works that this thread takes out of torch's record of works in flight."""
+
+    works: list[WatchedWork] | None = None
+
+
+_popping = _Popping()
+
+
+@left_alone
+class WatchedWork(GradredWork):
+    """A work of a group that is watched."""
+
+    _began: float | None = None  # None: nobody has asked for its duration
+    _ended_at: float | None = None
+    _in_flight: Sequence[torch.Tensor] = ()  # torch's record has it under these tensors
+
+    def measure(self, began: float) -> None:
+        """Note its end, and that it began then."""
+        self._began = began
+        self._call_at_end(self._note_end)
+
+    def _note_end(self) -> None:
+        if self._ended_at is None:
+            self._ended_at = clock.now()
+
+    def _conclude(self, failure: Exception | None) -> None:
+        super()._conclude(failure)
+        self._note_end()
+
+    def _get_duration(self) -> float:
+        """Milliseconds from its call to its end. Raises RuntimeError if they are not known."""
+        if self._began is None or self._ended_at is None:
+            why = "has not ended" if self._ended_at is None else "began before anybody asked"
+            raise RuntimeError(f"the duration is not known: the operation {why}")
+        return 1000 * (self._ended_at - self._began)
+
+    def be_in_flight(self, *, is_known: bool) -> None:
+        """Be in torch's record of works in flight until a wait for it; `is_known`: it is there."""
+        self._in_flight = [one.detach() for one in _tensors(self.written)]
+        for tensor in () if is_known else self._in_flight:
+            c10d._register_work(tensor, self)
+
+    def wait(self, timeout: datetime.timedelta | None = None) -> bool:
+        """Wait for the operation, as `GradredWork.wait`."""
+        if _popping.works is not None:
+            _popping.works.append(self)
+            return True
+        try:
+            return super().wait(timeout)
+        finally:
+            if self._in_flight:
+                self._unregister()
+
+    def _unregister(self) -> None:
+        """Take it out of torch's record, which can only give up all works of a tensor at once."""
+        tensors, self._in_flight = self._in_flight, ()
+        for tensor in tensors:
+            found: list[WatchedWork] = []
+            _popping.works = found
+            try:
+                torch.ops._c10d_functional.wait_tensor(tensor)
+            finally:
+                _popping.works = None
+            for work in dict.fromkeys(found):
+                if work is not self:
+                    c10d._register_work(tensor, work)
+
+
+def _tensors(given: Any) -> Iterator[torch.Tensor]:
+    if isinstance(given, torch.Tensor):
+        yield given
+    else:
+        for one in given:
+            yield from _tensors(one)
+
+
+@left_alone
+class WatchableGroup(SplittableGroup):
+    """The group that torch gets. It knows who watches it."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._watchers: set[Any] = set()  # words above, and the hooks
+        self._more_seconds = 0.0  # part of the time limit until `_more_time_for` has ended
+        self._more_time_for: GradredWork | None = None
+        _groups.add(self)
+        if _may_be_in_flight():
+            self.watch(_IN_FLIGHT)
+
+    def watch(self, watcher: Any) -> None:
+        """Be watched, until `unwatch` with the same word or hook."""
+        self._watchers.add(watcher)
+        self.__class__ = WatchedGroup
+
+    def unwatch(self, watcher: Any) -> None:
+        """End what `watch` has begun."""
+        self._watchers.discard(watcher)
+        if not self._watchers:
+            self.__class__ = WatchableGroup
+
+    def _has_torchs_hooks(self) -> bool:
+        return not self._watchers <= {_DURATIONS, _IN_FLIGHT, _MORE_TIME}
+
+    def _enable_collectives_timing(self) -> None:
+        """Measure later operations; see `WatchedWork._get_duration`."""
+        self.watch(_DURATIONS)
+
+    def _add_ephemeral_timeout(self, timeout: datetime.timedelta) -> None:
+        """Give operations more time, until the first one that starts after this call has ended."""
+        if self._limit is not None:
+            self._more_seconds += timeout.total_seconds()
+            self._limit += timeout.total_seconds()
+            self._more_time_for = None
+            self.watch(_MORE_TIME)
+
+    def set_timeout(self, timeout: datetime.timedelta) -> None:
+        """Set the time limit of later operations."""
+        super().set_timeout(timeout + datetime.timedelta(seconds=self._more_seconds))
+
+    def _take_time_back(self, work: GradredWork) -> None:
+        if self._more_time_for is work and self._limit is not None:
+            self._limit -= self._more_seconds
+            self._more_seconds, self._more_time_for = 0.0, None
+            self.unwatch(_MORE_TIME)
+
+    def _watched(self, name: str, call: Callable[[], Any]) -> Any:
+        """Call a method of the group by `call`, and do for its work what the watchers want."""
+        began, before = clock.now(), self._numbers.taken
+        try:
+            work = call()
+        except Exception as error:
+            if name not in ("send", "recv", "recv_anysource") and self._numbers.taken == before:
+                self._refuse(error)  # a hook has raised it
+            raise
+        if not isinstance(work, GradredWork):  # of another backend
+            return work
+        if _MORE_TIME in self._watchers and self._more_time_for is None:
+            self._more_time_for = work
+            work._call_at_end(functools.partial(self._take_time_back, work))
+        if work.has_ended:  # it may be the work of many operations
+            return work
+        if type(work) is GradredWork:
+            work.__class__ = WatchedWork
+        watched = cast("WatchedWork", work)
+        if _DURATIONS in self._watchers:
+            watched.measure(began)
+        if _IN_FLIGHT in self._watchers:
+            watched.be_in_flight(is_known=self._has_torchs_hooks())
+        return work
+
+    if CALLED_BY_TORCH:  # otherwise torch has no hooks
+
+        def register_pre_hook(self, hook_id: int, hook: Callable[[Any], None]) -> None:
+            """Call a function before each operation starts."""
+            super().register_pre_hook(hook_id, hook)
+            self.watch(("before", hook_id))
+
+        def unregister_pre_hook(self, hook_id: int) -> None:
+            """End what `register_pre_hook` has begun."""
+            super().unregister_pre_hook(hook_id)
+            self.unwatch(("before", hook_id))
+
+        def register_post_hook(self, hook_id: int, hook: Callable[[Any], None]) -> None:
+            """Call a function after each operation has started."""
+            super().register_post_hook(hook_id, hook)
+            self.watch(("after", hook_id))
+
+        def unregister_post_hook(self, hook_id: int) -> None:
+            """End what `register_post_hook` has begun."""
+            super().unregister_post_hook(hook_id)
+            self.unwatch(("after", hook_id))
+
+
+class WatchedGroup(WatchableGroup):
+    """A group while somebody watches it."""
+
+    def gather_single(self, *given: Any, **named: Any) -> Any:
+        """Gather all ranks' tensors in one tensor on the root; for hooks a gather of its rows."""
+        output, tensor, opts = FORMS["gather_single"].first(given, named)
+        is_root, whole = opts.rootRank == self._own_rank, self._ranks * tensor.numel()
+        if not self._has_torchs_hooks() or (
+            is_root and (not output.is_contiguous() or output.numel() != whole)
+        ):
+            own = functools.partial(super().gather_single, output, tensor, opts)
+            return self._watched("gather_single", own)
+        rows = [list(output.view(self._ranks, *tensor.shape).unbind())] if is_root else []
+        return self.gather(rows, [tensor], opts)
+
+    gather_into_tensor = gather_single
+
+
+def _watched_method(name: str) -> Callable[..., Any]:
+    own = getattr(WatchableGroup, name)
+
+    def through_torch(self: WatchedGroup, *given: Any, **named: Any) -> Any:
+        found = getattr(dist.ProcessGroup, name)(self, *given, **named)
+        return found if self.backend is None else self.backend.last_work or found
+
+    # torch's binding calls a method of Python in place of its own, but not from within that method,
+    # which it knows by the name of the code.
+    through_torch.__code__ = through_torch.__code__.replace(co_name=name)
+
+    def method(self: WatchedGroup, *given: Any, **named: Any) -> Any:
+        way = through_torch if self._has_torchs_hooks() else own
+        return self._watched(name, functools.partial(way, self, *given, **named))
+
+    method.__name__, method.__doc__ = name, own.__doc__
+    return method
+
+
+for _name in OPERATIONS:
+    _method = _watched_method(_name)
+    setattr(WatchedGroup, _name, _method)
+    if _name in OLD_NAMES:  # torch's own method calls the one by the new name
+        _old = OLD_NAMES[_name]
+        setattr(
+            WatchedGroup, _old, getattr(dist.ProcessGroup, _old) if CALLED_BY_TORCH else _method
+        )
+left_alone(WatchedGroup)
+
+
+def _may_be_in_flight() -> bool:
+    """Whether torch records works in flight, so that compiled code may wait for them."""
+    return bool(getattr(c10d, "_allow_inflight_collective_as_graph_input", bool)())
+
+
+def serve_watchers() -> None:
+    """Patch torch's functions by which a program watches groups. Has an effect once."""
+    allow = getattr(c10d, "_set_allow_inflight_collective_as_graph_input", None)
+    if allow is None or hasattr(allow, "__wrapped__"):
+        return
+
+    @functools.wraps(allow)
+    def set_allowed(value: bool) -> None:
+        allow(value)
+        for group in list(_groups):
+            (group.watch if value else group.unwatch)(_IN_FLIGHT)
+
+    c10d._set_allow_inflight_collective_as_graph_input = set_allowed
+    for name in ("NanCheckHook", "FlightRecorderHook"):
+        if hasattr(c10d, name):
+            _serve_hook(getattr(c10d, name))
+
+
+def _serve_hook(hook: Any) -> None:
+    """Patch a class of hooks that are attached to groups."""
+    torchs_attach, torchs_remove = hook.attach, hook.remove
+    attached: weakref.WeakKeyDictionary[Any, Callable[[], None]] = weakref.WeakKeyDictionary()
+
+    @functools.wraps(torchs_attach)
+    def attach(pg: Any) -> Any:
+        made = torchs_attach(pg)
+        if isinstance(pg, WatchableGroup):
+            token, group = object(), weakref.ref(pg)
+            pg.watch(token)
+
+            def end() -> None:
+                if (watched := group()) is not None:
+                    watched.unwatch(token)
+
+            attached[made] = end
+        return made
+
+    @functools.wraps(torchs_remove)
+    def remove(self: Any) -> None:
+        torchs_remove(self)
+        attached.pop(self, lambda: None)()
+
+    hook.attach, hook.remove = staticmethod(attach), remove
