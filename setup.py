@@ -73,10 +73,11 @@ class CMakeBuild(build_ext):
                 sys.exit("gradred's extension was not built: see the first error above.")
 
         # Replace, never overwrite: running processes keep the file that they have mapped.
-        places = {target.name: target.parent, "_tensorflow_ops.so": target.parent / "tensorflow"}
-        if testing:  # setuptools itself places nothing but `target`
+        package = ROOT / "src" / "gradred" if testing else target.parent
+        places = {target.name: target.parent, "libgradred_mpi.so": package}
+        places["_tensorflow_ops.so"] = package / "tensorflow"
+        if testing:
             places |= {testing: ROOT / "tests", "libsimulated_cuda.so": ROOT / "tests"}
-            places["_tensorflow_ops.so"] = ROOT / "src" / "gradred" / "tensorflow"
         for name, folder in places.items():
             folder.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(build / name, folder / f"{name}.new")

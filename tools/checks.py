@@ -106,8 +106,9 @@ def build_wheel(dist: Path) -> Path | None:
         return None
     (sdist,), (built,) = dist.glob("*.tar.gz"), dist.glob("*.whl")
     extensions = sorted(name for name in ZipFile(built).namelist() if name.endswith(".so"))
-    expected = ["gradred/_core.", "gradred/tensorflow/_tensorflow_ops.so"]
-    if len(extensions) != 2 or not all(map(str.startswith, extensions, expected)):
+    expected = ["gradred/_core.", "gradred/libgradred_mpi.so"]
+    expected.append("gradred/tensorflow/_tensorflow_ops.so")
+    if len(extensions) != len(expected) or not all(map(str.startswith, extensions, expected)):
         print(f"the wheel should hold {expected}, and holds {extensions}")
         return None
     well = run(python, "tools/check_sdist.py", sdist, built)

@@ -136,7 +136,7 @@ def install(extras: list[str], options: argparse.Namespace) -> None:
         suffix = sysconfig.get_config_var("EXT_SUFFIX")
         package = ROOT / "src" / "gradred"
         built = [package / f"_core{suffix}", ROOT / "tests" / f"_core_testing{suffix}"]
-        built.append(package / "tensorflow" / "_tensorflow_ops.so")
+        built += [package / "tensorflow" / "_tensorflow_ops.so", package / "libgradred_mpi.so"]
         if not all(file.exists() for file in built):
             stamp.unlink(missing_ok=True)
         values = [os.environ.get(name, "") for name in ("CXX", "CMAKE_ARGS")]

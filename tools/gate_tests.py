@@ -31,6 +31,7 @@ FAULTS = {
 COMMANDS = {
     "run, on two hosts": "tests/hosts/test_run.py"
     "::test_ranks_fill_hosts_and_get_environment_and_folder[list]",
+    "run --preload": f"{_IN_JOBS}preload.py::test_every_kind_of_call_is_exact_and_gradreds[2]",
     "ps": f"{_IN_FAULTS}ps_shows_operation_and_stack_of_each_rank[shared memory]",
     "bench": f"{_IN_JOBS}bench.py::test_two_ranks_print_one_table_and_write_the_record",
     "explain": f"{_IN_JOBS}explain.py"

@@ -28,6 +28,7 @@ CXX_LAYERS: dict[str, list[str]] = {
     "named": ["comm"],
     "runtime": ["comm"],
     "python": ["device", "named", "runtime", "simulate"],
+    "preload": ["device", "runtime"],
     "tensorflow": ["named"],
     "testing": ["python"],
     "tests": ["testing"],

@@ -20,6 +20,14 @@ Loaded* table = nullptr;  // set once, before any communicator exists; never fre
 
 void* symbol(void* library, const char* name) { return dlsym(library, name); }
 
+// A constant of the library, where the library itself finds it: a program that was linked with the
+// library may have a copy of it (a copy relocation), which then stands for it in the process.
+void* constant(void* library, const char* name) {
+  void* const own = dlsym(library, name);
+  void* const shown = own != nullptr ? dlsym(RTLD_DEFAULT, name) : nullptr;
+  return shown != nullptr ? shown : own;
+}
+
 // Prefers the profiling name, so that tools that intercept the user's MPI calls do not see
 // gradred's own.
 template <class Function>
@@ -153,7 +161,7 @@ const Mpi& get() {
 void load(void* library) {
   if (table != nullptr) return;
   const Family family = find_family(library, symbol);
-  const FamilyTables tables = tables_of(family, library, symbol);
+  const FamilyTables tables = tables_of(family, library, constant);
   table = new Loaded{{family, resolve_all(library), tables.constants}, tables};
 }
 

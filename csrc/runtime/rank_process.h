@@ -22,8 +22,9 @@ void end_program();
 void exit_at_once();
 // Replaces MPI_Finalize, which it calls unless that would wait for ranks that never call it. If it
 // must not be called, the process ends later without the destructors of the MPI's libraries, with
-// the same exit status. Returns the result of MPI_Finalize, or 0.
-int finalize();
+// the same exit status. Returns the result of MPI_Finalize, or 0. `mpi_finalize`: what to call as
+// MPI_Finalize; nullptr: the MPI's own function, which no tool sees.
+int finalize(int (*mpi_finalize)() = nullptr);
 
 // The wait hook of a C++ thread, which does nothing.
 class PlainWait final : public WaitHook {

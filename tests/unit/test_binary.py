@@ -1,6 +1,7 @@
 """The extension contains its C++ library, needs no MPI, and exports one symbol.
 
-So does the library of TensorFlow's operations, which needs no TensorFlow.
+So does the library of TensorFlow's operations, which needs no TensorFlow. The library for programs
+in other languages exports functions of the MPI.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from gradred import _core
+from gradred.launch import preload
 
 assert _core.__file__ is not None
 TENSORFLOW = Path(_core.__file__).parent / "tensorflow" / "_tensorflow_ops.so"
+PRELOAD = preload.library()
 needs_binutils = pytest.mark.skipif(shutil.which("readelf") is None, reason="needs binutils")
 
 
@@ -25,7 +28,9 @@ def readelf(*options: str, file: str | Path = _core.__file__) -> list[str]:
 
 
 @needs_binutils
-@pytest.mark.parametrize("file", [Path(_core.__file__), TENSORFLOW], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "file", [Path(_core.__file__), TENSORFLOW, PRELOAD], ids=lambda path: path.stem
+)
 def test_extension_needs_only_the_c_library(file: Path) -> None:
     lines = readelf("-d", file=file)
     needed = [line.split("[")[1].rstrip("]") for line in lines if "(NEEDED)" in line]
@@ -46,6 +51,17 @@ def test_extension_exports_its_init_function_alone() -> None:
     assert exported_by(_core.__file__) == ["PyInit__core"]
     functions = [f"gradred_tensorflow_{name}" for name in ("missing", "use", "waits")]
     assert exported_by(TENSORFLOW) == functions
+
+
+@needs_binutils
+def test_library_for_other_programs_exports_functions_of_the_mpi_alone() -> None:
+    exported = exported_by(PRELOAD)
+    assert {"MPI_Allreduce", "MPI_Allreduce_c", "MPI_Finalize"} <= set(exported)
+    assert [name for name in exported if not name.startswith("MPI_")] == []
+
+
+def test_library_for_other_programs_is_below_six_megabytes() -> None:
+    assert PRELOAD.stat().st_size < 6e6
 
 
 def test_library_of_tensorflows_operations_says_what_it_lacks() -> None:

@@ -12,10 +12,10 @@ from gradred import __version__, _core, config, horovod, launch
 from gradred._util import cpu
 from gradred.buffers import cuda_interface
 from gradred.errors import DeviceError, UsageError
+from gradred.launch import preload
 from gradred.observe import figures
 
 SCHEMA = "gradred-info/1"
-_ABSENT = "not available: this version of gradred has no {}"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -100,7 +100,7 @@ FACTS: dict[str, Callable[[], str]] = {
     "version": lambda: f"{__version__} (Python {sys.version.split()[0]})",
     "mpi": _or_why_not(lambda: launch.find_mpi()),
     "launcher": _or_why_not(lambda: launch.find_mpi().launcher),
-    "preload": lambda: _ABSENT.format("preload library"),
+    "preload": _or_why_not(preload.library),
     "horovod_path": horovod.path,
     "cuda": _or_why_not(_cuda),
     "nccl": _nccl,

@@ -10,7 +10,7 @@ from gradred import config, horovod, launch
 from gradred.cli import elastic, horovod_flags, job_order, programs
 from gradred.cli.option_types import duration
 from gradred.errors import UsageError
-from gradred.launch import foreground
+from gradred.launch import foreground, preload
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -98,6 +98,12 @@ def _configure_environment(parser: argparse.ArgumentParser) -> None:
         f"and mpi ({config.variable('torch')}=1)",
     )
     what.add_argument(
+        "--preload",
+        action="store_true",
+        help="let gradred carry out the MPI calls of a program that does not know it, in C, C++, "
+        "Fortran or Python",
+    )
+    what.add_argument(
         "--env",
         action=argparse.BooleanOptionalAction,
         default=None,
@@ -177,6 +183,8 @@ def main(arguments: argparse.Namespace) -> int:
             _with_horovod(of_program)
         if arguments.torch:
             _with_torch(of_program)
+        if arguments.preload:
+            preload.add_to(of_program)
     launch.refuse_inside_job("starting a job")
     job = job_order.JobOrder(arguments, parts, variables, values.carry_env)
     if elastic.is_asked(arguments):

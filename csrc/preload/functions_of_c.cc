@@ -1,0 +1,137 @@
+// The MPI's functions of C that this library replaces. Arguments have the types of the MPI
+// standard, with handles as words: in some MPIs a handle has 32 bits, and the others of its word
+// any value.
+#include "preload/calls_or_below.h"
+
+using namespace gradred;           // NOLINT: this file has only functions of C
+using namespace gradred::preload;  // NOLINT
+
+// The return address lies in the program's code.
+extern "C" {
+
+int MPI_Allreduce(const void* send, void* recv, int count, Handle type, Handle op, Handle comm) {
+  static constinit Function<Reduce> below{"MPI_Allreduce", "MPI_Allreduce_c"};
+  return reduce_or_below(__builtin_return_address(0), below, send, recv, count, type, op, comm);
+}
+
+int MPI_Allreduce_c(const void* send, void* recv, Count count, Handle type, Handle op,
+                    Handle comm) {
+  static constinit Function<Reduce> below{"MPI_Allreduce", "MPI_Allreduce_c"};
+  return reduce_or_below(__builtin_return_address(0), below, send, recv, count, type, op, comm);
+}
+
+int MPI_Reduce_scatter_block(const void* send, void* recv, int count, Handle type, Handle op,
+                             Handle comm) {
+  static constinit Function<Reduce> below{"MPI_Reduce_scatter_block", "MPI_Reduce_scatter_block_c"};
+  return reduce_or_below(__builtin_return_address(0), below, send, recv, count, type, op, comm);
+}
+
+int MPI_Reduce_scatter_block_c(const void* send, void* recv, Count count, Handle type, Handle op,
+                               Handle comm) {
+  static constinit Function<Reduce> below{"MPI_Reduce_scatter_block", "MPI_Reduce_scatter_block_c"};
+  return reduce_or_below(__builtin_return_address(0), below, send, recv, count, type, op, comm);
+}
+
+int MPI_Scan(const void* send, void* recv, int count, Handle type, Handle op, Handle comm) {
+  static constinit Function<Reduce> below{"MPI_Scan", "MPI_Scan_c"};
+  return reduce_or_below(__builtin_return_address(0), below, send, recv, count, type, op, comm);
+}
+
+int MPI_Scan_c(const void* send, void* recv, Count count, Handle type, Handle op, Handle comm) {
+  static constinit Function<Reduce> below{"MPI_Scan", "MPI_Scan_c"};
+  return reduce_or_below(__builtin_return_address(0), below, send, recv, count, type, op, comm);
+}
+
+int MPI_Exscan(const void* send, void* recv, int count, Handle type, Handle op, Handle comm) {
+  static constinit Function<Reduce> below{"MPI_Exscan", "MPI_Exscan_c"};
+  return reduce_or_below(__builtin_return_address(0), below, send, recv, count, type, op, comm);
+}
+
+int MPI_Exscan_c(const void* send, void* recv, Count count, Handle type, Handle op, Handle comm) {
+  static constinit Function<Reduce> below{"MPI_Exscan", "MPI_Exscan_c"};
+  return reduce_or_below(__builtin_return_address(0), below, send, recv, count, type, op, comm);
+}
+
+int MPI_Iallreduce(const void* send, void* recv, int count, Handle type, Handle op, Handle comm,
+                   Handle* request) {
+  static constinit Function<StartReduce> below{"MPI_Iallreduce", "MPI_Iallreduce_c"};
+  return start_or_below(__builtin_return_address(0), below, send, recv, count, type, op, comm,
+                        request);
+}
+
+int MPI_Iallreduce_c(const void* send, void* recv, Count count, Handle type, Handle op, Handle comm,
+                     Handle* request) {
+  static constinit Function<StartReduce> below{"MPI_Iallreduce", "MPI_Iallreduce_c"};
+  return start_or_below(__builtin_return_address(0), below, send, recv, count, type, op, comm,
+                        request);
+}
+
+int MPI_Ireduce_scatter_block(const void* send, void* recv, int count, Handle type, Handle op,
+                              Handle comm, Handle* request) {
+  static constinit Function<StartReduce> below{"MPI_Ireduce_scatter_block",
+                                               "MPI_Ireduce_scatter_block_c"};
+  return start_or_below(__builtin_return_address(0), below, send, recv, count, type, op, comm,
+                        request);
+}
+
+int MPI_Ireduce_scatter_block_c(const void* send, void* recv, Count count, Handle type, Handle op,
+                                Handle comm, Handle* request) {
+  static constinit Function<StartReduce> below{"MPI_Ireduce_scatter_block",
+                                               "MPI_Ireduce_scatter_block_c"};
+  return start_or_below(__builtin_return_address(0), below, send, recv, count, type, op, comm,
+                        request);
+}
+
+int MPI_Iscan(const void* send, void* recv, int count, Handle type, Handle op, Handle comm,
+              Handle* request) {
+  static constinit Function<StartReduce> below{"MPI_Iscan", "MPI_Iscan_c"};
+  return start_or_below(__builtin_return_address(0), below, send, recv, count, type, op, comm,
+                        request);
+}
+
+int MPI_Iscan_c(const void* send, void* recv, Count count, Handle type, Handle op, Handle comm,
+                Handle* request) {
+  static constinit Function<StartReduce> below{"MPI_Iscan", "MPI_Iscan_c"};
+  return start_or_below(__builtin_return_address(0), below, send, recv, count, type, op, comm,
+                        request);
+}
+
+int MPI_Iexscan(const void* send, void* recv, int count, Handle type, Handle op, Handle comm,
+                Handle* request) {
+  static constinit Function<StartReduce> below{"MPI_Iexscan", "MPI_Iexscan_c"};
+  return start_or_below(__builtin_return_address(0), below, send, recv, count, type, op, comm,
+                        request);
+}
+
+int MPI_Iexscan_c(const void* send, void* recv, Count count, Handle type, Handle op, Handle comm,
+                  Handle* request) {
+  static constinit Function<StartReduce> below{"MPI_Iexscan", "MPI_Iexscan_c"};
+  return start_or_below(__builtin_return_address(0), below, send, recv, count, type, op, comm,
+                        request);
+}
+
+int MPI_Bcast(void* data, int count, Handle type, int root, Handle comm) {
+  static constinit Function<Bcast> below{"MPI_Bcast", "MPI_Bcast_c"};
+  return bcast_or_below(__builtin_return_address(0), below, data, count, type, root, comm);
+}
+
+int MPI_Bcast_c(void* data, Count count, Handle type, int root, Handle comm) {
+  static constinit Function<Bcast> below{"MPI_Bcast", "MPI_Bcast_c"};
+  return bcast_or_below(__builtin_return_address(0), below, data, count, type, root, comm);
+}
+
+int MPI_Allgather(const void* send, int send_count, Handle send_type, void* recv, int recv_count,
+                  Handle recv_type, Handle comm) {
+  static constinit Function<Allgather> below{"MPI_Allgather", "MPI_Allgather_c"};
+  return allgather_or_below(__builtin_return_address(0), below, send, send_count, send_type, recv,
+                            recv_count, recv_type, comm);
+}
+
+int MPI_Allgather_c(const void* send, Count send_count, Handle send_type, void* recv,
+                    Count recv_count, Handle recv_type, Handle comm) {
+  static constinit Function<Allgather> below{"MPI_Allgather", "MPI_Allgather_c"};
+  return allgather_or_below(__builtin_return_address(0), below, send, send_count, send_type, recv,
+                            recv_count, recv_type, comm);
+}
+
+}  // extern "C"

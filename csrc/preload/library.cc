@@ -1,0 +1,117 @@
+#include "preload/library.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include <array>
+#include <exception>
+#include <mutex>
+#include <string>
+
+#include "base/errors.h"
+#include "base/tell_once.h"
+#include "preload/below.h"
+#include "runtime/rank_process.h"
+
+namespace gradred::preload {
+namespace {
+
+MoreFunctions functions{};
+std::mutex begin_mutex;
+bool has_failed = false;
+
+template <class Function>
+void resolve(void* library, const char* name, Function& function) {
+  void* const found = dlsym(library, name);
+  if (found == nullptr) throw TransportError(std::string("the MPI has no ") + name);
+  function = reinterpret_cast<Function>(found);
+}
+
+void begin_with(void* library) {
+  resolve(library, "PMPI_Comm_call_errhandler", functions.Comm_call_errhandler);
+  resolve(library, "PMPI_Add_error_class", functions.Add_error_class);
+  resolve(library, "PMPI_Add_error_string", functions.Add_error_string);
+  resolve(library, "PMPI_Type_size", functions.Type_size);
+  resolve(library, "PMPI_Type_get_extent", functions.Type_get_extent);
+  resolve(library, "PMPI_Pack", functions.Pack);
+  resolve(library, "PMPI_Unpack", functions.Unpack);
+  pthread_atfork(nullptr, nullptr, [] { process = Process::kNoRank; });
+  begin(library);
+}
+
+bool flag_of(void* library, const char* name) {
+  const auto function = reinterpret_cast<int (*)(int*)>(dlsym(library, name));
+  int flag = 0;
+  return function != nullptr && function(&flag) == 0 && flag != 0;
+}
+
+template <class Value>
+class Remembered {
+ public:
+  template <class Find>
+  std::optional<Value> get(mpi::Handle handle, Find find) {
+    Entry& entry = entries_[(handle ^ handle >> 4 ^ handle >> 8) % kEntries];
+    if (!entry.known || entry.handle != handle) [[unlikely]] {
+      entry = {handle, find(handle), true};
+    }
+    return entry.value;
+  }
+
+ private:
+  static constexpr std::size_t kEntries = 16;
+  struct Entry {
+    mpi::Handle handle = 0;
+    std::optional<Value> value;
+    bool known = false;
+  };
+  std::array<Entry, kEntries> entries_;
+};
+
+}  // namespace
+
+const MoreFunctions& more() { return functions; }
+
+bool begin_in(const void* caller) noexcept {
+  const std::lock_guard lock(begin_mutex);
+  if (process != Process::kNew) return process == Process::kRank;
+  try {
+    void* const library = library_below(caller);
+    if (library == nullptr || !flag_of(library, "PMPI_Initialized") ||
+        flag_of(library, "PMPI_Finalized")) {
+      return false;
+    }
+    begin_with(library);
+  } catch (const std::exception& error) {
+    has_failed = true;
+    std::string why = error.what();
+    if (!why.empty() && why.back() == '.') why.pop_back();
+    tell_once(why + ". The MPI carries out all calls of this program");
+  }
+  // Without settings this rank still agrees with its peers that the MPI carries out all calls.
+  const bool is_rank = mpi::loaded();
+  if (is_rank) {
+    const bool narrow = mpi::get().is.handle_bytes == 4;
+    handle_mask = narrow ? mpi::Handle{0xffffffff} : ~mpi::Handle{0};
+  }
+  process = is_rank ? Process::kRank : Process::kNoRank;
+  return is_rank;
+}
+
+bool could_not_begin() {
+  const std::lock_guard lock(begin_mutex);
+  return has_failed;
+}
+
+std::optional<DType> dtype_of(mpi::Handle type) {
+  static thread_local Remembered<DType> known;
+  return known.get(mpi::get().normalise(type),
+                   [](mpi::Handle handle) { return mpi::get().dtype(handle); });
+}
+
+std::optional<Op> op_of(mpi::Handle op) {
+  static thread_local Remembered<Op> known;
+  return known.get(mpi::get().normalise(op),
+                   [](mpi::Handle handle) { return mpi::get().op(handle); });
+}
+
+}  // namespace gradred::preload

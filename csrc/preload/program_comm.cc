@@ -1,0 +1,137 @@
+#include "preload/program_comm.h"
+
+#include <algorithm>
+#include <limits>
+#include <mutex>
+#include <numeric>
+#include <vector>
+
+#include "base/errors.h"
+#include "families/mpi/family_mpi.h"
+#include "runtime/rank_process.h"
+
+namespace gradred::preload {
+namespace {
+
+// MPI_COMM_WORLD is used by most programs, other communicators by fewer calls: set-up takes as long
+// as ten calls of the MPI.
+constexpr unsigned kCallsOfMpi = 4;
+
+constexpr std::size_t kAlways = std::numeric_limits<std::size_t>::max();
+// Where all ranks share memory: longer vectors are the MPI's, because gradred is not faster
+// (benchmarks/every_call.py). A broadcast or an allgather may have types that need a copy.
+constexpr std::size_t most_in_memory(Kind kind) {
+  if (reduces(kind)) return kAlways;
+  if (kind == Kind::kAllgather) return std::size_t{1} << 20;
+  return kind == Kind::kBcast ? std::size_t{16} << 20 : 0;
+}
+
+int forget(mpi::Handle, int, void* value, void*) {
+  ++freed_communicators;
+  delete static_cast<ProgramComm*>(value);
+  return 0;
+}
+
+int key() {
+  static const int made = [] {
+    const auto no_copy = [](mpi::Handle, int, void*, void*, void*, int* flag) {
+      *flag = 0;
+      return 0;
+    };
+    int key = 0;
+    mpi::get().check(mpi::get().call.Comm_create_keyval(no_copy, forget, &key, nullptr),
+                     "MPI_Comm_create_keyval");
+    return key;
+  }();
+  return made;
+}
+
+// Whether all ranks of the communicator belong to this program's MPI_COMM_WORLD. Only then all of
+// them have this library for certain: one launch starts them.
+bool is_within_world(mpi::Handle comm, int size) {
+  const mpi::Mpi& mpi = mpi::get();
+  mpi::Handle group = 0, world = 0;
+  mpi.check(mpi.call.Comm_group(comm, &group), "MPI_Comm_group");
+  mpi.check(mpi.call.Comm_group(mpi.is.comm_world, &world), "MPI_Comm_group");
+  std::vector<int> ranks(static_cast<std::size_t>(size)), translated(ranks.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const int code =
+      mpi.call.Group_translate_ranks(group, size, ranks.data(), world, translated.data());
+  mpi.call.Group_free(&group);
+  mpi.call.Group_free(&world);
+  mpi.check(code, "MPI_Group_translate_ranks");
+  return std::ranges::find(translated, mpi.is.undefined) == translated.end();
+}
+
+ProgramComm* make(mpi::Handle handle) {
+  const mpi::Mpi& mpi = mpi::get();
+  int inter = 0, rank = 0, size = 0;
+  mpi.check(mpi.call.Comm_test_inter(handle, &inter), "MPI_Comm_test_inter");
+  mpi.check(mpi.call.Comm_rank(handle, &rank), "MPI_Comm_rank");
+  mpi.check(mpi.call.Comm_size(handle, &size), "MPI_Comm_size");
+  const bool is_ours = inter == 0 && size > 1 && is_within_world(handle, size);
+  auto made = std::make_unique<ProgramComm>(handle, rank, size, is_ours);
+  mpi.check(mpi.call.Comm_set_attr(handle, key(), made.get()), "MPI_Comm_set_attr");
+  return made.release();
+}
+
+}  // namespace
+
+ProgramComm::ProgramComm(mpi::Handle comm, int rank_of, int size_of, bool is_ours)
+    : handle(comm), rank(rank_of), size(size_of), use_(is_ours ? Use::kUndecided : Use::kNotOurs) {}
+
+// What a rank cannot know of its peers: each may have other settings.
+bool ProgramComm::all_can() const {
+  const mpi::Mpi& mpi = mpi::get();
+  const std::int64_t mine = could_not_begin() ? 0 : 1;
+  std::int64_t all = 0;
+  mpi.check(mpi.call.Allreduce(&mine, &all, 1, mpi.is.int64_type, mpi.is.band_op, handle),
+            "MPI_Allreduce");
+  return all == 1;
+}
+
+bool ProgramComm::decide() {
+  const bool is_world = handle == mpi::get().is.comm_world;
+  if (++calls_ <= (is_world ? 0 : kCallsOfMpi)) return false;
+  use_ = Use::kNotOurs;  // unless all of this succeeds
+  if (!all_can()) return false;
+  comm_ = Communicator::of(handle);
+  PlainWait hook;
+  comm_->prepare(hook);
+  set_limits();
+  use_ = Use::kOurs;
+  return true;
+}
+
+void ProgramComm::set_limits() {
+  const bool in_memory = comm_->node_path().serves_all();
+  const bool wishes = !comm_->choice().wish.plan.empty();
+  for (std::size_t i = 0; i < kCalledKinds; ++i) {
+    most_bytes_[i] = in_memory ? most_in_memory(static_cast<Kind>(i)) : 0;
+  }
+  // Between hosts gradred has measured the MPI's allreduce, and knows where it is faster.
+  const bool measured = comm_->place().topology.hosts > 1 && comm_->has_messages();
+  asks_plan_ = wishes || !in_memory;
+  if (wishes || measured) most_bytes_[static_cast<std::size_t>(Kind::kAllreduce)] = kAlways;
+}
+
+bool ProgramComm::plan_serves(const Call& call) const {
+  if (call.kind != Kind::kAllreduce) return true;  // the wished plan is for this kind
+  const Family* const family = comm_->dispatch().family_for(call, false);
+  return family != nullptr && family != &mpi_family();
+}
+
+ProgramComm* look_up(mpi::Handle handle) noexcept try {
+  const mpi::Mpi& mpi = mpi::get();
+  if (handle == mpi.is.comm_null) return nullptr;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  ProgramComm* attached = nullptr;
+  int found = 0;
+  if (mpi.call.Comm_get_attr(handle, key(), &attached, &found) != 0) return nullptr;
+  return found != 0 ? attached : make(handle);
+} catch (const std::exception&) {
+  return nullptr;  // the MPI reports what is wrong with the communicator
+}
+
+}  // namespace gradred::preload

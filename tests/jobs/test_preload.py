@@ -1,0 +1,208 @@
+"""`gradred run --preload`: programs that know nothing of gradred, in C and in Python.
+
+The C programs stand in tests/preload. They are compiled by the MPI's own compiler command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from bounds import within
+
+from gradred import config, launch
+from gradred.launch import preload
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(launch.inside_job() is not None, reason="ranks cannot start ranks"),
+]
+
+SOURCES = Path(__file__).resolve().parents[1] / "preload"
+PATHS = os.pathsep.join(filter(None, sys.path))
+
+Compile = Callable[[str], str]
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(config.PREFIX):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PYTHONPATH", PATHS)
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compile:
+    """A function that compiles a program of tests/preload, once, and returns its path."""
+    mpi = launch.find_mpi()
+    near = mpi.launcher.parent / "mpicc"
+    command = str(near) if near.exists() else shutil.which("mpicc")
+    if command is None or shutil.which("cc") is None:
+        pytest.skip(f"no mpicc beside {mpi.launcher}, or no C compiler")
+    folder = tmp_path_factory.mktemp("programs")
+
+    def compile_one(name: str) -> str:
+        program = folder / name
+        if not program.exists():
+            words = [command, "-O1", "-Wall", "-Wextra", "-Werror", "-o", str(program)]
+            subprocess.run([*words, str(SOURCES / f"{name}.c"), "-lpthread"], check=True)
+        return str(program)
+
+    return compile_one
+
+
+def run(
+    ranks: int, *program: str, preloads: bool = True, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    option = ["--preload"] if preloads else []
+    command = [sys.executable, "-m", "gradred", "run", *option, "-np", str(ranks), *program]
+    environment = {**os.environ, **variables}
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
+
+
+def profile_rows(folder: Path, rank: int = 0) -> dict[str, int]:
+    """The number of calls that gradred has carried out, by kind."""
+    record = json.loads((folder / f"p.{rank}.json").read_text())
+    found: dict[str, int] = {}
+    for row in record["rows"]:
+        found[row["kind"]] = found.get(row["kind"], 0) + row["calls"]
+    return found
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_every_kind_of_call_is_exact_and_gradreds(
+    compiled: Compile, ranks: int, tmp_path: Path
+) -> None:
+    done = run(ranks, compiled("calls"), GRADRED_PROFILE=str(tmp_path / "p.json"))
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(r"rank \d of \d: \d+ checks passed", done.stdout)) == ranks
+    if ranks > 1:
+        calls = profile_rows(tmp_path)
+        kinds = ("allreduce", "reduce_scatter_block", "allgather", "bcast", "scan", "exscan")
+        assert {kind: calls[kind] > 20 for kind in kinds} == dict.fromkeys(kinds, True)
+
+
+@pytest.mark.parametrize("knobs", [{"shm": "0"}, {"plan": "mpi"}, {"plan": "ring", "shm": "0"}])
+def test_calls_are_exact_whatever_the_settings(compiled: Compile, knobs: dict[str, str]) -> None:
+    variables = {f"GRADRED_{name.upper()}": value for name, value in knobs.items()}
+    done = run(2, compiled("calls"), **variables)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *("use_world", "no_memory_where_none_is_needed", "send_before", "many_communicators"),
+        *("between_groups", "child_process", "threads", "finalize_with_others"),
+        *("started_among_others", "start_is_local"),
+    ],
+)
+def test_what_programs_do_beside_plain_calls_works(compiled: Compile, case: str) -> None:
+    done = run(2, compiled("cases"), case)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("checks passed") == 2
+    assert done.stderr == ""
+
+
+def test_wrong_arguments_are_the_mpis_to_report(compiled: Compile) -> None:
+    alone = run(2, compiled("cases"), "wrong_arguments", preloads=False)
+    if alone.returncode != 0:
+        pytest.skip("this MPI does not check arguments")
+    done = run(2, compiled("cases"), "wrong_arguments")
+    assert done.returncode == 0, done.stderr
+
+
+DISAGREE = "gradred: UsageError: the ranks disagree about a collective call: rank 0 asked for "
+DISAGREE += "allreduce of 4 float64 with sum, rank 1 for allreduce of 5"
+
+
+def test_ranks_that_disagree_get_a_code_with_the_text_and_go_on(compiled: Compile) -> None:
+    done = run(2, compiled("cases"), "disagree")
+    assert done.returncode == 0, done.stderr
+    assert DISAGREE in done.stdout
+    assert done.stderr == ""
+
+
+def test_handler_of_the_program_gets_the_error(compiled: Compile) -> None:
+    done = run(2, compiled("cases"), "disagree_with_handler")
+    assert done.returncode == 0, done.stderr
+    assert DISAGREE in done.stderr
+
+
+def test_errors_that_are_fatal_end_the_job_with_the_text(compiled: Compile) -> None:
+    done = run(2, compiled("cases"), "disagree_fatally")
+    assert done.returncode != 0
+    assert DISAGREE in done.stderr
+
+
+def test_killed_rank_is_an_error_in_time(compiled: Compile) -> None:
+    done = run(2, compiled("cases"), "kill_one")
+    assert "gradred: PeerLost: rank 1 " in done.stdout, done.stderr
+    assert done.returncode == 128 + 6
+
+
+def test_late_rank_is_reported_and_given_up(compiled: Compile) -> None:
+    knobs = {"GRADRED_TIMEOUT": "1s", "GRADRED_WARN_AFTER": "300ms"}
+    done = run(2, compiled("cases"), "come_late", **knobs)
+    waited = re.search(r"gradred: TimeoutError: rank 0 has waited ([\d.]+) s", done.stdout)
+    assert waited is not None, done.stderr
+    assert 0.9 < float(waited[1]) < within(1.9)
+    assert re.search(r"gradred: rank 0 has waited 0\.\d s .*missing: rank 1 ", done.stderr)
+
+
+def test_program_may_end_without_mpi_finalize(compiled: Compile) -> None:
+    """The status is that of the same program without gradred: Open MPI objects."""
+    alone = run(2, compiled("cases"), "end_at_once", preloads=False)
+    done = run(2, compiled("cases"), "end_at_once")
+    assert done.returncode == alone.returncode, done.stderr
+    assert done.stdout.count("checks passed") == 2
+
+
+def test_wrong_setting_on_one_rank_leaves_all_calls_to_the_mpi(compiled: Compile) -> None:
+    rank = "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}"
+    script = f'if [ "{rank}" = 1 ]; then export GRADRED_SLICE=2; fi; exec "$0" "$@"'
+    done = run(2, "sh", "-c", script, compiled("cases"), "many_communicators")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines() == [
+        "gradred: GRADRED_SLICE: there is no such setting. The nearest one is GRADRED_SLICES. "
+        "The MPI carries out all calls of this program"
+    ]
+
+
+PYTHON = """
+import numpy as np
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+ones = np.ones(1000)
+total = np.empty_like(ones)
+for _ in range(10):
+    comm.Allreduce(ones, total)
+assert (total == comm.size).all()
+comm.Iallreduce(ones, total).Wait()
+assert comm.bcast({"a": comm.rank}) == {"a": 0}
+assert comm.allgather(comm.rank) == list(range(comm.size))
+"""
+
+
+def test_mpi4pys_calls_are_gradreds(tmp_path: Path) -> None:
+    done = run(2, "python", "-c", PYTHON, GRADRED_PROFILE=str(tmp_path / "p.json"))
+    assert done.returncode == 0, done.stderr
+    calls = profile_rows(tmp_path)
+    assert calls["allreduce"] == 11
+    assert calls["bcast"] >= 1
+    assert calls["allgather"] >= 1
+
+
+def test_library_precedes_what_the_user_loads() -> None:
+    variables = {"LD_PRELOAD": "/lib/tool.so"}
+    preload.add_to(variables)
+    assert variables == {"LD_PRELOAD": f"{preload.library()}:/lib/tool.so"}
