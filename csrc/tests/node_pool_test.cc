@@ -34,7 +34,7 @@ std::unique_ptr<NodeGroup> make_part(BoardBootstrap& bootstrap, const NodeGroup&
   const auto self = static_cast<std::size_t>(bootstrap.rank());
   std::size_t begin = 0;
   if (members.front() == self) {
-    const PoolPart* part = NodeGroup::reserve(*first.pool(), members.size(), options);
+    const PoolPart* part = NodeGroup::reserve(*first.pool(), members, options);
     if (part != nullptr) begin = part->lines;
   }
   std::vector<std::size_t> all(static_cast<std::size_t>(bootstrap.size()));
@@ -202,7 +202,8 @@ void a_full_region_is_no_error(BoardBootstrap& bootstrap) {
   if (bootstrap.rank() != 0) return bootstrap.barrier();
   Pool& pool = *first->pool();
   std::vector<PoolPart*> parts;
-  const auto ranks = static_cast<std::size_t>(bootstrap.size());
+  std::vector<std::size_t> ranks(static_cast<std::size_t>(bootstrap.size()));
+  std::iota(ranks.begin(), ranks.end(), std::size_t{0});
   while (PoolPart* part = NodeGroup::reserve(pool, ranks, small_paths())) parts.push_back(part);
   expect(parts.size() >= 8, "room for some groups");
   pool.free(*parts.back());

@@ -281,6 +281,17 @@ def test_binding(
     assert job.binding(ended(0, reports)).status == status
 
 
+@pytest.mark.parametrize(("nodes", "words"), [(1, ""), (2, "--bind numa")])
+def test_binding_to_a_memory_node_is_named_where_there_are_several(
+    nodes: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(cpu, "numa_nodes", lambda: nodes)
+    found = job.binding(ended(0, [report(rank, cores=[0, 1]) for rank in range(2)]))
+    assert (found.status, "--bind" in found.found) == ("ok", nodes > 1)
+    assert words in found.found
+
+
 @pytest.mark.parametrize(("threads", "status"), [("1", "ok"), ("8", "warn")])
 def test_more_threads_than_cores_are_a_warning(
     threads: str, status: str, monkeypatch: pytest.MonkeyPatch

@@ -53,7 +53,7 @@ MemoryAgreement::MemoryAgreement(int rank, RankNames names, MemoryOffer::Wish wi
 
 void MemoryAgreement::reserve(const NodeOptions& options) {
   for (const auto& pool : known_) {
-    reserved_ = NodeGroup::reserve(*pool, names_.world_ranks().size(), options);
+    reserved_ = NodeGroup::reserve(*pool, *pool->find(names_.world_ranks()), options);
     if (reserved_ == nullptr) continue;
     offer_.pools[0] = pool->token();
     offer_.begin = reserved_->lines;

@@ -10,12 +10,26 @@
 namespace gradred {
 namespace {
 
-// What each rank sends to the others when the group is created.
-struct Introduction {
-  PoolMember member;
-  std::size_t begin = 0;  // on rank 0: where the group's memory begins
-  char error[160] = {};   // on rank 0: why there is no memory
+// What rank 0 sends to the others when the group is created.
+struct Prepared {
+  std::size_t begin = 0;  // of the group's memory
+  char error[160] = {};   // why there is no memory
 };
+
+PoolPart* prepared(Pool& pool, std::span<const std::size_t> members, const NodeOptions& options,
+                   PoolPart::Real wanted) {
+  const Layout layout(members.size(), options);
+  PoolPart* const part = pool.take(layout.line_bytes, layout.room_bytes, options.slot_bytes);
+  if (part == nullptr) return nullptr;
+  part->memory_nodes = pool.memory_nodes_of(members);
+  try {
+    SharedPart::prepare(pool, *part, members.size(), options, wanted);
+  } catch (const TransportError&) {
+    pool.free(*part);
+    throw;
+  }
+  return part;
+}
 
 }  // namespace
 
@@ -26,44 +40,40 @@ std::unique_ptr<NodeGroup> NodeGroup::create(Bootstrap& bootstrap, const NodeOpt
   const Layout layout(size, options);
   auto pool = Pool::create(bootstrap, layout.line_bytes, layout.room_bytes, reason);
   if (pool == nullptr) return nullptr;
-  Introduction mine{.member = {this_process(), cores_of_this_thread()}};
+  std::vector<PoolMember> members(size);
+  const PoolMember own{this_process(), cores_of_this_thread()};
+  bootstrap.allgather(&own, sizeof own, members.data());
+  pool->introduce(std::move(members));
+  std::vector<std::size_t> ranks(size);
+  std::iota(ranks.begin(), ranks.end(), std::size_t{0});
+  Prepared mine;
   if (bootstrap.rank() == 0) {  // a new pool allocates its first group at full size
     try {
-      PoolPart* part = pool->take(layout.line_bytes, layout.room_bytes, options.slot_bytes);
+      const PoolPart* const part = prepared(*pool, ranks, options, PoolPart::Real::kAll);
       check(part != nullptr, "a new pool has room for a group of all");
-      SharedPart::prepare(*pool, *part, size, options, PoolPart::Real::kAll);
       mine.begin = part->lines;
     } catch (const TransportError& error) {
       set_text(mine.error, error.what());
     }
   }
-  std::vector<Introduction> all(size);
+  std::vector<Prepared> all(size);
   bootstrap.allgather(&mine, sizeof mine, all.data());  // after it, rank 0 has prepared the part
   if (all.front().error[0] != '\0') {
     reason = "rank 0: " + std::string(all.front().error);
     return nullptr;
   }
-  std::vector<PoolMember> members;
-  for (const Introduction& introduction : all) members.push_back(introduction.member);
-  pool->introduce(std::move(members));
-  std::vector<std::size_t> ranks(size);
-  std::iota(ranks.begin(), ranks.end(), std::size_t{0});
   return join(std::move(pool), all.front().begin, ranks, static_cast<std::size_t>(bootstrap.rank()),
               bootstrap.names());
 }
 
-PoolPart* NodeGroup::reserve(Pool& pool, std::size_t ranks, const NodeOptions& wanted) {
-  const NodeOptions options = SharedPart::rounded(wanted, ranks);
-  const Layout layout(ranks, options);
-  PoolPart* part = pool.take(layout.line_bytes, layout.room_bytes, options.slot_bytes);
-  if (part == nullptr) return nullptr;
+PoolPart* NodeGroup::reserve(Pool& pool, std::span<const std::size_t> members,
+                             const NodeOptions& wanted) {
+  const NodeOptions options = SharedPart::rounded(wanted, members.size());
   try {
-    SharedPart::prepare(pool, *part, ranks, options, SharedPart::at_first(options, ranks));
+    return prepared(pool, members, options, SharedPart::at_first(options, members.size()));
   } catch (const TransportError&) {
-    pool.free(*part);
     return nullptr;
   }
-  return part;
 }
 
 std::unique_ptr<NodeGroup> NodeGroup::join(std::shared_ptr<Pool> pool, std::size_t begin,

@@ -30,7 +30,8 @@ class NodeGroup final : public NodeAgreement {
   // The same for processes that share a pool, without a collective call. Rank 0 calls reserve() and
   // sends the others the offset of the part; then all ranks call join(). Once the peers know the
   // part, it belongs to the group. reserve() returns nullptr if no memory is available.
-  static PoolPart* reserve(Pool& pool, std::size_t ranks, const NodeOptions& options);
+  static PoolPart* reserve(Pool& pool, std::span<const std::size_t> members,
+                           const NodeOptions& options);
   static std::unique_ptr<NodeGroup> join(std::shared_ptr<Pool> pool, std::size_t begin,
                                          std::span<const std::size_t> members, std::size_t rank,
                                          RankNames names);

@@ -7,6 +7,7 @@
 #include "base/errors.h"
 #include "liveness/local_peers.h"
 #include "node/memory/layout.h"
+#include "node/memory/memory_nodes.h"
 
 namespace gradred {
 namespace {
@@ -79,6 +80,15 @@ std::optional<std::vector<std::size_t>> Pool::find(std::span<const int> world_ra
     if (at == known.end()) return std::nullopt;
     found.push_back(static_cast<std::size_t>(at - known.begin()));
   }
+  return found;
+}
+
+std::vector<int> Pool::memory_nodes_of(std::span<const std::size_t> members) const {
+  const MemoryNodes& nodes = MemoryNodes::of_this_host();
+  std::vector<int> found;
+  if (!nodes.are_several()) return found;
+  for (const std::size_t member : members)
+    found.push_back(nodes.near(members_[member].cores.allowed));
   return found;
 }
 

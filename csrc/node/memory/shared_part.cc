@@ -1,10 +1,12 @@
 #include "node/memory/shared_part.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
 #include "base/errors.h"
+#include "node/memory/memory_nodes.h"
 
 namespace gradred {
 
@@ -24,6 +26,48 @@ PoolPart::Real SharedPart::at_first(const NodeOptions& options, std::size_t rank
   return by_slots ? PoolPart::Real::kSlots : PoolPart::Real::kLines;
 }
 
+namespace {
+
+// What a rank owns of the rooms lies side by side: its slots, and elsewhere its chunks.
+struct OwnedBytes {
+  std::size_t begin, bytes;  // from the start of the rooms; `bytes` for each rank
+};
+
+std::array<OwnedBytes, 2> owned_in(const Layout& layout, const NodeOptions& options) {
+  return {{{layout.slots, 2 * options.slot_bytes},
+           {layout.chunks, options.depth * options.chunk_bytes}}};
+}
+
+// Allocates the rooms, in pieces that lie on one memory node, as huge pages cross no border.
+void populate_rooms(Pool& pool, PoolPart& part, const Layout& layout, const NodeOptions& options) {
+  std::size_t done = 0;
+  const auto populate_until = [&](std::size_t end) {
+    pool.populate(part, part.real, part.rooms + done, end - done);
+    done = end;
+  };
+  for (const OwnedBytes& owned : owned_in(layout, options)) {
+    for (const RanksOnMemoryNode& run : runs_of(part.memory_nodes)) {
+      const std::size_t begin = owned.begin + run.first * owned.bytes;
+      if (begin > done) populate_until(begin);
+      populate_until(begin + run.ranks * owned.bytes);
+    }
+  }
+  pool.populate(part, PoolPart::Real::kAll, part.rooms + done, layout.room_bytes - done);
+}
+
+// Only what is allocated later obeys.
+void place_rooms(Pool& pool, const PoolPart& part, const Layout& layout,
+                 const NodeOptions& options) {
+  for (const OwnedBytes& owned : owned_in(layout, options)) {
+    for (const RanksOnMemoryNode& run : runs_of(part.memory_nodes)) {
+      prefer_memory_node(pool.at(part.rooms + owned.begin + run.first * owned.bytes),
+                         run.ranks * owned.bytes, run.node);
+    }
+  }
+}
+
+}  // namespace
+
 // Allocates `wanted` of a part, unless that is done already.
 void SharedPart::populate(Pool& pool, PoolPart& part, std::size_t ranks, const NodeOptions& options,
                           PoolPart::Real wanted) {
@@ -31,7 +75,8 @@ void SharedPart::populate(Pool& pool, PoolPart& part, std::size_t ranks, const N
   const Layout layout(ranks, options);
   if (part.real < Real::kLines) pool.populate(part, Real::kLines, part.lines, layout.line_bytes);
   if (part.real >= wanted) return;
-  if (wanted == Real::kAll) return pool.populate(part, wanted, part.rooms, layout.room_bytes);
+  if (part.real == Real::kLines) place_rooms(pool, part, layout, options);
+  if (wanted == Real::kAll) return populate_rooms(pool, part, layout, options);
   const NodeOptions beginning = options.beginning(ranks);
   const auto populate_one = [&](std::size_t at, std::size_t bytes) {
     pool.populate(part, part.real, part.rooms + at, bytes);

@@ -22,8 +22,9 @@ class SharedPart {
   // How much of a part the first operation needs.
   static PoolPart::Real at_first(const NodeOptions& options, std::size_t ranks);
   // On rank 0: allocates `wanted` of a part and prepares it, as if the operation before the first
-  // one had just ended. Another group may have used the part before. Throws TransportError if there
-  // is too little memory.
+  // one had just ended. Another group may have used the part before. Slots and chunks lie on the
+  // memory nodes of their ranks, as the part knows them. Throws TransportError if there is too
+  // little memory.
   static void prepare(Pool& pool, PoolPart& part, std::size_t ranks, const NodeOptions& options,
                       PoolPart::Real wanted);
 

@@ -173,7 +173,9 @@ def binding(job: Job) -> Finding:
         if len(here) < RANKS:
             fix = "Give the program more cores (taskset, docker --cpuset-cpus, srun -c)"
             return warn(f"none, and all ranks share core {_ranges(here)}", fix)
-        return ok(f"none: each rank may use cores {_ranges(here)}")
+        nodes = cpu.numa_nodes()
+        near = "; --bind numa would put the shared memory of each rank near it" if nodes > 1 else ""
+        return ok(f"none: each rank may use cores {_ranges(here)}{near}")
     fix = f"Look for the launcher's own settings ({_BIND_VARIABLES})"
     shared = cores[0] & cores[1]
     if shared and min(map(len, cores)) == 1:
