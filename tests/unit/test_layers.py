@@ -17,6 +17,7 @@ UPCALLS = {
     "call_callback": ["calls", "request"],
     "call_with_waits": ["torch_distributed"],
     "connect": ["without_mpi"],
+    "group_allreduce": ["torch_distributed"],
     "install": ["_rank"],
     "install_memory_comm": ["comm"],
     "persistent_type": ["persistent"],
