@@ -77,6 +77,7 @@ PYTHON_LAYERS: dict[str, list[str]] = {
     "paddle": ["horovod"],
     "torch_distributed": ["memory", "torch_tensors", "without_mpi"],
     "torchft": ["torch_distributed"],
+    "ray": ["torch_distributed"],
     "horovod_path": ["cli", "keras", "torch"],
     "simulate": ["_util", "schedules"],
     "schemes": ["calls", "compression", "named"],

