@@ -23,13 +23,31 @@ from gradred.torch_distributed.rendezvous import create
 QUESTIONS = ("splitting", "time_estimate", "shrinking", "reconfigure", "window")
 
 
-@since(2, 14)
-def test_group_has_a_store_and_a_backend() -> None:
+def test_group_has_a_store() -> None:
     group = dist.group.WORLD
     assert group is not None
     store = group.get_group_store()
     store.set(f"from {RANK}", "here")
     store.wait([f"from {rank}" for rank in range(SIZE)])
+
+
+def test_what_gradred_lacks_is_answered_or_refused() -> None:
+    group = dist.group.WORLD
+    backend = group._get_backend(torch.device("cpu"))
+    for word in QUESTIONS:
+        assert getattr(backend, f"supports_{word}") is False
+    assert group.supports_reconfigure is group.supports_window is False
+    with pytest.raises(RuntimeError, match="gradred has no such hook"):
+        group._register_on_completion_hook(print)
+    group._set_sequence_number_for_group()
+    limit = group._limit
+    backend._set_default_timeout(datetime.timedelta(seconds=limit))
+    assert group._limit == limit
+
+
+@since(2, 14)
+def test_group_has_a_backend() -> None:
+    group = dist.group.WORLD
     backend = dist.get_backend_impl(group)
     assert isinstance(backend, torch._C._distributed_c10d.Backend)
     assert (backend.rank(), backend.size(), backend.name()) == (RANK, SIZE, "gradred")

@@ -156,6 +156,14 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
             for device in self._device_types:
                 self._register_backend(device, custom, self.backend)
             self._set_default_backend(custom)
+        self._store = store
+
+    if not CALLED_BY_TORCH:  # then torch asks the group itself
+        supports_reconfigure = supports_window = supports_shrinking = supports_time_estimate = False
+
+        def get_group_store(self) -> dist.Store:
+            """The store of torch that only this group uses."""
+            return self._store
 
     def merge_remote_group(self, *_: object, **__: object) -> NoReturn:
         """Refuse what torch would carry out in parts that this group lacks."""
@@ -222,6 +230,13 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     def set_timeout(self, timeout: datetime.timedelta) -> None:
         """Set the time limit of later operations."""
         self._limit = timeout.total_seconds()
+
+    def _set_default_timeout(self, timeout: datetime.timedelta) -> None:
+        self.set_timeout(timeout)
+
+    def _register_on_completion_hook(self, _hook: object) -> NoReturn:
+        asked, found = "_register_on_completion_hook", "gradred has no such hook"
+        raise UsageError(asked, found, "Add callbacks to works: work.get_future().then(...)")
 
     def abort(self) -> None:
         """Make operations in flight fail on all ranks."""
@@ -301,6 +316,9 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     def _get_sequence_number_for_group(self) -> int:
         """How many operations of this group the program has started on this rank."""
         return self._numbers.taken
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Nothing is left to do: all ranks count from 0."""
 
     def _start_coalescing(self, _device: torch.device) -> None:
         """Start a part of the program whose operations have one work; see `_end_coalescing`."""
@@ -709,7 +727,9 @@ class ProcessGroupGradred(ProcessGroupOfRanks):
         work: GradredWork = _allreduce(self, *given, **named)
         return work
 
-    if not hasattr(_AllreduceOptions, "asyncOp"):  # an older PyTorch does not say who waits
+    if not hasattr(
+        _AllreduceOptions, "asyncOp"
+    ):  # an older PyTorch does not say whether the program waits
         allreduce = _allreduce
 
     def _late_work(self, request: Any, tensor: Tensor, opts: Any) -> GradredWork:
