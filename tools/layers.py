@@ -61,6 +61,7 @@ PYTHON_LAYERS: dict[str, list[str]] = {
     "hashing": ["buffers"],
     "torch_backend": [],
     "torch_stand_in": [],
+    "jax_stand_in": ["__init__"],
     "trained_by": ["launch"],
     "tensors": ["named"],
     "torch_tensors": ["tensors"],

@@ -18,6 +18,7 @@ void bind_comm(pybind11::module_& m);
 void bind_ctrl_c(pybind11::module_& m);
 void bind_device_arrays(pybind11::module_& m);
 void bind_jax(pybind11::module_& m);
+void bind_jax_mpi(pybind11::module_& m);
 void bind_knobs(pybind11::module_& m);
 void bind_liveness(pybind11::module_& m);
 void bind_many(pybind11::module_& m);
@@ -71,6 +72,7 @@ PYBIND11_MODULE(_core, m) {
   gradred::bind_handles(m);
   gradred::bind_group_allreduce(m);
   gradred::bind_jax(m);
+  gradred::bind_jax_mpi(m);
   gradred::bind_tensors(m);
   gradred::bind_device_arrays(m);
   gradred::bind_knobs(m);

@@ -525,6 +525,10 @@ class Handles:
 
 def serve_jax(engine: NamedOperations, futures_at: int) -> None: ...
 def jax_handlers() -> tuple[object, object]: ...  # PyCapsules, for CPUs and for devices
+def serve_jax_processes(
+    begin: Callable[[], tuple[MPI.Comm, MPI.Comm, Mailboxes | None]],
+    split: Callable[[int, int], tuple[MPI.Comm, MPI.Comm, Mailboxes | None]],
+) -> None: ...
 def know_tensors(
     tensor: object,
     parameter: object,

@@ -117,6 +117,20 @@ def test_reduce_scatter(program: Program, op: str, rows: int, rank: int, size: i
     np.testing.assert_allclose(found, whole[rank * rows : (rank + 1) * rows], rtol=1e-6)
 
 
+def test_reduce_scatter_of_parts_of_4_mib_is_exact_each_time(rank: int, size: int) -> None:
+    """jax #40830: gloo overwrote what it had not sent yet, so that sums of rank 0 were wrong.
+
+    The end of its part was wrong, from 4 MiB on, in most rounds.
+    """
+    count = size << 20
+    whole = np.arange(count) % 1009  # of each part other numbers
+    part = np.split(whole * size + size * (size - 1) // 2, size)[rank]
+    mine = jnp.asarray(whole + rank, jnp.float32)
+    function = jax.jit(collectives.reduce_scatter)
+    for _ in range(10):
+        np.testing.assert_array_equal(function(mine), part)
+
+
 @pytest.mark.parametrize("rows", [1, 3, 40_000])
 def test_all_to_all(program: Program, rows: int, rank: int, size: int) -> None:
     shape = (size * rows, 2)

@@ -20,6 +20,7 @@ pytest.importorskip("jax")
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = pathlib.Path(__file__).with_name("jax_ranks.py")
+SERVED = pathlib.Path(__file__).with_name("jax_served.py")
 LIMIT = 3.0  # GRADRED_TIMEOUT, in seconds
 
 pytestmark = [
@@ -87,6 +88,56 @@ def test_examples_learn(example: str) -> None:
     assert found[-1] > found[0]
 
 
+@pytest.mark.parametrize("how", ["all", "reversed", "without MPI"])
+def test_collectives_of_programs_over_processes_are_exact(how: str) -> None:
+    """`lax.psum` and others, of up to 4 MiB a part: jax #40830 has wrong sums of gloo there."""
+    done = start(SERVED, how)
+    assert reports(done) == [{"wrong": []}] * 2, done.stderr
+    assert done.returncode == 0
+
+
+def test_collectives_of_programs_over_processes_by_messages() -> None:
+    done = start(SERVED, "all", GRADRED_SHM="0")
+    assert reports(done) == [{"wrong": []}] * 2, done.stderr
+
+
+def test_collectives_of_groups_of_processes() -> None:
+    done = start(SERVED, "groups", ranks=4)
+    assert reports(done) == [{"wrong": []}] * 4, done.stderr
+
+
+REFUSED = {
+    "killed": "PeerLost: rank 1",
+    "several devices": "a process has several CPU devices in a group that spans processes",
+}
+
+
+@pytest.mark.parametrize("how", REFUSED)
+def test_collective_over_processes_gets_an_error_that_says_why(how: str) -> None:
+    found = reports(start(SERVED, how))
+    assert len(found) == (1 if how == "killed" else 2)
+    for report in found:
+        assert REFUSED[how] in report["error"], report
+
+
+@pytest.mark.parametrize(
+    ("before", "text"),
+    [
+        ("import jax", "Call it before import jax"),
+        (
+            "import os; os.environ['JAX_CPU_COLLECTIVES_IMPLEMENTATION'] = 'gloo'",
+            "JAX_CPU_COLLECTIVES_IMPLEMENTATION is 'gloo'",
+        ),
+    ],
+)
+def test_serving_processes_is_refused_where_jax_would_not_find_it(before: str, text: str) -> None:
+    program = f"{before}; import gradred.jax_stand_in as one; one.serve()"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert text in done.stderr
+
+
 TYPED = """
 import jax
 import jax.numpy as jnp
@@ -118,8 +169,8 @@ def run(how: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return start(PROGRAM, how, **variables)
 
 
-def start(program: pathlib.Path, *words: str, **variables: str) -> Any:
-    command = [sys.executable, "-m", "gradred", "run", "-np", "2", "--grace", "5"]
+def start(program: pathlib.Path, *words: str, ranks: int = 2, **variables: str) -> Any:
+    command = [sys.executable, "-m", "gradred", "run", "-np", str(ranks), "--grace", "5"]
     command += [sys.executable, str(program), *words]
     environment = os.environ | {"JAX_PLATFORMS": "cpu"} | variables
     return subprocess.run(

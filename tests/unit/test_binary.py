@@ -1,4 +1,4 @@
-"""The extension contains its C++ library, needs no MPI, and exports one symbol.
+"""The extension contains its C++ library, needs no MPI, and exports what others look for.
 
 So does the library of TensorFlow's operations, which needs no TensorFlow. The library for programs
 in other languages exports functions of the MPI.
@@ -46,9 +46,13 @@ def exported_by(file: str | Path) -> list[str]:
 
 
 @needs_binutils
-def test_extension_exports_its_init_function_alone() -> None:
+def test_extension_exports_what_python_and_mpitrampoline_look_for() -> None:
     assert _core.__file__ is not None
-    assert exported_by(_core.__file__) == ["PyInit__core"]
+    exported = exported_by(_core.__file__)
+    of_an_mpi = ("MPIABI_", "MPIXABI_", "mpiabi_version_", "mpiwrapper_")
+    assert [name for name in exported if not name.startswith(of_an_mpi)] == ["PyInit__core"]
+    # of MPItrampoline's ABI 2.10: one that were missing would end each process that loads JAX
+    assert len([name for name in exported if name.startswith("MPIABI_")]) == 631
     functions = [f"gradred_tensorflow_{name}" for name in ("missing", "use", "waits")]
     assert exported_by(TENSORFLOW) == functions
 
