@@ -43,7 +43,7 @@ STARTED = {
     "tests/jobs/test_elastic": ["horovod", "torch"],
     "tests/jobs/test_ends.py": ["calls"],
     "tests/jobs/test_endurance.py": ["calls"],
-    "tests/jobs/test_jax": ["jax"],
+    "tests/jobs/test_jax": ["jax", "jax_stand_in"],
     "tests/jobs/test_profile.py": ["calls"],
     "tests/jobs/test_run_command.py": ["__main__", "cli"],
     "tests/jobs/test_torch": ["horovod", "torch", "torch_distributed"],
