@@ -1,5 +1,5 @@
 // On which memory node the slots and chunks of a rank lie, with a host of two nodes that a folder
-// describes, and with the policies that the kernel tells of this process's memory.
+// describes, and with the policies that the kernel reports for this process's memory.
 #include "node/memory/memory_nodes.h"
 
 #include <unistd.h>
