@@ -44,6 +44,7 @@ WITH_TORCH = tuple(
     )
 )
 OF_ENTRY_POINTS = "tests/jobs/test_torch_entry_points.py"
+OF_NEWEST_TORCH = "tests/jobs/test_torch_reconfigure.py"
 WITH_DEVICES = "tests/jobs/test_device.py"
 OF_TORCHFT = "tests/jobs/test_torchft.py"
 OF_RAY = "tests/jobs/test_ray.py"
@@ -51,7 +52,10 @@ WITH_JAX = "tests/jobs/test_jax.py"
 OF_CLIENTS = "tests/hosts/test_clients.py"
 OF_OTHER_FRAMEWORKS = "tests/jobs/test_other_frameworks.py"
 OF_PACKAGES = (OF_TORCHFT, OF_RAY, WITH_JAX, checks.WITH_TENSORFLOW, OF_OTHER_FRAMEWORKS)
-LEFT_OUT = (*(f"tests/jobs/{name}" for name in IN_THE_SWEEP), *ELASTIC, *WITH_TORCH, *OF_PACKAGES)
+LEFT_OUT = (
+    *(f"tests/jobs/{name}" for name in IN_THE_SWEEP),
+    *(*ELASTIC, *WITH_TORCH, OF_NEWEST_TORCH, *OF_PACKAGES),
+)
 STARTING = tuple(f"tests/unit/test_{name}.py" for name in ("cli", "jobs", "run_function"))
 DEVICES_ON_OPENMPI = " or ".join(
     ["messages", "other_plans", "torch", "numba", "user_op", "own_arrays", "workspaces", "shots"]
@@ -179,7 +183,7 @@ def other_torch(version: str) -> bool:
 
     def both(environment: Path) -> bool:
         well = checks.ranks(environment, "--no-unit", "--torch", "--ranks", "2")
-        return jobs(environment, OF_ENTRY_POINTS) and well
+        return jobs(environment, OF_ENTRY_POINTS, OF_NEWEST_TORCH) and well
 
     return checks.with_packages(f"torch-{version}", "openmpi,test", packages, both)
 

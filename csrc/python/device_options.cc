@@ -33,6 +33,13 @@ py::dict array_interface(const ArrayMemory& memory) {
   return described;
 }
 
+// (descriptor, serial number, offset, bytes of arrays in the file), or None.
+py::object array_place(std::uintptr_t address, std::size_t bytes) {
+  const FilePart part = file_part(reinterpret_cast<const void*>(address), bytes);
+  if (!part.place) return py::none();
+  return py::make_tuple(part.place.fd, part.place.serial, part.offset, part.arrays);
+}
+
 // `files`: libraries that Python packages have installed, used where no knob names one.
 device::Options read_device_options(const std::vector<std::string>& files) {
   device::Options options;
@@ -130,6 +137,10 @@ void bind_memory(py::module_& m) {
                           "Zero bytes that forked children share; freed with the object.")
       .def(py::init<std::size_t>(), py::arg("bytes"), py::call_guard<WithoutGil>())
       .def_property_readonly("__array_interface__", &array_interface);
+  m.def("array_place", &array_place, py::arg("address"), py::arg("bytes"),
+        "Where other processes of the host find these bytes of arrays of `ArrayMemory`: the "
+        "descriptor and the serial number of the file in this process, the offset of the bytes in "
+        "it, and where its note begins. None: they lie in no such file.");
   py::class_<device::ExportedArray>(
       m, "ExportedArray",
       "Memory of a GPU that peers read where it lies; given back with the object. Device -1: that "

@@ -1,5 +1,6 @@
 // _core.shrink and _core.connect, which make communicators that MPI does not know.
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <algorithm>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include "base/errors.h"
 #include "comm/communicator.h"
+#include "liveness/supervisor.h"
 #include "node/memory/bootstrap.h"
 #include "python/memory_comm.h"
 #include "python/mpi4py.h"
@@ -94,6 +96,11 @@ void bind_without_mpi(py::module_& m) {
         "Return state, rank and size of a communicator of the ranks that live. Blocks, and makes "
         "no MPI "
         "call that needs a peer.");
+  m.def(
+      "go_on_without", [](const std::vector<int>& ended) { tell_survived(ended); },
+      py::arg("ended"),
+      "Report to the launcher that this rank goes on without these ranks of MPI_COMM_WORLD, which "
+      "have ended. The job then does not end because of them.");
 }
 
 }  // namespace gradred

@@ -50,20 +50,31 @@ def connect(rank: int, size: int, allgather: Callable[[bytes], Sequence[bytes]])
     """
     if not 0 <= rank < size:
         raise UsageError("gradred.connect", f"rank {rank} of {size}", "Ranks count from 0")
+    made = by_memory(rank, size, allgather)
+    return by_mpi(rank, size, allgather, made) if isinstance(made, str) else made
+
+
+def by_memory(rank: int, size: int, allgather: Callable[[bytes], Sequence[bytes]]) -> Comm | str:
+    """Make the communicator of `connect` in shared memory.
+
+    Returns:
+        The communicator; or, on all ranks, why they share no memory.
+    """
     leave_mpi_alone()
     from gradred import _core, _rank
     from gradred.memory_comm import MemoryComm
 
     _rank.configure()
     state = _core.connect(rank, size, allgather)
-    if isinstance(state, str):  # on all ranks
-        return _by_mpi(rank, size, allgather, f"they share no memory ({state})")
+    if isinstance(state, str):
+        return f"they share no memory ({state})"
     made = MemoryComm.of(*state)
     _rank.shown()
     return made
 
 
-def _by_mpi(rank: int, size: int, allgather: Callable[[bytes], Sequence[bytes]], why: str) -> Comm:
+def by_mpi(rank: int, size: int, allgather: Callable[[bytes], Sequence[bytes]], why: str) -> Comm:
+    """Make the communicator of `connect` by initializing MPI; `why`: for errors."""
     from mpi4py import MPI
 
     from gradred import _rank

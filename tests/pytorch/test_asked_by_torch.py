@@ -18,9 +18,10 @@ import torch.distributed._functional_collectives as in_flight
 from pytorch.groups import RANK, SIZE, group_of_all, since  # noqa: F401 (a fixture)
 
 from gradred.errors import UsageError
-from gradred.torch_distributed.rendezvous import create
+from gradred.torch_distributed.backend import CALLED_BY_TORCH
 
-QUESTIONS = ("splitting", "time_estimate", "shrinking", "reconfigure", "window")
+ANSWERS = dict.fromkeys(("splitting", "time_estimate"), False)
+ANSWERS |= dict.fromkeys(("shrinking", "reconfigure"), CALLED_BY_TORCH)
 
 
 def test_group_has_a_store() -> None:
@@ -34,9 +35,11 @@ def test_group_has_a_store() -> None:
 def test_what_gradred_lacks_is_answered_or_refused() -> None:
     group = dist.group.WORLD
     backend = group._get_backend(torch.device("cpu"))
-    for word in QUESTIONS:
-        assert getattr(backend, f"supports_{word}") is False
-    assert group.supports_reconfigure is group.supports_window is False
+    for word, answer in ANSWERS.items():
+        assert getattr(backend, f"supports_{word}") is answer
+    assert group.supports_reconfigure is CALLED_BY_TORCH
+    assert group.supports_window is backend.supports_window
+    assert CALLED_BY_TORCH or not group.supports_window
     with pytest.raises(RuntimeError, match="gradred has no such hook"):
         group._register_on_completion_hook(print)
     group._set_sequence_number_for_group()
@@ -59,22 +62,16 @@ def test_questions_are_answered() -> None:
     group = dist.group.WORLD
     backend = dist.get_backend_impl(group)
     assert backend.supports_coalescing
-    for word in QUESTIONS:
-        assert getattr(backend, f"supports_{word}") is False
-    assert not dist._supports_reconfigure(group)
-    assert not dist._supports_window(group)
-    with pytest.raises(RuntimeError, match="gradred does not support get_reconfigure_handle"):
-        dist._get_reconfigure_handle(group)
-    with pytest.raises(RuntimeError, match="gradred does not support new_window"):
-        dist._new_window(group=group)
+    assert dist._supports_reconfigure(group)
+    assert dist._supports_window(group) is backend.supports_window
 
 
 @since(2, 14)
-def test_reconfigure_is_refused_when_the_group_is_made() -> None:
-    options = dist.distributed_c10d._DistributedBackendOptions()
-    options.enable_reconfigure = True
-    with pytest.raises(UsageError, match="stay the same"):
-        create(options)
+def test_a_group_of_several_backends_keeps_its_ranks() -> None:
+    group = dist.new_group(backend="cpu:gradred,cuda:gloo")
+    assert not dist._supports_reconfigure(group)
+    with pytest.raises(UsageError, match="multiple backends"):
+        dist._get_reconfigure_handle(group)
 
 
 def test_numbers_and_kinds_of_operations() -> None:

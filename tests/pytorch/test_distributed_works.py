@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 from pytorch.groups import RANK, SIZE, dist, group_of_all, learned, torch
 
+import gradred
+from gradred.torch_distributed.work import GradredWork
+
 __all__ = ["group_of_all"]  # a fixture of this module
 TOTAL = SIZE * (SIZE + 1) // 2
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # names that torch 2.13 renamed
@@ -300,6 +303,26 @@ def test_wait_has_a_time_limit_and_the_operation_goes_on() -> None:
 
 
 @pytest.mark.skipif(SIZE == 1, reason="no rank is late")
+class EndsAtTheLimit:
+    """A request whose wait is over just before its end."""
+
+    waits = 0
+
+    def wait(self, _timeout: float | None = None) -> None:
+        """The first time it is over."""
+        self.waits += 1
+        if self.waits == 1:
+            raise gradred.TimeoutError("wait", "it goes on", "Wait again")
+
+    def done(self) -> bool:
+        """It has ended meanwhile."""
+        return True
+
+
+def test_an_operation_that_ends_just_after_its_time_limit_has_ended_well() -> None:
+    assert GradredWork([EndsAtTheLimit()], None, [], 1.0).wait()
+
+
 def test_time_limits_name_the_rank_that_is_missing_and_reach_futures() -> None:
     apart = dist.new_group()
     hasty = dist.new_group(timeout=datetime.timedelta(seconds=0.3))

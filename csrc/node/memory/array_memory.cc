@@ -47,7 +47,7 @@ class Slab {
   bool holds(const std::byte* data, std::size_t bytes) const {
     return data >= data_ && data + bytes <= data_ + bytes_;
   }
-  FilePlace place() const;
+  FilePart part(const std::byte* data) const;
 
  private:
   // Where the next array starts. Arrays of at least a huge page are aligned to huge pages.
@@ -131,9 +131,11 @@ Slab::~Slab() {
 }
 
 // A descriptor number above 16 bits does not fit into an announcement.
-FilePlace Slab::place() const {
+FilePart Slab::part(const std::byte* data) const {
   if (is_private_ || file_.fd() > std::numeric_limits<std::uint16_t>::max()) return {};
-  return {static_cast<std::uint16_t>(file_.fd()), static_cast<std::uint32_t>(note().serial)};
+  const FilePlace place{static_cast<std::uint16_t>(file_.fd()),
+                        static_cast<std::uint32_t>(note().serial)};
+  return {place, static_cast<std::size_t>(data - data_), bytes_};
 }
 
 std::byte* Slab::take(std::size_t bytes) {
@@ -201,14 +203,16 @@ void ArrayMemory::release() noexcept {
   slab_.reset();
 }
 
-FilePlace file_place(const void* data, std::size_t bytes) {
+FilePart file_part(const void* data, std::size_t bytes) {
   const auto* const begin = static_cast<const std::byte*>(data);
   if (slabs().count.load(std::memory_order_relaxed) == 0) return {};
   const std::lock_guard lock(slabs().mutex);
   auto found = slabs().all.upper_bound(begin);
   if (found == slabs().all.begin()) return {};
   --found;
-  return found->second->holds(begin, bytes) ? found->second->place() : FilePlace{};
+  return found->second->holds(begin, bytes) ? found->second->part(begin) : FilePart{};
 }
+
+FilePlace file_place(const void* data, std::size_t bytes) { return file_part(data, bytes).place; }
 
 }  // namespace gradred

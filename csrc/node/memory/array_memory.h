@@ -41,4 +41,13 @@ class ArrayMemory {
 // in one file.
 FilePlace file_place(const void* data, std::size_t bytes);
 
+// Bytes of this process in a file, for peers that map them themselves.
+struct FilePart {
+  FilePlace place;
+  std::size_t offset = 0;  // of the first byte in the file
+  std::size_t arrays = 0;  // bytes of arrays in the file; the FileNote follows them
+};
+// The same, with where in the file they lie.
+FilePart file_part(const void* data, std::size_t bytes);
+
 }  // namespace gradred

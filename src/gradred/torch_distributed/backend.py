@@ -19,7 +19,7 @@ from torch._C import _distributed_c10d as c10d
 from gradred.errors import PeerLost, UsageError
 
 if TYPE_CHECKING:
-    from gradred.torch_distributed.process_group import ProcessGroupGradred
+    from gradred.torch_distributed.reconfigure import ReconfigurableGroup
 
 
 def _is_callable_by_torch() -> bool:
@@ -60,15 +60,16 @@ class GradredBackend(c10d.Backend):
         timeout: time limit of the group's operations.
     """
 
-    def __init__(self, group: ProcessGroupGradred, timeout: datetime.timedelta) -> None:
+    def __init__(self, group: ReconfigurableGroup, timeout: datetime.timedelta) -> None:
         super().__init__(group.rank(), group.size())
         self._of = weakref.ref(group)
-        self._own: type[ProcessGroupGradred] = type(group)
+        self._own: type[ReconfigurableGroup] = type(group)
         self._options = self.Options("gradred", timeout)
         self._last = threading.local()
+        self._kept: ReconfigurableGroup | None = None
 
     @property
-    def _group(self) -> ProcessGroupGradred:
+    def _group(self) -> ReconfigurableGroup:
         group = self._of()
         if group is None:
             raise UsageError("a backend of gradred", "its group is gone", "Keep the group")
@@ -115,18 +116,47 @@ class GradredBackend(c10d.Backend):
 
     @property
     def supports_shrinking(self) -> bool:
-        """False: no group without some of the ranks is made of this one."""
-        return False
+        """Whether a group of some of the ranks can be made of this one."""
+        return self._group.supports_shrinking
+
+    def shrink(
+        self, ranks_to_exclude: list[int], shrink_flags: int = 0, opts_override: Any = None
+    ) -> GradredBackend:
+        """Return the backend of a group of the other ranks. Blocks."""
+        return self._group.shrink(ranks_to_exclude, shrink_flags, opts_override)
+
+    def keep(self, group: ReconfigurableGroup) -> None:
+        """Keep the group alive until `shutdown`, for a group of torch's that has only this."""
+        self._kept = group
 
     @property
     def supports_reconfigure(self) -> bool:
-        """False: the ranks of a group stay the same."""
-        return False
+        """Whether the group can go on with other ranks."""
+        return self._kept is None and self._group.supports_reconfigure
+
+    def get_reconfigure_handle(self) -> str:
+        """The handle of this process in the group."""
+        self._require_group_of_gradred("get_reconfigure_handle")
+        return self._group.get_reconfigure_handle()
+
+    def reconfigure(self, opts: Any) -> Any:
+        """Go on with other ranks. Blocks."""
+        self._require_group_of_gradred("reconfigure")
+        return self._group.reconfigure(opts)
+
+    def _require_group_of_gradred(self, asked: str) -> None:
+        if self._kept is not None:
+            found = "shrink_group made the group, and torch counts its ranks once only"
+            raise UsageError(asked, found, "Call shrink_group again, or reconfigure from the start")
 
     @property
     def supports_window(self) -> bool:
-        """False: gradred has no windows."""
-        return False
+        """Whether the ranks can map each other's memory."""
+        return self._group.supports_window
+
+    def new_window(self, tensor: torch.Tensor | None = None) -> Any:
+        """Make a window. Collective."""
+        return self._group.new_window(tensor)
 
     def supports_tensor_alloc(self, device: Any) -> bool:
         """Whether `allocate_tensor` supports the device. C++ code asks with a GPU's number."""
@@ -153,6 +183,7 @@ class GradredBackend(c10d.Backend):
     def shutdown(self) -> None:
         """Make operations in flight fail on all ranks, and free the group."""
         self._group.shutdown()
+        self._kept = None
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:
         """Set the time limit of later operations."""

@@ -41,6 +41,8 @@ def meet(
     ranks: Sequence[int],
     said: Said,
     timeout: datetime.timedelta,
+    *,
+    bounds_store: bool = False,
 ) -> tuple[dist.Store, list[Said]]:
     """Return a part of the store that only this group uses, and the data of all ranks, by rank.
 
@@ -52,6 +54,7 @@ def meet(
         ranks: the members' rank numbers in error messages, by rank.
         said: data of this rank.
         timeout: time limit for all ranks to arrive.
+        bounds_store: `timeout` also applies to each wait in the store, in place of its own limit.
 
     Raises:
         gradred.TimeoutError: a rank did not arrive in time: within `timeout`, or within the store's
@@ -60,7 +63,7 @@ def meet(
     own = _word()
     if len(ranks) == 1:
         return dist.PrefixStore(own, store), [said]
-    patience = _Patience(timeout.total_seconds())
+    patience = _Patience(timeout.total_seconds(), bounds_store)
     if rank != 0:
         late = f"rank {ranks[0]} has not come, or waits for others,"
         return _follow(store, rank, own, said, patience, late)
@@ -74,9 +77,14 @@ def _word() -> str:
 class _Patience:
     """Sleeps between checks, for longer and longer times, up to a time limit."""
 
-    def __init__(self, limit: float) -> None:
-        self._limit, self._begin = limit, clock.now()
+    def __init__(self, limit: float, bounds_store: bool) -> None:
+        self._limit, self._begin, self._bounds_store = limit, clock.now(), bounds_store
         self._nap = _FIRST_NAP
+
+    def get(self, store: dist.Store, key: str, missing: str) -> bytes:
+        """Return the value of a key, as `get` does."""
+        left = max(0.0, self._begin + self._limit - clock.now()) if self._bounds_store else None
+        return get(store, key, missing, left)
 
     def nap(self, missing: str) -> None:
         if clock.now() - self._begin > self._limit:
@@ -90,14 +98,25 @@ def _late(found: str) -> TimeoutError:
     return TimeoutError("a process group of gradred", found, remedy)
 
 
-def get(store: dist.Store, key: str, missing: str) -> bytes:
+_LEAST_WAIT = 0.001  # seconds; the stores take 0 for "no limit"
+
+
+def get(store: dist.Store, key: str, missing: str, limit: float | None = None) -> bytes:
     """Return the value of a key. Blocks until it exists.
 
+    Args:
+        store: the store.
+        key: the key.
+        missing: what is missing without it, for the error.
+        limit: time limit in seconds. None: the store's own.
+
     Raises:
-        gradred.TimeoutError: the store's time limit is over. The error says what is missing.
+        gradred.TimeoutError: the time limit is over. The error says what is missing.
     """
     begin = clock.now()
     try:
+        if limit is not None:
+            store.wait([key], datetime.timedelta(seconds=max(limit, _LEAST_WAIT)))
         return cast("bytes", store.get(key))
     except RuntimeError as error:  # newer PyTorch has a class for it, DistStoreError
         if not _IS_LATE.search(str(error)):
@@ -117,7 +136,7 @@ def _lead(
     meeting = own
     while True:
         now = {
-            rank: get(store, f"word of {rank}", f"rank {ranks[rank]} has not come")
+            rank: patience.get(store, f"word of {rank}", f"rank {ranks[rank]} has not come")
             for rank in others
         }
         if now != read:
@@ -142,13 +161,13 @@ def _follow(
     store.set(f"word of {rank}", json.dumps([own, said]))
     present_in = ""
     while True:
-        meeting, of_whom = json.loads(get(store, f"answer to {rank}", late))
+        meeting, of_whom = json.loads(patience.get(store, f"answer to {rank}", late))
         if of_whom == own:
             if meeting != present_in:
                 store.add(f"{meeting}/present", 1)
                 present_in = meeting
-            if get(store, "present in", late).decode() == meeting:
+            if patience.get(store, "present in", late).decode() == meeting:
                 break
         patience.nap(late)
     part = dist.PrefixStore(meeting, store)
-    return part, json.loads(get(part, "everyone", late))
+    return part, json.loads(patience.get(part, "everyone", late))

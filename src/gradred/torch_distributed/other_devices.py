@@ -102,6 +102,11 @@ class OtherDevices:
         name = {kind: backend for kind, _, backend in pairs}.get(wanted)
         return None if name in (None, "", "gradred") else name
 
+    def are_there(self) -> bool:
+        """Whether another backend was requested for any device."""
+        asked = str(distributed_c10d._world.pg_backend_config.get(self._group(), ""))
+        return any(one.rpartition(":")[2] not in ("", "gradred") for one in asked.split(","))
+
     def has_the_host(self) -> bool:
         """Whether another backend was requested for tensors in host memory."""
         if self._has_the_host is None:

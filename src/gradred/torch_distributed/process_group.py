@@ -22,13 +22,12 @@ from torch._C import _distributed_c10d as c10d
 from gradred import _core
 from gradred.errors import Error, UsageError
 from gradred.memory import empty
-from gradred.named import NamedOperations
 from gradred.torch_distributed.backend import CALLED_BY_TORCH, GradredBackend
 from gradred.torch_distributed.callbacks import Numbers, numbers_here, running
 from gradred.torch_distributed.compiling import left_alone
+from gradred.torch_distributed.connecting import Connected, NotYet
 from gradred.torch_distributed.forms import FORMS
 from gradred.torch_distributed.in_flight import after_writes, note
-from gradred.torch_distributed.messages import Messages
 from gradred.torch_distributed.monitored import MonitoredBarrier
 from gradred.torch_distributed.other_devices import OtherDevices, handing_on, serve_other_devices
 from gradred.torch_distributed.profiling import is_profiled, shown
@@ -117,37 +116,18 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
     """A process group of torch.distributed over the ranks of one communicator.
 
     Args:
-        engine: carries out the group's collectives, and no other operations.
-        messages: carries out the group's sends and receives, and no others.
-        store: store of torch that only this group uses.
+        made: carries out the group's operations, and no others.
         timeout: time limit of futures, and of waits without a timeout.
     """
 
-    def __init__(
-        self,
-        engine: NamedOperations,
-        messages: Messages,
-        store: dist.Store,
-        timeout: datetime.timedelta | None,
-    ) -> None:
+    def __init__(self, made: Connected, timeout: datetime.timedelta | None) -> None:
         if CALLED_BY_TORCH:
-            super().__init__(store, engine.rank, engine.size)
+            super().__init__(made.store, made.engine.rank, made.engine.size)
         else:
-            super().__init__(engine.rank, engine.size)
-        self._own_rank, self._ranks = engine.rank, engine.size
-        self._engine, self._messages = engine, messages
-        self.other_devices = OtherDevices(self, timeout)
-        self._monitored = MonitoredBarrier(
-            dist.PrefixStore("monitored", store), engine.rank, engine.ranks, engine.look_for_lost
-        )
-        # Older PyTorch shuts down only its own groups.
-        self._free = weakref.finalize(self, _free, engine, messages)
-        self._free.atexit = False
-        self._numbers = Numbers()
+            super().__init__(made.engine.rank, made.engine.size)
         self._name: str | None = None
-        self._has_left = False
-        self._coalesced: list[GradredWork] | None = None  # those since `_start_coalescing`
-        self._title: str | None = None  # the group's name; None: the core must not reduce at once
+        self.other_devices = OtherDevices(self, timeout)
+        self._adopt(made)
         self._limit = None if timeout is None else timeout.total_seconds()
         self.backend: GradredBackend | None = None
         if CALLED_BY_TORCH:
@@ -156,14 +136,43 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
             for device in self._device_types:
                 self._register_backend(device, custom, self.backend)
             self._set_default_backend(custom)
-        self._store = store
+        self._store = made.store
 
     if not CALLED_BY_TORCH:  # then torch asks the group itself
-        supports_reconfigure = supports_window = supports_shrinking = supports_time_estimate = False
+        supports_time_estimate = False
 
         def get_group_store(self) -> dist.Store:
             """The store of torch that only this group uses."""
             return self._store
+
+    def _adopt(self, made: Connected) -> None:
+        """Carry out all later operations by `made`."""
+        engine = made.engine
+        self._own_rank, self._ranks = engine.rank, engine.size
+        self._engine, self._messages = engine, made.messages
+        self._monitored = MonitoredBarrier(
+            dist.PrefixStore("monitored", made.store),
+            engine.rank,
+            engine.ranks,
+            engine.look_for_lost,
+        )
+        # Older PyTorch shuts down only its own groups.
+        self._free = weakref.finalize(self, made.free)
+        self._free.atexit = False
+        self._numbers = Numbers()
+        self._has_left = False
+        self._coalesced: list[GradredWork] | None = None  # those since `_start_coalescing`
+        self._title: str | None = None  # the group's name; None: the core must not reduce at once
+
+    def getRank(self) -> int:  # noqa: N802 (torch's names)
+        """This rank's number in the group."""
+        return self._own_rank
+
+    def getSize(self) -> int:  # noqa: N802
+        """The number of ranks."""
+        return self._ranks
+
+    rank, size = getRank, getSize  # for Python; torch's C++ code calls the others
 
     def merge_remote_group(self, *_: object, **__: object) -> NoReturn:
         """Refuse what torch would carry out in parts that this group lacks."""
@@ -722,6 +731,7 @@ class ProcessGroupGradred(ProcessGroupOfRanks):
             and self._coalesced is None
             and not self.other_devices.is_being_made()
             and not self.other_devices.has_the_host()
+            and not isinstance(self._engine, NotYet)
         ):
             self._title = self.pg_name
         work: GradredWork = _allreduce(self, *given, **named)
@@ -779,8 +789,3 @@ def _even(rows: int, ranks: int) -> list[int]:
         found = f"{rows} rows do not divide among {ranks} ranks"
         raise UsageError("all_to_all_single", found, "Pass split sizes")
     return [each] * ranks
-
-
-def _free(engine: NamedOperations, messages: Messages) -> None:
-    engine.free()
-    messages.free()

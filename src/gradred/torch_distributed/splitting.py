@@ -12,13 +12,13 @@ from torch.distributed import distributed_c10d as core
 
 from gradred.errors import UsageError
 from gradred.torch_distributed.compiling import left_alone
-from gradred.torch_distributed.process_group import ProcessGroupGradred
+from gradred.torch_distributed.reconfigure import ReconfigurableGroup
 
 _ASKED = "split_group"
 
 
 @left_alone
-class SplittableGroup(ProcessGroupGradred):
+class SplittableGroup(ReconfigurableGroup):
     """A group of gradred that can make groups of some of its ranks."""
 
     def split_group(

@@ -161,7 +161,7 @@ class GradredWork(dist.Work):
                     if seconds is None:
                         raise
                     raise self._is_late(request, seconds) from None
-                failure = failure or error
+                failure = failure or _own_error(request, error)
             if seconds is not None and not is_one:
                 left = max(0.0, round(begin + seconds - clock.now(), 3))
         return failure
@@ -450,6 +450,17 @@ def _thin_out() -> None:
                 oldest._requests, oldest._result = [], []
         if len(_old) > _MOST_OLD:
             del _old[next(iter(_old))]
+
+
+def _own_error(request: Any, error: Exception) -> Exception | None:
+    """How a request ended that raised this error: just after a time limit, perhaps well."""
+    if not isinstance(error, TimeoutError):
+        return error
+    try:
+        request.wait(0.0)
+    except Exception as own:
+        return own
+    return None
 
 
 def _let_go(work: GradredWork) -> None:

@@ -1,0 +1,219 @@
+"""How the members of a process group find each other, and what then carries its operations out.
+
+They meet in a store of torch. A group that is created has its members in one MPI job, or connects
+them. A group that is reconfigured connects those that share memory, and leaves their MPI alone:
+after the end of a rank the MPI may wait for it for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import torch.distributed as dist
+from mpi4py import MPI
+
+from gradred import _core
+from gradred.comm import Comm
+from gradred.errors import UsageError
+from gradred.launch import pmi, proc
+from gradred.named import NamedOperations
+from gradred.torch_distributed.meeting import get, meet
+from gradred.torch_distributed.messages import Messages, messages_of
+from gradred.without_mpi import by_memory, by_mpi, connect
+
+Member = dict[str, Any]
+"""What the others have to know of a member, in words that JSON has:
+
+- `mpi`: its rank in MPI, its MPI job's size, and which job. None: it has no other process.
+- `poisoned`: whether it has lost a rank, so that its MPI must not be used.
+- `process`: its host, number and start.
+- `rank`: its number among all ranks of the program, if torch knows it already.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Connected:
+    """What carries out the operations of a group: its collectives, its messages, and its store."""
+
+    engine: NamedOperations
+    messages: Messages
+    store: dist.Store
+    members: Sequence[Member]
+
+    def free(self) -> None:
+        """Leave: operations in flight fail on all ranks. It does not wait."""
+        self.engine.free()
+        self.messages.free()
+
+
+class NotYet:
+    """In place of the engine and the messages of a group that waits for `reconfigure`.
+
+    Args:
+        rank: of this process, as the program gave it.
+        size: the number of ranks, as the program gave it.
+    """
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size, self.ranks = rank, size, list(range(size))
+
+    def connected(self, store: dist.Store) -> Connected:
+        """Return this object as what carries out a group's operations."""
+        mine: Any = self
+        return Connected(mine, mine, store, [])
+
+    def look_for_lost(self, _where: str) -> None:
+        """Return: there are no ranks yet that could be lost."""
+
+    def close(self) -> None:
+        """Return: nothing is in flight."""
+
+    free = close
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        found = "init_process_group(enable_reconfigure=True) has not connected its ranks"
+        remedy = "Call reconfigure first, with the handles of all members"
+        raise UsageError("an operation of a process group", found, remedy)
+
+
+def connect_members(
+    of_name: dist.Store, rank: int, ranks: Sequence[int], timeout: datetime.timedelta
+) -> Connected:
+    """Connect the members of a new group. Blocking and collective.
+
+    Args:
+        of_name: store in which members of no other group write at the same time.
+        rank: this rank in the group.
+        ranks: the members' numbers in error messages, by rank.
+        timeout: time limit for all members to arrive.
+    """
+    store, members = meet(of_name, rank, ranks, _own(), timeout)
+    if world_ranks := _ranks_in_one_mpi(members):
+        comm = _comm_of_mpi(world_ranks)
+    else:
+        comm = connect(rank, len(ranks), _allgather_by(store, rank, ranks))
+    return _over(comm, ranks, store, members)
+
+
+def connect_again(
+    of_number: dist.Store, rank: int, size: int, timeout: datetime.timedelta
+) -> Connected:
+    """Connect the members of a group that goes on with other ranks. Blocking and collective.
+
+    Args:
+        of_number: store in which only these members write.
+        rank: this rank among them.
+        size: how many they are.
+        timeout: time limit for all of it.
+
+    Raises:
+        gradred.UsageError: the members are on several hosts, and one has lost a rank, or they are
+            not in one MPI job.
+    """
+    ranks = range(size)
+    store, members = meet(of_number, rank, ranks, _own(), timeout, bounds_store=True)
+    allgather = _allgather_by(store, rank, ranks, timeout.total_seconds())
+    comm = by_memory(rank, size, allgather)
+    if isinstance(comm, str):
+        why = comm
+        for other, member in enumerate(members):
+            if member["poisoned"]:
+                found = f"{why}, and rank {other} has lost a rank, for which their MPI may wait"
+                raise UsageError("reconfigure", found, "Start the job again")
+        if world_ranks := _ranks_in_one_mpi(members):
+            comm = _comm_of_mpi(world_ranks)
+        else:
+            comm = by_mpi(rank, size, allgather, why)
+    return _over(comm, ranks, store, members)
+
+
+def _over(
+    comm: Comm, ranks: Sequence[int], store: dist.Store, members: Sequence[Member]
+) -> Connected:
+    with contextlib.ExitStack() as undone:
+        undone.callback(comm.free)
+        engine = NamedOperations(comm, ranks=ranks)
+        undone.callback(engine.free)
+        engine.let_streams_wait()
+        messages = messages_of(comm, ranks, engine.look_for_lost)
+        undone.pop_all()
+    return Connected(engine, messages, store, members)
+
+
+def _own() -> Member:
+    known = dist.is_initialized()
+    return {
+        "mpi": _own_place(),
+        "poisoned": _core.poisoned(),
+        "process": [_core.host_id(), os.getpid(), proc.read_stat(os.getpid()).started],
+        "rank": dist.get_rank() if known else None,
+    }
+
+
+def _own_place() -> list[Any] | None:
+    if not MPI.Is_initialized() or MPI.Is_finalized() or MPI.COMM_WORLD.Get_size() == 1:
+        return None
+    return [MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size(), pmi.job]
+
+
+def _ranks_in_one_mpi(members: Sequence[Member]) -> list[int]:
+    """The members' ranks in MPI, by rank in the group. Empty: they cannot use one MPI job.
+
+    torch may number the ranks differently from MPI.
+    """
+    known = [one["mpi"] for one in members if one["mpi"] is not None and not one["poisoned"]]
+    ranks = [rank for rank, *_ in known]
+    same = len({tuple(of) for _, *of in known}) == 1
+    return ranks if len(set(ranks)) == len(members) and same else []
+
+
+def _comm_of_mpi(world_ranks: Sequence[int]) -> Comm:
+    """Create a communicator. Blocking, and collective over these ranks only."""
+    everyone = MPI.COMM_WORLD.Get_group()
+    group = everyone.Incl(world_ranks)
+    try:
+        return Comm(MPI.COMM_WORLD.Create_group(group))
+    finally:
+        group.Free()
+        everyone.Free()
+
+
+def _allgather_by(
+    store: dist.Store, rank: int, ranks: Sequence[int], limit: float | None = None
+) -> Callable[[bytes], list[bytes]]:
+    turns = itertools.count()
+
+    def allgather(mine: bytes) -> list[bytes]:
+        turn = next(turns)
+        store.set(f"{turn}/{rank}", mine)
+        return [
+            get(store, f"{turn}/{other}", f"rank {called} has not come further", limit)
+            for other, called in enumerate(ranks)
+        ]
+
+    return allgather
+
+
+def ranks_that_ended(before: Sequence[Member], now: Sequence[Member]) -> list[int]:
+    """The ranks in MPI of earlier members that are none now, as their processes have ended.
+
+    Only processes of this host are looked for.
+    """
+    here, remain = _core.host_id(), [one["process"] for one in now]
+    ended = []
+    for member in before:
+        host, process, started = member["process"]
+        if member["mpi"] is None or host != here or member["process"] in remain:
+            continue
+        found = proc.stat(process)
+        if found is None or found.started != started or found.state in "ZX":
+            ended.append(member["mpi"][0])
+    return ended
