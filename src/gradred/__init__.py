@@ -144,7 +144,7 @@ def _require_mpi4py(asked: str) -> None:
     try:
         import mpi4py  # noqa: F401 (checked by itself: pip can leave it out)
     except ModuleNotFoundError as error:
-        remedy = 'Install it with: pip install "mpi4py>=4.1"'
+        remedy = 'Install it with: pip install "mpi4py>=4"'
         raise UsageError(asked, "there is no mpi4py", remedy) from error
 
 

@@ -40,6 +40,7 @@ def begin(
             path does not take.
         disagreement: makes the error of a disagreement, of its text and this rank's arguments.
     """
+    _require_gil()
     global _holds_finalize
     library = sys.modules["mpi4py.MPI"]
     _holds_finalize = _core.take_over_finalize(library.__file__ or "")
@@ -59,6 +60,17 @@ def begin(
 
 
 _holds_finalize = False
+
+
+def _require_gil() -> None:
+    """Refuse a Python without the GIL, on which the extension relies.
+
+    A free-threaded Python turns it on when it imports an extension that does not declare otherwise,
+    except where `PYTHON_GIL=0` or `-X gil=0` forbids that.
+    """
+    is_enabled = getattr(sys, "_is_gil_enabled", None)  # from Python 3.13 on
+    if is_enabled is not None and not is_enabled():
+        raise ImportError("gradred needs Python's GIL. Remove PYTHON_GIL=0 or -X gil=0")
 
 
 def spare_workers() -> None:

@@ -450,9 +450,9 @@ def _starting(method: str) -> Callable[..., MPI.Request]:
                 comm._require_mpi()
                 messages.require_straight(found, f"{method}'s recvbuf", is_result=True)
         if isinstance(found, Message):
-            request = getattr(MPI.Intracomm, method)(
-                comm, sendbuf, recvbuf, mpi_fallback.mpi_op(op)
-            )
+            twice = messages.is_twice(method, sendbuf, found)
+            given = (MPI.IN_PLACE if twice else sendbuf, recvbuf)
+            request = getattr(MPI.Intracomm, method)(comm, *given, mpi_fallback.mpi_op(op))
             return Request.of_mpi(request, (sendbuf, recvbuf))
         return Request.start(comm, found.call, found.owners)
 

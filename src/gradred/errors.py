@@ -5,7 +5,10 @@ from __future__ import annotations
 import builtins
 import functools
 import sys
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Error(RuntimeError):
@@ -48,6 +51,9 @@ def _usage_error_of_mpi() -> type[UsageError]:
     from mpi4py import MPI
 
     class OfMpiError(UsageError, MPI.Exception):
+        def __new__(cls, message: str, mpi_class: str) -> Self:
+            return MPI.Exception.__new__(cls, getattr(MPI, mpi_class))  # mpi4py 4.0 takes no more
+
         def __init__(self, message: str, mpi_class: str) -> None:
             code = getattr(MPI, mpi_class)
             MPI.Exception.__init__(self, code)

@@ -32,9 +32,9 @@ def test_reduce_scatter_block(starts: bool) -> None:
     assert y.tolist() == expected
     call(MPI.IN_PLACE, x)
     assert x[:2].tolist() == expected
-    with pytest.raises(UsageError, match="overlap"):
-        call(x, x[:2])
     if SIZE > 1:
+        with pytest.raises(UsageError, match="overlap"):
+            call(x, x[1:3])
         with pytest.raises(UsageError, match=f"do not make {SIZE} equal blocks"):
             call(np.zeros(2 * SIZE + 1), y)
 

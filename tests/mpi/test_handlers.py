@@ -55,8 +55,9 @@ def with_freed_op(comm: Any, method: str) -> None:
 
 
 def overlapping(comm: Any, method: str) -> None:
-    x = four()
-    call(comm, method, x, x)
+    x = np.zeros(5)
+    begin = isinstance(comm, gradred.Comm)  # MPIs only see that both begin at one address
+    call(comm, method, x[:4], x[begin:][:4])
 
 
 Mistake = Callable[[Any, str], None]
@@ -106,6 +107,8 @@ CASES = [
 
 def mpi_checks(method: str, kind: int) -> bool:
     """Return whether the MPI finds the mistake. Open MPI gathers on null communicators."""
+    if kind == MPI.ERR_BUFFER and hasattr(MPI.Comm, "tohandle"):
+        return False  # mpi4py 4.2 takes it for in place
     if not OPEN_MPI:
         return True
     if kind == MPI.ERR_BUFFER:

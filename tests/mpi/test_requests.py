@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import time
 import weakref
 from collections.abc import Callable
@@ -213,3 +214,20 @@ def test_persistent_allreduce_is_not_started_twice() -> None:
         p.Start()
     p.Wait()
     p.Free()
+
+
+@pytest.mark.parametrize("kind", ["started", "persistent"])
+def test_requests_leave_no_reference_to_their_type_and_take_none_away(kind: str) -> None:
+    """mpi4py's own types release that reference themselves if it was built for the stable ABI."""
+    comm = gradred.Comm(MPI.COMM_SELF)
+    x = np.ones(1)
+    make = comm.Iallreduce if kind == "started" else comm.Allreduce_init
+    request = make(MPI.IN_PLACE, x)
+    made = type(request)
+    before = sys.getrefcount(made)
+    for _ in range(100):
+        request.Wait() if kind == "started" else request.Free()
+        request = make(MPI.IN_PLACE, x)
+    gc.collect()
+    assert abs(sys.getrefcount(made) - before) < 10
+    request.Wait() if kind == "started" else request.Free()

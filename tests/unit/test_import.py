@@ -45,6 +45,15 @@ def run_fresh(program: str) -> Any:
     return json.loads(done.stdout)
 
 
+def test_python_without_gil_is_refused() -> None:
+    """As a free-threaded Python is under PYTHON_GIL=0, which threads of gradred would race in."""
+    program = "import sys; sys._is_gil_enabled = lambda: False; import gradred; gradred.Comm"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    last = "ImportError: gradred needs Python's GIL. Remove PYTHON_GIL=0 or -X gil=0"
+    assert done.stderr.strip().splitlines()[-1] == last
+
+
 def test_import_does_not_load_mpi() -> None:
     found = run_fresh(MPI_FREE)
     assert "mpi4py.MPI" not in found["modules"]

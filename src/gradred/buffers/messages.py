@@ -247,6 +247,8 @@ def _type_of(given: Any, memory: Exported, asked: str) -> tuple[str | None, MPI.
             asked, f"{code!r} is not an MPI type", "Pass [array, count, MPI type]"
         )
     datatype = MPI.BYTE if given is None and code == "B" else MPI._typedict.get(code)
+    if datatype is None and code == "e":
+        return "float16", None  # mpi4py 4.0 does not know it
     if datatype is None:
         found = f"no MPI type stands for elements of format {code!r}"
         raise UsageElementError(asked, found, "Name the type: [array, count, MPI type]")
@@ -422,8 +424,22 @@ def is_in_place(sendbuf: Any) -> bool:
     return sendbuf is None or sendbuf is MPI.IN_PLACE
 
 
-def read_input(method: str, sendbuf: Any, recv: Message, blocks: int) -> Message:
-    """Read the sendbuf of a reduction.
+def is_twice(method: str, sendbuf: Any, recv: Message) -> bool:
+    """Return whether a reduction's sendbuf is recvbuf again, which means in place.
+
+    mpi4py does so from 4.2 on; in older ones some MPIs refuse it.
+    """
+    if is_in_place(sendbuf):
+        return False
+    return _is_same(read(sendbuf, f"{method}'s sendbuf", writable=False, any_order=True), recv)
+
+
+def _is_same(send: Message, recv: Message) -> bool:
+    return send.count > 0 and send.address == recv.address
+
+
+def read_input(method: str, sendbuf: Any, recv: Message, blocks: int) -> Message | None:
+    """Read the sendbuf of a reduction; None if it is recvbuf again (see `is_twice`).
 
     Raises:
         gradred.UsageError: it is not valid, or does not match `recv`.
@@ -441,6 +457,8 @@ def read_input(method: str, sendbuf: Any, recv: Message, blocks: int) -> Message
         per_block = " per block" if blocks > 1 else ""
         found = f"sendbuf has {send.count} elements{per_block}, recvbuf {recv.count}"
         raise UsageError(method, found, "Pass as many elements in both")
+    if _is_same(send, recv):
+        return None
     refuse_overlap(method, send, recv, blocks, 1)
     return send
 
