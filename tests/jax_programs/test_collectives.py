@@ -118,10 +118,7 @@ def test_reduce_scatter(program: Program, op: str, rows: int, rank: int, size: i
 
 
 def test_reduce_scatter_of_parts_of_4_mib_is_exact_each_time(rank: int, size: int) -> None:
-    """jax #40830: gloo overwrote what it had not sent yet, so that sums of rank 0 were wrong.
-
-    The end of its part was wrong, from 4 MiB on, in most rounds.
-    """
+    """jax #40830: gloo overwrote what it had not sent yet, so a part's last sums were wrong."""
     count = size << 20
     whole = np.arange(count) % 1009  # of each part other numbers
     part = np.split(whole * size + size * (size - 1) // 2, size)[rank]
