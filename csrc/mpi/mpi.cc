@@ -178,6 +178,10 @@ std::optional<DType> Mpi::dtype(Handle type) const {
   return find(table->tables.types, normalise(type));
 }
 
+std::optional<DType> Mpi::fortran_dtype(Handle type) const {
+  return find(table->tables.fortran_types, normalise(type));
+}
+
 std::optional<Op> Mpi::op(Handle op) const { return find(table->tables.ops, normalise(op)); }
 
 std::optional<Handle> Mpi::handle_of(DType dtype) const {

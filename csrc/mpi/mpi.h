@@ -37,6 +37,8 @@ struct Mpi {
   // Returns the element type or operation of a handle, or nothing if gradred leaves it to the MPI.
   std::optional<DType> dtype(Handle type) const;
   std::optional<Op> op(Handle op) const;
+  // The same for types of Fortran, if its compiler has the usual lengths: MPI_Type_size shows that.
+  std::optional<DType> fortran_dtype(Handle type) const;
   // The reverse. Returns nothing for types and operations that MPI lacks.
   std::optional<Handle> handle_of(DType dtype) const;
   std::optional<Handle> handle_of(Op op) const;

@@ -32,6 +32,18 @@ constexpr std::array<Named<DType>, 30> kMpichTypes = {{
     {0x4c00083e, DType::kUInt64},     {0x4c00013f, DType::kBool},       // UINT64_T, C_BOOL
     {0x4c000133, DType::kBool},                                         // CXX_BOOL
 }};
+// Those that all versions share.
+constexpr std::array<Named<DType>, 9> kMpichFortranTypes = {{
+    {0x4c00041b, DType::kInt32},
+    {0x4c00041c, DType::kFloat32},  // INTEGER, REAL
+    {0x4c00081f, DType::kFloat64},
+    {0x4c00081e, DType::kComplex64},  // DOUBLE_PRECISION, COMPLEX
+    {0x4c001022, DType::kComplex128},
+    {0x4c000427, DType::kFloat32},  // DOUBLE_COMPLEX, REAL4
+    {0x4c000829, DType::kFloat64},
+    {0x4c000828, DType::kComplex64},   // REAL8, COMPLEX8
+    {0x4c00102a, DType::kComplex128},  // COMPLEX16
+}};
 constexpr std::array<Named<Op>, 10> kMpichOps = {{
     {0x58000001, Op::kMax},
     {0x58000002, Op::kMin},
@@ -79,6 +91,21 @@ constexpr std::array<Named<DType>, 29> kAbiTypes = {{
     {0x20f, DType::kUInt64},    {0x259, DType::kUInt64},     {0x238, DType::kBool},
     {0x210, DType::kFloat32},   {0x214, DType::kFloat64},    {0x212, DType::kComplex64},
     {0x213, DType::kComplex64}, {0x216, DType::kComplex128},
+}};
+constexpr std::array<Named<DType>, 13> kAbiFortranTypes = {{
+    {0x219, DType::kInt32},
+    {0x21a, DType::kFloat32},
+    {0x21b, DType::kComplex64},
+    {0x21c, DType::kFloat64},
+    {0x21d, DType::kComplex128},
+    {0x2c1, DType::kInt8},
+    {0x2c9, DType::kInt16},
+    {0x2d1, DType::kInt32},
+    {0x2d2, DType::kFloat32},
+    {0x2d9, DType::kInt64},
+    {0x2da, DType::kFloat64},
+    {0x2db, DType::kComplex64},
+    {0x2e3, DType::kComplex128},
 }};
 constexpr std::array<Named<Op>, 10> kAbiOps = {{
     {0x21, Op::kSum},
@@ -150,6 +177,21 @@ constexpr std::array<Symbol, 29> kOpenMpiTypes = {{
     {"ompi_mpi_cxx_cplex", DType::kComplex64},
     {"ompi_mpi_c_double_complex", DType::kComplex128},
 }};
+constexpr std::array<Symbol, 13> kOpenMpiFortranTypes = {{
+    {"ompi_mpi_integer", DType::kInt32},
+    {"ompi_mpi_real", DType::kFloat32},
+    {"ompi_mpi_dblprec", DType::kFloat64},
+    {"ompi_mpi_cplex", DType::kComplex64},
+    {"ompi_mpi_dblcplex", DType::kComplex128},
+    {"ompi_mpi_integer1", DType::kInt8},
+    {"ompi_mpi_integer2", DType::kInt16},
+    {"ompi_mpi_integer4", DType::kInt32},
+    {"ompi_mpi_integer8", DType::kInt64},
+    {"ompi_mpi_real4", DType::kFloat32},
+    {"ompi_mpi_real8", DType::kFloat64},
+    {"ompi_mpi_complex8", DType::kComplex64},
+    {"ompi_mpi_complex16", DType::kComplex128},
+}};
 constexpr std::array<std::pair<const char*, Op>, 10> kOpenMpiOps = {{
     {"ompi_mpi_op_sum", Op::kSum},
     {"ompi_mpi_op_prod", Op::kProd},
@@ -170,9 +212,13 @@ FamilyTables open_mpi_tables(void* library, Lookup lookup) {
     return reinterpret_cast<Handle>(found);
   };
   static std::array<Named<DType>, kOpenMpiTypes.size()> types;
+  static std::array<Named<DType>, kOpenMpiFortranTypes.size()> fortran_types;
   static std::array<Named<Op>, kOpenMpiOps.size()> ops;
   for (std::size_t i = 0; i < types.size(); ++i) {
     types[i] = {at(kOpenMpiTypes[i].name), kOpenMpiTypes[i].dtype};
+  }
+  for (std::size_t i = 0; i < fortran_types.size(); ++i) {
+    fortran_types[i] = {at(kOpenMpiFortranTypes[i].name), kOpenMpiFortranTypes[i].dtype};
   }
   for (std::size_t i = 0; i < ops.size(); ++i) {
     ops[i] = {at(kOpenMpiOps[i].first), kOpenMpiOps[i].second};
@@ -196,7 +242,7 @@ FamilyTables open_mpi_tables(void* library, Lookup lookup) {
                                .undefined = -32766,
                                .err_other = 16,
                                .thread_multiple = 3};
-  return {constants, types, ops};
+  return {constants, types, ops, fortran_types};
 }
 
 }  // namespace
@@ -221,8 +267,10 @@ Family find_family(void* library, Lookup lookup) {
 
 FamilyTables tables_of(Family family, void* library, Lookup lookup) {
   if (family == Family::kOpenMpi) return open_mpi_tables(library, lookup);
-  if (family == Family::kMpich) return {mpich_constants(), kMpichTypes, kMpichOps};
-  return {abi_constants(), kAbiTypes, kAbiOps};
+  if (family == Family::kMpich) {
+    return {mpich_constants(), kMpichTypes, kMpichOps, kMpichFortranTypes};
+  }
+  return {abi_constants(), kAbiTypes, kAbiOps, kAbiFortranTypes};
 }
 
 }  // namespace gradred::mpi

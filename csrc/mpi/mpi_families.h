@@ -21,6 +21,8 @@ struct FamilyTables {
   Constants constants;
   std::span<const Named<DType>> types;
   std::span<const Named<Op>> ops;
+  // Of Fortran, as long as these if the MPI was built for a compiler with the usual lengths.
+  std::span<const Named<DType>> fortran_types;
 };
 
 // find_family() returns the family of `library`, tables_of() its tables. Open MPI's constants are

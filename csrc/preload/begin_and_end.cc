@@ -18,9 +18,11 @@ int begun(const void* caller, int code) noexcept {
 
 int finalize_below() { return below_finalize(nullptr); }
 
+}  // namespace
+
 int finalize_in(const void* caller) noexcept {
   const bool was_rank = process.exchange(Process::kNoRank) == Process::kRank;
-  if (!was_rank || could_not_begin()) return below_finalize(caller);
+  if (!was_rank || !core_has_begun()) return below_finalize(caller);
   try {
     return finalize(&finalize_below);
   } catch (const std::exception& error) {  // a file of results that cannot be written
@@ -29,7 +31,6 @@ int finalize_in(const void* caller) noexcept {
   }
 }
 
-}  // namespace
 }  // namespace gradred::preload
 
 extern "C" {

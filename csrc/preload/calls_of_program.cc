@@ -69,6 +69,13 @@ bool has_memory(const Call& call, const ProgramComm& comm) {
   return !no_input && !no_result;
 }
 
+// A reduction that gradred carries out on this communicator.
+std::optional<Call> served(const ProgramComm& comm, const Reduction& asked) {
+  auto call = call_of(asked);
+  const bool serves = call && comm.serves(*call, call->count * size_of(call->dtype));
+  return serves && has_memory(*call, comm) ? call : std::nullopt;
+}
+
 // Runs `work`, and passes an error to the communicator's error handler.
 template <class Work>
 std::optional<int> reported(const ProgramComm& comm, Work work) noexcept {
@@ -146,28 +153,17 @@ const void* block_at(const Gathering& asked, int index) {
   return static_cast<const std::byte*>(asked.recv) + index * asked.recv_count * extent;
 }
 
-struct PlainEnds {
-  bool send, recv;
-};
-
-int gather_packed(ProgramComm& comm, const Gathering& asked, Call& call, PlainEnds plain) {
-  const auto ranks = static_cast<std::size_t>(comm.size);
-  const bool in_place = is_in_place(asked.send);
-  Bytes mine, all;
-  if (in_place) {
-    mine.resize(call.count);
+int gather_packed(ProgramComm& comm, const Gathering& asked, Call& call, bool recv_is_plain) {
+  Bytes mine(call.count), all(recv_is_plain ? 0 : call.count * static_cast<std::size_t>(comm.size));
+  if (call.in_place()) {
     pack(block_at(asked, comm.rank), asked.recv_count, asked.recv_type, mine, comm.handle);
-  } else if (!plain.send) {
-    mine.resize(call.count);
+  } else {
     pack(asked.send, asked.send_count, asked.send_type, mine, comm.handle);
   }
-  if (!mine.empty()) call.in.data = mine.data();
-  if (!plain.recv) {
-    all.resize(call.count * ranks);
-    call.out.data = all.data();
-  }
+  call.in.data = mine.data();
+  if (!recv_is_plain) call.out.data = all.data();
   const int code = run(comm, call);
-  if (!plain.recv) {
+  if (!recv_is_plain) {
     unpack(all, asked.recv, asked.recv_count * comm.size, asked.recv_type, comm.handle);
   }
   return code;
@@ -179,12 +175,8 @@ std::optional<int> reduce(ProgramComm* comm, const Reduction& asked) noexcept {
   if (comm == nullptr) return std::nullopt;
   return reported(*comm, [&]() -> std::optional<int> {
     if (!comm->may_serve_blocking()) return std::nullopt;
-    auto call = call_of(asked);
-    if (!call || !comm->serves(*call, call->count * size_of(call->dtype)) ||
-        !has_memory(*call, *comm)) {
-      return std::nullopt;
-    }
-    return run(*comm, *call);
+    auto call = served(*comm, asked);
+    return call ? std::optional(run(*comm, *call)) : std::nullopt;
   });
 }
 
@@ -222,7 +214,7 @@ std::optional<int> gather(ProgramComm* comm, const Gathering& asked) noexcept {
               .dtype = DType::kUInt8};
     if (!comm->serves(call, send->bytes)) return std::nullopt;
     if (!send->is_plain || !recv->is_plain) {
-      return gather_packed(*comm, asked, call, {send->is_plain && !in_place, recv->is_plain});
+      return gather_packed(*comm, asked, call, recv->is_plain);
     }
     return has_memory(call, *comm) ? std::optional(run(*comm, call)) : std::nullopt;
   });
@@ -232,11 +224,8 @@ std::optional<int> start_reduction(ProgramComm* comm, const Reduction& asked,
                                    mpi::Handle* request) noexcept {
   if (comm == nullptr || !comm->may_serve_started()) return std::nullopt;
   return reported(*comm, [&]() -> std::optional<int> {
-    auto call = call_of(asked);
-    if (!call || !comm->serves(*call, call->count * size_of(call->dtype)) ||
-        !has_memory(*call, *comm)) {
-      return std::nullopt;
-    }
+    auto call = served(*comm, asked);
+    if (!call) return std::nullopt;
     place(*call, {comm->rank, comm->size, 0});
     const auto operation = comm->comm().start_unless_ended(*call);
     mpi::Handle made = operation != nullptr ? operation->request() : mpi::get().is.request_null;

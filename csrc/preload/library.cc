@@ -17,8 +17,11 @@ namespace gradred::preload {
 namespace {
 
 MoreFunctions functions{};
+enum class Core : std::uint8_t { kNew, kBegun, kFailed };
 std::mutex begin_mutex;
-bool has_failed = false;
+void* mpi_library = nullptr;
+std::atomic<Core> core{Core::kNew};
+std::atomic<bool> stands_aside{false};
 
 template <class Function>
 void resolve(void* library, const char* name, Function& function) {
@@ -27,7 +30,7 @@ void resolve(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(found);
 }
 
-void begin_with(void* library) {
+void attach(void* library) {
   resolve(library, "PMPI_Comm_call_errhandler", functions.Comm_call_errhandler);
   resolve(library, "PMPI_Add_error_class", functions.Add_error_class);
   resolve(library, "PMPI_Add_error_string", functions.Add_error_string);
@@ -35,14 +38,43 @@ void begin_with(void* library) {
   resolve(library, "PMPI_Type_get_extent", functions.Type_get_extent);
   resolve(library, "PMPI_Pack", functions.Pack);
   resolve(library, "PMPI_Unpack", functions.Unpack);
+  mpi::load(library);
+  const bool narrow = mpi::get().is.handle_bytes == 4;
+  handle_mask = narrow ? mpi::Handle{0xffffffff} : ~mpi::Handle{0};
   pthread_atfork(nullptr, nullptr, [] { process = Process::kNoRank; });
-  begin(library);
+  mpi_library = library;
+}
+
+void report(std::string why) {
+  if (!why.empty() && why.back() == '.') why.pop_back();
+  tell_once(why + ". The MPI carries out all calls of this program");
+}
+
+// In Python, gradred itself may be imported before the first call.
+bool is_python() { return dlsym(RTLD_DEFAULT, "Py_IsInitialized") != nullptr; }
+
+void begin_core() {
+  try {
+    begin(mpi_library);
+    core = Core::kBegun;
+  } catch (const std::exception& error) {
+    core = Core::kFailed;
+    report(error.what());
+  }
 }
 
 bool flag_of(void* library, const char* name) {
   const auto function = reinterpret_cast<int (*)(int*)>(dlsym(library, name));
   int flag = 0;
   return function != nullptr && function(&flag) == 0 && flag != 0;
+}
+
+std::optional<DType> fortran_dtype_of(mpi::Handle type) {
+  const auto dtype = mpi::get().fortran_dtype(type);
+  int bytes = 0;
+  const bool is_usual =
+      dtype && functions.Type_size(type, &bytes) == 0 && bytes == static_cast<int>(size_of(*dtype));
+  return is_usual ? dtype : std::nullopt;
 }
 
 template <class Value>
@@ -80,32 +112,31 @@ bool begin_in(const void* caller) noexcept {
         flag_of(library, "PMPI_Finalized")) {
       return false;
     }
-    begin_with(library);
+    attach(library);
+    if (!is_python()) begin_core();
+    process = Process::kRank;
   } catch (const std::exception& error) {
-    has_failed = true;
-    std::string why = error.what();
-    if (!why.empty() && why.back() == '.') why.pop_back();
-    tell_once(why + ". The MPI carries out all calls of this program");
+    report(error.what());
+    process = Process::kNoRank;
   }
-  // Without settings this rank still agrees with its peers that the MPI carries out all calls.
-  const bool is_rank = mpi::loaded();
-  if (is_rank) {
-    const bool narrow = mpi::get().is.handle_bytes == 4;
-    handle_mask = narrow ? mpi::Handle{0xffffffff} : ~mpi::Handle{0};
-  }
-  process = is_rank ? Process::kRank : Process::kNoRank;
-  return is_rank;
+  return process == Process::kRank;
 }
 
-bool could_not_begin() {
+bool can_serve() noexcept {
   const std::lock_guard lock(begin_mutex);
-  return has_failed;
+  if (stands_aside) return false;
+  if (core == Core::kNew) begin_core();
+  return core == Core::kBegun;
 }
+
+bool core_has_begun() { return core == Core::kBegun; }
 
 std::optional<DType> dtype_of(mpi::Handle type) {
   static thread_local Remembered<DType> known;
-  return known.get(mpi::get().normalise(type),
-                   [](mpi::Handle handle) { return mpi::get().dtype(handle); });
+  return known.get(mpi::get().normalise(type), [](mpi::Handle handle) {
+    const auto dtype = mpi::get().dtype(handle);
+    return dtype ? dtype : fortran_dtype_of(handle);
+  });
 }
 
 std::optional<Op> op_of(mpi::Handle op) {
@@ -115,3 +146,6 @@ std::optional<Op> op_of(mpi::Handle op) {
 }
 
 }  // namespace gradred::preload
+
+// Called by gradred's extension for Python, which has a core of its own.
+extern "C" void gradred_stand_aside() { gradred::preload::stands_aside = true; }

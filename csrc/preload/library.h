@@ -29,17 +29,20 @@ const MoreFunctions& more();  // after begin_in()
 enum class Process : std::uint8_t { kNew, kRank, kNoRank };
 inline std::atomic<Process> process{Process::kNew};
 
-// Makes a new process a rank of gradred, if the MPI runs; `caller` is an address in the program's
-// code. Returns whether it is a rank. If gradred cannot begin, it prints why.
+// Finds the MPI, if it runs, and begins gradred in this process; in Python only can_serve() begins.
+// `caller` is an address in the program's code. Returns whether the process is a rank.
 bool begin_in(const void* caller) noexcept;
-// Whether gradred could not begin in this process, for example because of a wrong setting. The
-// ranks agree that the MPI carries out all calls.
-bool could_not_begin();
+// MPI_Finalize: ends gradred in this process.
+int finalize_in(const void* caller) noexcept;
+// Whether gradred could begin in this process, and has not been imported in Python. Ranks ask each
+// other for that. If gradred cannot begin, for example because of a wrong setting, it prints why.
+bool can_serve() noexcept;
+bool core_has_begun();
 
 // The bits of a handle that this MPI uses; an argument's other bits have any value.
 inline std::atomic<mpi::Handle> handle_mask{~mpi::Handle{0}};
 
-// Mpi::dtype() and Mpi::op(), remembered by each thread.
+// Mpi::dtype(), Mpi::fortran_dtype() and Mpi::op(), remembered by each thread.
 std::optional<DType> dtype_of(mpi::Handle type);
 std::optional<Op> op_of(mpi::Handle op);
 

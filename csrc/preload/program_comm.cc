@@ -83,7 +83,7 @@ ProgramComm::ProgramComm(mpi::Handle comm, int rank_of, int size_of, bool is_our
 // What a rank cannot know of its peers: each may have other settings.
 bool ProgramComm::all_can() const {
   const mpi::Mpi& mpi = mpi::get();
-  const std::int64_t mine = could_not_begin() ? 0 : 1;
+  const std::int64_t mine = can_serve() ? 1 : 0;
   std::int64_t all = 0;
   mpi.check(mpi.call.Allreduce(&mine, &all, 1, mpi.is.int64_type, mpi.is.band_op, handle),
             "MPI_Allreduce");

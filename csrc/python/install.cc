@@ -32,6 +32,14 @@ void* loaded_library(const std::string& path) {
   return library;
 }
 
+// If the program was started with gradred's library for programs of any language (csrc/preload),
+// that begins no core of its own from now on.
+void replace_preloaded_library() {
+  using StandAside = void (*)();
+  const auto stand_aside = reinterpret_cast<StandAside>(dlsym(RTLD_DEFAULT, "gradred_stand_aside"));
+  if (stand_aside != nullptr) stand_aside();
+}
+
 void install(const py::object& mpi4py, const py::object& comm_class, const py::object& when_alone,
              const py::dict& closer_looks, const py::object& on_timeout,
              const py::object& disagreement) {
@@ -60,6 +68,7 @@ void install(const py::object& mpi4py, const py::object& comm_class, const py::o
     if (py::hasattr(mpi4py, name.c_str())) known.ops[op] = keep(mpi4py, name.c_str());
   }
   add_methods(reinterpret_cast<PyTypeObject*>(comm_class.ptr()), closer_looks.ptr());
+  replace_preloaded_library();
   begin(library);
 }
 

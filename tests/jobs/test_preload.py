@@ -28,7 +28,7 @@ pytestmark = [
 SOURCES = Path(__file__).resolve().parents[1] / "preload"
 PATHS = os.pathsep.join(filter(None, sys.path))
 
-Compile = Callable[[str], str]
+Compile = Callable[..., str]
 
 
 @pytest.fixture(autouse=True)
@@ -42,18 +42,19 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compile:
     """A function that compiles a program of tests/preload, once, and returns its path."""
-    mpi = launch.find_mpi()
-    near = mpi.launcher.parent / "mpicc"
-    command = str(near) if near.exists() else shutil.which("mpicc")
-    if command is None or shutil.which("cc") is None:
-        pytest.skip(f"no mpicc beside {mpi.launcher}, or no C compiler")
     folder = tmp_path_factory.mktemp("programs")
 
-    def compile_one(name: str) -> str:
-        program = folder / name
+    def compile_one(source: str, command: str = "mpicc", compiler: str = "cc") -> str:
+        mpi = launch.find_mpi()
+        near = mpi.launcher.parent / command
+        found = str(near) if near.exists() else shutil.which(command)
+        if found is None or shutil.which(compiler) is None:
+            pytest.skip(f"no {command} beside {mpi.launcher}, or no {compiler}")
+        program = folder / f"{source}-{command}"
         if not program.exists():
-            words = [command, "-O1", "-Wall", "-Wextra", "-Werror", "-o", str(program)]
-            subprocess.run([*words, str(SOURCES / f"{name}.c"), "-lpthread"], check=True)
+            options = ["-Wall", "-Wextra", "-Werror", "-lpthread"] if source.endswith(".c") else []
+            words = [found, "-O1", "-o", str(program), str(SOURCES / source), *options]
+            subprocess.run(words, check=True)
         return str(program)
 
     return compile_one
@@ -81,7 +82,7 @@ def profile_rows(folder: Path, rank: int = 0) -> dict[str, int]:
 def test_every_kind_of_call_is_exact_and_gradreds(
     compiled: Compile, ranks: int, tmp_path: Path
 ) -> None:
-    done = run(ranks, compiled("calls"), GRADRED_PROFILE=str(tmp_path / "p.json"))
+    done = run(ranks, compiled("calls.c"), GRADRED_PROFILE=str(tmp_path / "p.json"))
     assert done.returncode == 0, done.stderr
     assert len(re.findall(r"rank \d of \d: \d+ checks passed", done.stdout)) == ranks
     if ranks > 1:
@@ -93,7 +94,7 @@ def test_every_kind_of_call_is_exact_and_gradreds(
 @pytest.mark.parametrize("knobs", [{"shm": "0"}, {"plan": "mpi"}, {"plan": "ring", "shm": "0"}])
 def test_calls_are_exact_whatever_the_settings(compiled: Compile, knobs: dict[str, str]) -> None:
     variables = {f"GRADRED_{name.upper()}": value for name, value in knobs.items()}
-    done = run(2, compiled("calls"), **variables)
+    done = run(2, compiled("calls.c"), **variables)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
 
@@ -107,17 +108,17 @@ def test_calls_are_exact_whatever_the_settings(compiled: Compile, knobs: dict[st
     ],
 )
 def test_what_programs_do_beside_plain_calls_works(compiled: Compile, case: str) -> None:
-    done = run(2, compiled("cases"), case)
+    done = run(2, compiled("cases.c"), case)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("checks passed") == 2
     assert done.stderr == ""
 
 
 def test_wrong_arguments_are_the_mpis_to_report(compiled: Compile) -> None:
-    alone = run(2, compiled("cases"), "wrong_arguments", preloads=False)
+    alone = run(2, compiled("cases.c"), "wrong_arguments", preloads=False)
     if alone.returncode != 0:
         pytest.skip("this MPI does not check arguments")
-    done = run(2, compiled("cases"), "wrong_arguments")
+    done = run(2, compiled("cases.c"), "wrong_arguments")
     assert done.returncode == 0, done.stderr
 
 
@@ -126,33 +127,33 @@ DISAGREE += "allreduce of 4 float64 with sum, rank 1 for allreduce of 5"
 
 
 def test_ranks_that_disagree_get_a_code_with_the_text_and_go_on(compiled: Compile) -> None:
-    done = run(2, compiled("cases"), "disagree")
+    done = run(2, compiled("cases.c"), "disagree")
     assert done.returncode == 0, done.stderr
     assert DISAGREE in done.stdout
     assert done.stderr == ""
 
 
 def test_handler_of_the_program_gets_the_error(compiled: Compile) -> None:
-    done = run(2, compiled("cases"), "disagree_with_handler")
+    done = run(2, compiled("cases.c"), "disagree_with_handler")
     assert done.returncode == 0, done.stderr
     assert DISAGREE in done.stderr
 
 
 def test_errors_that_are_fatal_end_the_job_with_the_text(compiled: Compile) -> None:
-    done = run(2, compiled("cases"), "disagree_fatally")
+    done = run(2, compiled("cases.c"), "disagree_fatally")
     assert done.returncode != 0
     assert DISAGREE in done.stderr
 
 
 def test_killed_rank_is_an_error_in_time(compiled: Compile) -> None:
-    done = run(2, compiled("cases"), "kill_one")
+    done = run(2, compiled("cases.c"), "kill_one")
     assert "gradred: PeerLost: rank 1 " in done.stdout, done.stderr
     assert done.returncode == 128 + 6
 
 
 def test_late_rank_is_reported_and_given_up(compiled: Compile) -> None:
     knobs = {"GRADRED_TIMEOUT": "1s", "GRADRED_WARN_AFTER": "300ms"}
-    done = run(2, compiled("cases"), "come_late", **knobs)
+    done = run(2, compiled("cases.c"), "come_late", **knobs)
     waited = re.search(r"gradred: TimeoutError: rank 0 has waited ([\d.]+) s", done.stdout)
     assert waited is not None, done.stderr
     assert 0.9 < float(waited[1]) < within(1.9)
@@ -161,8 +162,8 @@ def test_late_rank_is_reported_and_given_up(compiled: Compile) -> None:
 
 def test_program_may_end_without_mpi_finalize(compiled: Compile) -> None:
     """The status is that of the same program without gradred: Open MPI objects."""
-    alone = run(2, compiled("cases"), "end_at_once", preloads=False)
-    done = run(2, compiled("cases"), "end_at_once")
+    alone = run(2, compiled("cases.c"), "end_at_once", preloads=False)
+    done = run(2, compiled("cases.c"), "end_at_once")
     assert done.returncode == alone.returncode, done.stderr
     assert done.stdout.count("checks passed") == 2
 
@@ -170,7 +171,7 @@ def test_program_may_end_without_mpi_finalize(compiled: Compile) -> None:
 def test_wrong_setting_on_one_rank_leaves_all_calls_to_the_mpi(compiled: Compile) -> None:
     rank = "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}"
     script = f'if [ "{rank}" = 1 ]; then export GRADRED_SLICE=2; fi; exec "$0" "$@"'
-    done = run(2, "sh", "-c", script, compiled("cases"), "many_communicators")
+    done = run(2, "sh", "-c", script, compiled("cases.c"), "many_communicators")
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines() == [
         "gradred: GRADRED_SLICE: there is no such setting. The nearest one is GRADRED_SLICES. "
@@ -200,6 +201,54 @@ def test_mpi4pys_calls_are_gradreds(tmp_path: Path) -> None:
     assert calls["allreduce"] == 11
     assert calls["bcast"] >= 1
     assert calls["allgather"] >= 1
+
+
+WITH_GRADRED = """
+import numpy as np
+from mpi4py import MPI
+import gradred
+comm = MPI.COMM_WORLD
+ones = np.ones(1000)
+assert (gradred.allreduce(ones) == comm.size).all()
+for _ in range(10):
+    comm.Allreduce(MPI.IN_PLACE, ones)
+assert (ones == comm.size ** 10).all()
+copy = comm.Dup()
+assert [copy.allreduce(1) for _ in range(8)] == [comm.size] * 8
+"""
+
+
+def test_program_that_imports_gradred_has_one_core(tmp_path: Path) -> None:
+    """The profile has its own call and no others: the preloaded library leaves them to the MPI."""
+    done = run(2, "python", "-c", WITH_GRADRED, GRADRED_PROFILE=str(tmp_path / "p.json"))
+    assert done.returncode == 0, done.stderr
+    assert profile_rows(tmp_path) == {"allreduce": 1}
+
+
+def test_all_names_of_fortran_are_there(compiled: Compile, tmp_path: Path) -> None:
+    """The packages of both MPIs have no Fortran, so the calls go no further than to gradred."""
+    program = compiled("fortran_names.c")
+    done = run(2, program, GRADRED_PROFILE=str(tmp_path / "p.json"))
+    assert done.returncode == 0, done.stderr
+    assert profile_rows(tmp_path) == {"allreduce": 6, "bcast": 1}
+
+
+@pytest.mark.parametrize("source", ["old.f", "modern.f90"])
+def test_fortran_programs_get_gradreds_calls(
+    compiled: Compile, source: str, tmp_path: Path
+) -> None:
+    program = compiled(source, "mpifort", "gfortran")
+    done = run(2, program, GRADRED_PROFILE=str(tmp_path / "p.json"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("all checks passed") == 2
+    assert profile_rows(tmp_path)["allreduce"] == 30
+
+
+def test_program_of_the_standard_abi_gets_gradreds_calls(compiled: Compile, tmp_path: Path) -> None:
+    program = compiled("calls.c", "mpicc_abi")
+    done = run(2, program, GRADRED_PROFILE=str(tmp_path / "p.json"))
+    assert done.returncode == 0, done.stderr
+    assert profile_rows(tmp_path)["allreduce"] > 20
 
 
 def test_library_precedes_what_the_user_loads() -> None:

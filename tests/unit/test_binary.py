@@ -60,8 +60,9 @@ def test_extension_exports_what_python_and_mpitrampoline_look_for() -> None:
 @needs_binutils
 def test_library_for_other_programs_exports_functions_of_the_mpi_alone() -> None:
     exported = exported_by(PRELOAD)
-    assert {"MPI_Allreduce", "MPI_Allreduce_c", "MPI_Finalize"} <= set(exported)
-    assert [name for name in exported if not name.startswith("MPI_")] == []
+    assert {"MPI_Allreduce", "MPI_Allreduce_c", "MPI_Finalize", "mpi_allreduce_"} <= set(exported)
+    others = [name for name in exported if not name.lower().startswith("mpi_")]
+    assert others == ["gradred_stand_aside"]
 
 
 def test_library_for_other_programs_is_below_six_megabytes() -> None:
