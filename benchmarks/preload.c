@@ -1,6 +1,6 @@
-/* Under `gradred run --preload`: MPI_Allreduce, which is then gradred's, and the MPI's own, block by
- * block in turn on the same buffers. Rank 0 prints what benchmarks/preload.py reads. The time of a
- * block is that of the slowest rank. */
+/* Under `gradred run --preload`: MPI_Allreduce, which is then gradred's, and the MPI's own, block
+ * by block in turn on the same buffers. Rank 0 prints what benchmarks/preload.py reads. The time of
+ * a block is that of the slowest rank. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +28,8 @@ static double block(Allreduce* call, const double* send, double* recv, int count
 
 static void compare(const char* what, int rank, int count, double seconds, int rounds,
                     MPI_Comm comm) {
-  double *send = malloc(sizeof(double) * (size_t)count), *recv = malloc(sizeof(double) * (size_t)count);
+  double *send = malloc(sizeof(double) * (size_t)count),
+         *recv = malloc(sizeof(double) * (size_t)count);
   for (int i = 0; i < count; ++i) send[i] = i % 7;
   int ranks = 0;
   MPI_Comm_size(comm, &ranks);
@@ -68,7 +69,7 @@ int main(int argc, char** argv) {
   times[2] = now();
   if (rank == 0) printf("start 0 %.9g %.9g\n", times[1] - times[0], times[2] - times[1]);
   if (seconds > 0) {
-    compare("through", rank, 1, seconds, rounds, MPI_COMM_SELF);
+    compare("through", rank, 1, seconds, 100 * rounds, MPI_COMM_SELF);
     for (long bytes = 8; bytes <= most; bytes *= 4) {
       compare("allreduce", rank, (int)(bytes / 8), seconds, rounds, MPI_COMM_WORLD);
     }

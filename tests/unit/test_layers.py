@@ -218,14 +218,14 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_of_call_stands_in_the_files_that_the_page_lists(kind: str) -> None:
     """In the product, at most eight files name it, beside the names that csrc/preload exports."""
-    """In the product, at most eight files name it, beside the MPI's names that csrc/preload exports."""
     page = (ROOT / "docs" / "design" / "house.md").read_text()
     table = page.partition("| scans | gathers and scatters |")[2].partition("\n\n")[0]
     column = ["scan", "gather"].index(kind)
     beside = {"tests", "testing", "preload"}
     listed = [re.findall(r"`([\w./]+)`", row)[column] for row in table.splitlines()[2:]]
-    sources = [path for path in csrc_sources() if not beside & {*path.parts}]
+    sources = [path for path in csrc_sources() if not beside & {*path.relative_to(ROOT).parts}]
     sources += [*(ROOT / "src").rglob("*.py"), *(ROOT / "src").rglob("*.pyi")]
     naming = [path for path in sources if re.search(KINDS[kind], without_text(path))]
     assert sorted(str(path.relative_to(ROOT)) for path in naming) == sorted(listed)
