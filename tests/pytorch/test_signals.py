@@ -190,7 +190,7 @@ class RaisingAfter:
 
         def raising(*given: Any, **how: Any) -> Any:
             made = call(*given, **how)
-            if RANK == 0:
+            if RANK == 0 and made is not None:  # None: not submitted, as on older PyTorch
                 raise HandlerError
             return made
 

@@ -737,9 +737,7 @@ class ProcessGroupGradred(ProcessGroupOfRanks):
         work: GradredWork = _allreduce(self, *given, **named)
         return work
 
-    if not hasattr(
-        _AllreduceOptions, "asyncOp"
-    ):  # an older PyTorch does not say whether the program waits
+    if not hasattr(_AllreduceOptions, "asyncOp"):  # an older PyTorch has no such flag
         allreduce = _allreduce
 
     def _late_work(self, request: Any, tensor: Tensor, opts: Any) -> GradredWork:
