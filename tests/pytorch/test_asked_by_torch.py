@@ -67,6 +67,27 @@ def test_questions_are_answered() -> None:
 
 
 @since(2, 14)
+def test_ranks_of_a_group_change_their_order() -> None:
+    group = dist.new_group()
+    for uuid in (1, 2):
+        handles: list[Any] = [None] * SIZE
+        dist.all_gather_object(handles, dist._get_reconfigure_handle(group), group=group)
+        dist._reconfigure(uuid, handles[::-1], group).wait()
+        own = RANK if uuid == 2 else SIZE - 1 - RANK
+        assert (dist.get_rank(group), dist.get_world_size(group)) == (own, SIZE)
+        ranks = dist.get_process_group_ranks(group)
+        assert ranks == sorted(ranks, reverse=uuid == 1)
+        x = torch.full((3,), RANK + 1.0)
+        dist.broadcast(x, 0, group=group)
+        assert (x == 1).all()
+        dist.all_reduce(x, group=group)
+        assert (x == SIZE).all()
+        got = dist.irecv(torch.zeros(1), (RANK - 1) % SIZE, group=group)
+        dist.send(torch.ones(1), (RANK + 1) % SIZE, group=group)
+        got.wait()
+
+
+@since(2, 14)
 def test_a_group_of_several_backends_keeps_its_ranks() -> None:
     group = dist.new_group(backend="cpu:gradred,cuda:gloo")
     assert not dist._supports_reconfigure(group)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 
 import pytest
 
@@ -16,6 +17,7 @@ import gradred
 from gradred.errors import UsageError
 
 pytestmark = since(2, 14)
+on_one_host = pytest.mark.skipif("TEST_HOSTS" in os.environ, reason="several hosts")
 
 AFTER, BEFORE = (RANK + 1) % SIZE, (RANK - 1) % SIZE
 EACH = 8
@@ -31,6 +33,7 @@ def some(value: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.full((EACH,), value, dtype=dtype)
 
 
+@on_one_host
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bfloat16])
 @pytest.mark.parametrize("async_op", [False, True])
 def test_put_is_there_after_the_signal(dtype: torch.dtype, async_op: bool) -> None:
@@ -51,6 +54,7 @@ def test_put_is_there_after_the_signal(dtype: torch.dtype, async_op: bool) -> No
     window.tensor_deregister()
 
 
+@on_one_host
 def test_a_remote_tensor_is_the_memory_itself() -> None:
     own = memory()
     window = dist._new_window(own)
@@ -66,6 +70,7 @@ def test_a_remote_tensor_is_the_memory_itself() -> None:
     assert remote.numel() == SIZE * EACH  # it may still be read
 
 
+@on_one_host
 def test_ranks_register_tensors_of_different_shapes_and_types() -> None:
     dtype = torch.float64 if RANK % 2 else torch.int32
     window = dist._new_window()
@@ -87,6 +92,7 @@ def test_ranks_register_tensors_of_different_shapes_and_types() -> None:
     window.tensor_deregister()
 
 
+@on_one_host
 def test_windows_have_signals_of_their_own() -> None:
     first, second = dist._new_window(memory()), dist._new_window(memory())
     limit = torch._C._distributed_c10d.WaitSignalOptions()
@@ -100,6 +106,7 @@ def test_windows_have_signals_of_their_own() -> None:
     second.wait_signal(BEFORE, False)
 
 
+@on_one_host
 def test_private_memory_is_refused_on_all_ranks() -> None:
     own = memory() if RANK else torch.zeros(SIZE, EACH)
     window = dist._new_window()
@@ -113,3 +120,11 @@ def test_private_memory_is_refused_on_all_ranks() -> None:
     kind = torch._C._distributed_c10d.WindowAccessType
     assert window.get_attr(AFTER).access_type == kind.UNIFIED
     window.tensor_deregister()
+
+
+@pytest.mark.skipif("TEST_HOSTS" not in os.environ, reason="one host")
+def test_windows_between_hosts_are_refused() -> None:
+    assert not dist._supports_window()
+    assert not dist.get_backend_impl(dist.group.WORLD).supports_window
+    with pytest.raises(UsageError, match="do not share memory"):
+        dist._new_window(memory())
