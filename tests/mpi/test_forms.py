@@ -320,7 +320,7 @@ def test_errors_of_long_doubles_stay_those_of_python_code(comm: gradred.Comm) ->
     for _ in range(2):
         comm.Allreduce(x, y)
         comm.Bcast(y)
-        for send, recv in [(x, x), (x[:2], y), (x.astype("d"), y), (x, x.astype("G"))]:
+        for send, recv in [(x[:2], y), (x.astype("d"), y), (x, x.astype("G"))]:
             with pytest.raises(gradred.UsageError):
                 comm.Allreduce(send, recv)
         y.flags.writeable = False
