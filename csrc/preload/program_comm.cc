@@ -110,7 +110,8 @@ void ProgramComm::set_limits() {
     most_bytes_[i] = in_memory ? most_in_memory(static_cast<Kind>(i)) : 0;
   }
   // Between hosts gradred has measured the MPI's allreduce, and knows where it is faster.
-  const bool measured = comm_->place().topology.hosts > 1 && comm_->has_messages();
+  const bool measured = comm_->has_messages() &&
+                        (comm_->place().costs->figures().measured() || comm_->deterministic());
   asks_plan_ = wishes || !in_memory;
   if (wishes || measured) most_bytes_[static_cast<std::size_t>(Kind::kAllreduce)] = kAlways;
 }

@@ -101,7 +101,6 @@ static void started(MPI_Comm comm, int count) {
   free(send), free(sums), free(scanned), free(block), free(before), free(gathered), free(data);
 }
 
-
 /* Types and operations that gradred has, and some that only the MPI has. */
 static void types(MPI_Comm comm) {
   int me, ranks;

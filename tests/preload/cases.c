@@ -18,8 +18,7 @@ static void disagree(void) {
   use_world();
   double data[8] = {0};
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  const int code =
-      MPI_Allreduce(MPI_IN_PLACE, data, 4 + rank, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+  const int code = MPI_Allreduce(MPI_IN_PLACE, data, 4 + rank, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
   EXPECT(code != MPI_SUCCESS);
   char text[MPI_MAX_ERROR_STRING];
   int length = 0;
@@ -40,8 +39,7 @@ static void disagree_with_handler(void) {
   MPI_Comm_create_errhandler(handle, &handler);
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, handler);
   double data[8] = {0};
-  const int code =
-      MPI_Allreduce(MPI_IN_PLACE, data, 4 + rank, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+  const int code = MPI_Allreduce(MPI_IN_PLACE, data, 4 + rank, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
   EXPECT(code != MPI_SUCCESS && handled == code);
   MPI_Errhandler_free(&handler);
   use_world();
