@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from gradred import _core, _rank
 from gradred.buffers import messages, moved_bytes, mpi_fallback
-from gradred.buffers.messages import Message, Reduction
+from gradred.buffers.messages import Reduction
 from gradred.buffers.mpi_fallback import MpiCall
 from gradred.buffers.passed import disagreement
 from gradred.buffers.refusing import refusing
@@ -446,15 +446,13 @@ def _starting(method: str) -> Callable[..., MPI.Request]:
         with refusing(comm, blocking=False):
             handle = None if stream is None else handle_of(stream, method)
             found = messages.reduction(method, comm, sendbuf, recvbuf, op, handle)
-            if isinstance(found, Message):
-                comm._require_mpi()
-                messages.require_straight(found, f"{method}'s recvbuf", is_result=True)
-        if isinstance(found, Message):
-            twice = messages.is_twice(method, sendbuf, found)
-            given = (MPI.IN_PLACE if twice else sendbuf, recvbuf)
-            request = getattr(MPI.Intracomm, method)(comm, *given, mpi_fallback.mpi_op(op))
-            return Request.of_mpi(request, (sendbuf, recvbuf))
-        return Request.start(comm, found.call, found.owners)
+            if isinstance(found, Reduction):
+                return Request.start(comm, found.call, found.owners)
+            comm._require_mpi()
+            messages.require_straight(found, f"{method}'s recvbuf", is_result=True)
+            call = mpi_fallback.checked(method, comm, sendbuf, found, op)
+        request = getattr(MPI.Intracomm, method)(comm, call.send, call.recv, call.op)
+        return Request.of_mpi(request, (sendbuf, recvbuf))
 
     start.__doc__ = f"Start a `{method[1:].capitalize()}`; the arguments are those of `Iallreduce`."
     return start

@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 import gradred
 from gradred import UsageError
+from gradred.buffers import messages
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 
@@ -162,3 +163,35 @@ def test_columns_that_interleave_are_not_taken_for_overlapping(comm: gradred.Com
     comm.Allreduce(left, right, largest)
     comm.Allreduce(left, left if RANK == 0 else right, largest)  # in place on rank 0
     largest.Free()
+
+
+METHODS = [name for name in messages.KINDS if not name.endswith("_init")]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("datatype", [None, TWO_INT64], ids=["int64", "two int64"])
+def test_an_array_given_twice_is_in_place(
+    comm: gradred.Comm, method: str, datatype: MPI.Datatype | None
+) -> None:
+    blocks = messages.blocks_of(method, comm)
+    x = np.arange(4 * blocks) + RANK
+    spec = (lambda a: a) if datatype is None else (lambda a: [a, datatype])
+    expected = np.zeros(4, "int64")
+    getattr(MPI.Intracomm, method.removeprefix("I").capitalize())(comm, x.copy(), expected)
+    request = getattr(comm, method)(spec(x), spec(x[:4]), OWN)
+    if request is not None:
+        request.Wait()
+    if "exscan" not in method.lower() or RANK > 0:  # MPI leaves the first rank's open
+        assert (x[:4] == expected).all()
+    assert (x[4:] == np.arange(4, 4 * blocks) + RANK).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_part_of_recvbuf_is_not_in_place(comm: gradred.Comm, method: str) -> None:
+    x = np.arange(8 * SIZE)
+    with pytest.raises(UsageError, match="Pass as many elements in both"):
+        getattr(comm, method)(x[: 4 * SIZE], x, OWN)
+    sent = [x[: 8 * messages.blocks_of(method, comm)], TWO_INT64]
+    with pytest.raises(UsageError, match="Pass two buffers of one type"):
+        getattr(comm, method)(sent, [x[:8], ROOMY], MPI.SUM)
+    assert (x == np.arange(8 * SIZE)).all()

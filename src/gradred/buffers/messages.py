@@ -424,22 +424,10 @@ def is_in_place(sendbuf: Any) -> bool:
     return sendbuf is None or sendbuf is MPI.IN_PLACE
 
 
-def is_twice(method: str, sendbuf: Any, recv: Message) -> bool:
-    """Return whether a reduction's sendbuf is recvbuf again, which means in place.
+def read_input(method: str, sendbuf: Any, recv: Message, blocks: int) -> Message | None:
+    """Read the sendbuf of a reduction; None if it is recvbuf again, which means in place.
 
     mpi4py does so from 4.2 on; in older ones some MPIs refuse it.
-    """
-    if is_in_place(sendbuf):
-        return False
-    return _is_same(read(sendbuf, f"{method}'s sendbuf", writable=False, any_order=True), recv)
-
-
-def _is_same(send: Message, recv: Message) -> bool:
-    return send.count > 0 and send.address == recv.address
-
-
-def read_input(method: str, sendbuf: Any, recv: Message, blocks: int) -> Message | None:
-    """Read the sendbuf of a reduction; None if it is recvbuf again (see `is_twice`).
 
     Raises:
         gradred.UsageError: it is not valid, or does not match `recv`.
@@ -457,7 +445,7 @@ def read_input(method: str, sendbuf: Any, recv: Message, blocks: int) -> Message
         per_block = " per block" if blocks > 1 else ""
         found = f"sendbuf has {send.count} elements{per_block}, recvbuf {recv.count}"
         raise UsageError(method, found, "Pass as many elements in both")
-    if _is_same(send, recv):
+    if send.count > 0 and send.address == recv.address:
         return None
     refuse_overlap(method, send, recv, blocks, 1)
     return send
