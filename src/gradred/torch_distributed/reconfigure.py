@@ -16,7 +16,7 @@ from typing import Any
 import torch.distributed as dist
 
 from gradred import _core
-from gradred.errors import UsageError
+from gradred.errors import UsageError, UsageTypeError, type_of
 from gradred.torch_distributed.backend import CALLED_BY_TORCH, GradredBackend
 from gradred.torch_distributed.compiling import left_alone
 from gradred.torch_distributed.connecting import (
@@ -56,11 +56,15 @@ class Reconfigurable:
             limit: time limit in seconds if the options have none.
 
         Raises:
+            TypeError: they are none.
             gradred.UsageError: this rank's options are not valid, and nothing has been done. Or
                 the members cannot be connected without their MPI, which may wait for lost ranks.
             gradred.TimeoutError: a member has not come in time.
             gradred.PeerLost: a member has ended meanwhile.
         """
+        if type(options).__name__ != "ReconfigureOptions":  # which older PyTorch does not have
+            found = f"the options are {type_of(options)}"
+            raise UsageTypeError("reconfigure", found, "Pass ReconfigureOptions of PyTorch")
         uuid, handles = int(options.uuid), options.handles
         asked = f"reconfigure(uuid={uuid})"
         if isinstance(handles, (set, frozenset)):
