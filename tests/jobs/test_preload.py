@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from bounds import within
+from hosts import faked
 
 from gradred import config, launch
 from gradred.launch import preload
@@ -249,6 +250,18 @@ def test_program_of_the_standard_abi_gets_gradreds_calls(compiled: Compile, tmp_
     done = run(2, program, GRADRED_PROFILE=str(tmp_path / "p.json"))
     assert done.returncode == 0, done.stderr
     assert profile_rows(tmp_path)["allreduce"] > 20
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="simulated hosts need root")
+def test_calls_between_hosts_are_the_mpis_unless_it_was_measured(
+    compiled: Compile, tmp_path: Path
+) -> None:
+    faked_by = [sys.executable, faked.__file__]
+    knobs = {"GRADRED_TUNE": "0", "GRADRED_PROFILE": str(tmp_path / "p.json")}
+    done = run(2, *faked_by, compiled("calls.c"), TEST_HOSTS="0,1", **knobs)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("checks passed") == 2
+    assert profile_rows(tmp_path) == {}
 
 
 def test_library_precedes_what_the_user_loads() -> None:
