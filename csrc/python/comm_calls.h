@@ -105,11 +105,13 @@ struct Pair {
 };
 
 // `given` and `got`: the blocks that the buffers have; counts are those of one block. Returns false
-// if the Python path has to handle the arguments.
+// if the Python path has to handle the arguments. A reduction of a buffer into itself is in place,
+// as in mpi4py from 4.2 on.
 template <class Buffers>
 [[gnu::always_inline]] inline bool read_pair(Arguments args, std::size_t given, std::size_t got,
                                              typename Buffers::Made& made,
-                                             Pair<typename Buffers::Array>& pair) {
+                                             Pair<typename Buffers::Array>& pair,
+                                             bool is_reduction = false) {
   pair.in_place = is_in_place(args[0]);
   const std::size_t recv_blocks = pair.in_place ? std::max(given, got) : got;
   auto& [send, recv, in_place] = pair;
@@ -117,6 +119,7 @@ template <class Buffers>
   if (in_place) return true;
   if (!Buffers::read(args[0], given, Access::kRead, made, send)) return false;
   if (send.count != recv.count || send.dtype != recv.dtype) return false;
+  if (is_reduction && send.data == recv.data) return in_place = true;
   const std::size_t bytes = recv.count * size_of(recv.dtype);
   return !overlap(send.data, given * bytes, recv.data, got * bytes);
 }
@@ -173,7 +176,7 @@ template <class Buffers>
                                                   typename Buffers::Made& made) {
   const std::size_t blocks = vector_counts(kind, size);
   Pair<typename Buffers::Array> pair;
-  if (!read_pair<Buffers>(args, blocks, 1, made, pair)) return false;
+  if (!read_pair<Buffers>(args, blocks, 1, made, pair, true)) return false;
   const auto known = asked_op(op);
   if (!known || find_reduction(*known, pair.recv.dtype) == nullptr) return false;
   Call& call = call_on(made, pair.input(), pair.recv);

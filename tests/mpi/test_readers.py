@@ -74,7 +74,7 @@ NUMPY = {
     "with axes of length 1": Row(two(lambda: np.ones((1, 5, 1)).T), "both"),
     "in Fortran order": Row(two(lambda: np.ones((2, 3)).T), "buffers"),
     "in another order": Row(two(lambda: np.ones((2, 3, 4)).transpose(1, 0, 2))),
-    "in place": Row(lambda: (x := np.ones(3), x), "array"),
+    "in place": Row(lambda: (x := np.ones(3), x), "both"),
     "with gaps": Row(two(lambda: np.ones(8)[::2]), "", "not dense", "not dense"),
     "backwards": Row(two(lambda: np.ones(8)[::-1]), "", "not dense", "not dense"),
     "one row many times": Row(
