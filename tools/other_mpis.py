@@ -134,7 +134,7 @@ def wheel() -> Path:
 def check(name: str, built: Path, ranks: int) -> str:
     """Test one MPI; returns 'passed', 'FAILED ...' or why it was not tried."""
     environment = WORK / name
-    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--clear", environment], check=True)
     pip(environment, f"{built}[test]")
     job = MPIS[name](environment)
     if isinstance(job, str):
