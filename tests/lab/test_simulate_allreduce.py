@@ -252,7 +252,12 @@ def test_ring_of_less_than_an_element_a_rank_is_recursive_doubling() -> None:
     assert patterns.pattern(case("ring", 64, 128), "ring").family == "doubling"
 
 
-# ---- the command ------------------------------------------------------------------------------
+# ---- the command, which reads tables with pandas -----------------------------------------------
+
+
+@pytest.fixture
+def reads_tables() -> None:
+    pytest.importorskip("pandas")
 
 
 def write(path: Path, table: list[Measured], *, times: bool) -> str:
@@ -273,6 +278,7 @@ def write(path: Path, table: list[Measured], *, times: bool) -> str:
     return str(path)
 
 
+@pytest.mark.usefixtures("reads_tables")
 def test_record_has_each_row_in_order_and_the_error_by_system_and_algorithm(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -307,6 +313,7 @@ def test_record_has_each_row_in_order_and_the_error_by_system_and_algorithm(
     assert "Testbed host mpi ring" in printed
 
 
+@pytest.mark.usefixtures("reads_tables")
 def test_predictions_that_nothing_could_be_compared_with_say_that_their_error_is_not_known(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -328,6 +335,7 @@ def test_predictions_that_nothing_could_be_compared_with_say_that_their_error_is
     assert "left out  " not in printed.out, "a table without lines"
 
 
+@pytest.mark.usefixtures("reads_tables")
 def test_record_goes_to_stdout_and_the_table_to_stderr(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -339,6 +347,7 @@ def test_record_goes_to_stdout_and_the_table_to_stderr(
     assert "predicted (simulated)" in printed.err
 
 
+@pytest.mark.usefixtures("reads_tables")
 def test_table_without_rows_gives_a_record_without_rows(tmp_path: Path) -> None:
     fit = write(tmp_path / "fit.csv", rows((8,)), times=True)
     asked = write(tmp_path / "rows.csv", [], times=False)
@@ -348,6 +357,7 @@ def test_table_without_rows_gives_a_record_without_rows(tmp_path: Path) -> None:
     assert json.loads(out.read_text())["rows"] == []
 
 
+@pytest.mark.usefixtures("reads_tables")
 def test_record_that_cannot_be_written_is_refused_before_the_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
