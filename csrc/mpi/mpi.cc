@@ -105,6 +105,9 @@ Functions resolve_all(void* lib) {
   resolve(lib, "Grequest_start", f.Grequest_start);
   resolve(lib, "Grequest_complete", f.Grequest_complete);
   resolve_if_there(lib, "PMPIX_Grequest_start", f.Grequest_start_driven);
+  if (f.Grequest_start_driven == nullptr) {  // MPICH's library of the standard ABI
+    resolve_if_there(lib, "MPIX_Grequest_start", f.Grequest_start_driven);
+  }
   resolve_if_there(lib, "MPIX_Query_cuda_support", f.Query_cuda_support);
   resolve_if_there(lib, "opal_progress_register", f.Progress_register);
   resolve_if_there(lib, "opal_progress_unregister", f.Progress_unregister);
