@@ -6,6 +6,7 @@ try:
     from _core_testing import (
         MutationResult,
         best_isa,
+        exact_words,
         isas,
         mutate_schedules,
         now_ns,
@@ -27,6 +28,7 @@ except ImportError as error:
 __all__ = [
     "MutationResult",
     "best_isa",
+    "exact_words",
     "isas",
     "mutate_schedules",
     "now_ns",

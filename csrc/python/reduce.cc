@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/errors.h"
 #include "base/types.h"
@@ -15,6 +16,7 @@
 #include "device/kernels/kernels.h"
 #include "python/names.h"
 #include "python/raw_buffers.h"
+#include "reduce/exact_sum.h"
 
 namespace gradred {
 namespace {
@@ -52,6 +54,23 @@ py::list operations() {
   return rows;
 }
 
+py::bytes exact_words(std::uintptr_t address, std::size_t count, const std::string& dtype) {
+  std::vector<std::int64_t> words;
+  {
+    const WithoutGil released;
+    ExactSum sum(dtype_named(dtype));
+    sum.add(reinterpret_cast<const void*>(address), count);
+    words = sum.words();
+  }
+  return {reinterpret_cast<const char*>(words.data()), words.size() * sizeof words[0]};
+}
+
+double exact_value(const py::buffer& words, const std::string& dtype) {
+  const py::buffer_info info = words.request();
+  const std::size_t count = count_of(info, DType::kInt64);
+  return ExactSum::rounded({static_cast<const std::int64_t*>(info.ptr), count}, dtype_named(dtype));
+}
+
 }  // namespace
 
 void bind_reduce(py::module_& m) {
@@ -66,6 +85,10 @@ void bind_reduce(py::module_& m) {
       py::arg("name"), py::arg("hash"),
       "From now on there is an operation of this name, as yet for no type. Ranks compare the "
       "hash.");
+  m.def("exact_words", &exact_words, py::arg("address"), py::arg("count"), py::arg("dtype"),
+        "Return the exact sum of an array as int64s, which are added up one by one over arrays.");
+  m.def("exact_value", &exact_value, py::arg("words"), py::arg("dtype"),
+        "Return the number of the type that is nearest to such a sum.");
   m.def("add_reduction", &add_functions, py::arg("op"), py::arg("dtype"), py::arg("pair"),
         py::arg("many"),
         "Add the C functions at these addresses, as ReduceFunctions of csrc/reduce/reduce.h says, "

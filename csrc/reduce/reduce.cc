@@ -124,8 +124,13 @@ const ReduceFunctions* find_reduction(Op op, DType dtype) {
 }
 
 const ReduceFunctions* find_reduction(Op op, DType dtype, std::string_view isa) {
+  const Kernels* const kernels = find_kernels(isa);
+  return kernels == nullptr ? nullptr : look_up(*kernels, op, dtype);
+}
+
+const Kernels* find_kernels(std::string_view isa) {
   for (const InstructionSet& set : kInstructionSets) {
-    if (set.name == isa && set.available()) return look_up(*set.kernels, op, dtype);
+    if ((isa.empty() || set.name == isa) && set.available()) return set.kernels;
   }
   return nullptr;
 }

@@ -22,6 +22,7 @@ from gradred.errors import (
 if TYPE_CHECKING:
     from gradred.buffers.device_array import DeviceArray
     from gradred.calls.array_request import ArrayRequest
+    from gradred.calls.exact import exact_sum
     from gradred.calls.functions import (
         Allreduce,
         allgather,
@@ -56,6 +57,7 @@ _LAZY = {
     for module, names in {
         "buffers.device_array": "DeviceArray",
         "calls.array_request": "ArrayRequest",
+        "calls.exact": "exact_sum",
         "calls.functions": (
             "Allreduce allgather allreduce allreduce_many bcast gather iallreduce iallreduce_many "
             "igather iscan iscatter reduce_scatter_block scan scatter"
@@ -74,7 +76,14 @@ _LAZY = {
 }
 
 # The modules of this table that import mpi4py.MPI and so initialise MPI if nothing has done so.
-_START_MPI = {"calls.array_request", "calls.functions", "comm", "persistent", "request"}
+_START_MPI = {
+    "calls.array_request",
+    "calls.exact",
+    "calls.functions",
+    "comm",
+    "persistent",
+    "request",
+}
 
 __all__ = [
     "OPS",
@@ -100,6 +109,7 @@ __all__ = [
     "connect",
     "empty",
     "empty_like",
+    "exact_sum",
     "gather",
     "iallreduce",
     "iallreduce_many",

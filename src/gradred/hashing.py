@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from gradred import _core
 from gradred.buffers import arrays
 
@@ -42,9 +40,5 @@ def result_hash(x: Any) -> int:
     """
     x = x.detach() if getattr(x, "requires_grad", False) else x  # hashing changes no gradient
     found = arrays.describe(x, "result_hash of x")
-    if found.memory is None:
-        return _core.result_hash(found.address, found.nbytes)
-    copied = np.empty(found.nbytes, np.uint8)
-    address = int(copied.ctypes.data)
-    _core.copy_bytes(address, found.address, found.nbytes, _core.placement(None, found))
+    address, _owner = arrays.bytes_on_host(found)
     return _core.result_hash(address, found.nbytes)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string_view>
 
 #include "base/types.h"
 #include "reduce/kernels/reduce_functions.h"
@@ -17,7 +18,12 @@ struct Kernels {
 
   Row reduce[kOps];
   Scale scale[kDTypes];  // real and complex types; nullptr for integers and bool
+  ExactFunctions exact;
 };
+
+// The tables of an instruction set, by name; empty: of the best one. Returns nullptr if this
+// processor or build lacks it.
+const Kernels* find_kernels(std::string_view isa = {});
 
 namespace generic {
 extern const Kernels kKernels;

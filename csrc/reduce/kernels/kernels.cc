@@ -4,6 +4,7 @@
 #include <concepts>
 #include <type_traits>
 
+#include "reduce/kernels/exact.h"
 #include "reduce/kernels/float_mode.h"
 #include "reduce/kernels/kernel_table.h"
 #include "reduce/kernels/operations.h"
@@ -130,7 +131,7 @@ constexpr Kernels::Row row(std::tuple<T...>*) {
 
 template <class... T, std::size_t... op>
 constexpr Kernels table(std::tuple<T...>* types, std::index_sequence<op...>) {
-  return {{row<static_cast<Op>(op)>(types)...}, {Operations<T>::scale...}};
+  return {{row<static_cast<Op>(op)>(types)...}, {Operations<T>::scale...}, {&largest, &extract}};
 }
 
 }  // namespace

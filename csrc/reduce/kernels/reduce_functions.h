@@ -1,7 +1,9 @@
-// A reduction of one operation and element type, for pairs and for many inputs.
+// A reduction of one operation and element type, for pairs and for many inputs, and the steps of
+// exact sums.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace gradred {
 
@@ -12,6 +14,14 @@ struct ReduceFunctions {
   // target[i] = inputs[0][i] op ... op inputs[k - 1][i], folded from the left, k >= 1. `target` may
   // be one of the inputs. k == 1 copies the bits.
   void (*many)(void* target, const void* const* inputs, std::size_t k, std::size_t count);
+};
+
+// Steps of exact sums, on blocks of this many float64s; kernels/exact.h says what they do.
+constexpr std::size_t kExactBlock = 1024;
+constexpr std::int64_t kMagnitude = 0x7FFF'FFFF'FFFF'FFFF;  // the bits of a float64 but its sign
+struct ExactFunctions {
+  double (*largest)(const double* values);
+  bool (*extract)(double* rest, const double* values, double sigma, double* sum);
 };
 
 }  // namespace gradred

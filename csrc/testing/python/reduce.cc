@@ -10,6 +10,7 @@
 #include "base/errors.h"
 #include "python/names.h"
 #include "python/raw_buffers.h"
+#include "reduce/exact_sum.h"
 #include "testing/python/module.h"
 
 namespace gradred {
@@ -61,6 +62,15 @@ void scale_buffer(const std::string& dtype, const py::buffer& data, double facto
   scale(info.ptr, count, type, factor, divide);
 }
 
+py::bytes exact_words(const std::string& dtype, const py::buffer& data, const std::string& isa) {
+  const DType type = dtype_named(dtype);
+  const py::buffer_info info = data.request();
+  ExactSum sum(type, isa);
+  sum.add(info.ptr, count_of(info, type));
+  const std::vector<std::int64_t> words = sum.words();
+  return {reinterpret_cast<const char*>(words.data()), words.size() * sizeof words[0]};
+}
+
 }  // namespace
 
 void bind_reduce(py::module_& m) {
@@ -72,6 +82,8 @@ void bind_reduce(py::module_& m) {
         "target = inputs[0] op inputs[1] op ...; target may be one of them.");
   m.def("scale", &scale_buffer, py::arg("dtype"), py::arg("data"), py::arg("factor"),
         py::arg("divide") = false, "Multiply or divide data in place.");
+  m.def("exact_words", &exact_words, py::arg("dtype"), py::arg("data"), py::arg("isa"),
+        "The words of an exact sum.");
   m.def("isas", &isas, "The instruction sets that this processor and build have, best first.");
   m.def("best_isa", &best_isa, "The instruction set that reductions use by default.");
 }

@@ -140,6 +140,22 @@ def read(x: Any, asked: str, *, is_result: bool = False) -> Exported:
     return found._replace(writable=False) if fixed else found
 
 
+def bytes_on_host(found: Array) -> tuple[int, object]:
+    """Return the address of an array's bytes on the host, and what keeps them.
+
+    Those of a device are copied, after the work of the array's own stream. Blocks until then.
+
+    Raises:
+        gradred.DeviceError: a GPU, its driver or its memory failed.
+    """
+    if found.memory is None:
+        return found.address, found.owner
+    copied = np.empty(found.nbytes, np.uint8)
+    address = int(copied.ctypes.data)
+    _core.copy_bytes(address, found.address, found.nbytes, _core.placement(None, found))
+    return address, copied
+
+
 def _is_read_only_buffer(x: Any) -> bool:
     """Return whether the buffer protocol says so: a capsule before DLPack 1.0 cannot."""
     try:
