@@ -166,6 +166,8 @@ def test_trees_of_another_structure_are_an_error_with_both(
     if size == 1:
         pytest.skip("one rank has no peer")
     first, other, *texts = UNLIKE[case]
+    if program is jax.jit and case.startswith("structure") and jax.__version_info__ < (0, 5):
+        pytest.skip("this JAX compares no structures of structures under jit")
     function = program(lambda tree: collectives.allreduce(tree, name=f"unlike {case}"))
     errors = (jax.errors.JaxRuntimeError, ValueError)
     with pytest.raises(errors, match="Mismatched tree structures") as found:
@@ -218,9 +220,10 @@ def test_what_does_not_order_leaves_may_differ(program: Program, rank: int, size
         Ordered((), (1.0, 2.0), step=(rank, rank)),
         Ordered((0, 1), (1.0, 2.0), step=[rank, 7, 8]),
         Ordered((), (1.0,), step=lambda: rank),
-        defaultdict(int if rank == 0 else float, mine),
         {object(): 1.0},  # whose text has its address
     ]
+    if jax.tree.leaves(defaultdict(int, b=2, a=1)) == [1, 2]:  # older JAX does not sort its keys
+        trees.append(defaultdict(int if rank == 0 else float, mine))
     for number, tree in enumerate(trees):
         function = program(lambda tree, n=number: collectives.allreduce(tree, name=f"alike {n}"))
         found = function(tree)
