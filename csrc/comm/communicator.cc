@@ -50,19 +50,6 @@ KnownCommunicators& known_communicators() {
   return *known;
 }
 
-// A key for attributes of communicators that duplicates do not inherit: a duplicate that the
-// program makes is another communicator.
-int new_attribute(int (*on_delete)(mpi::Handle, int, void*, void*)) {
-  const auto no_copy = [](mpi::Handle, int, void*, void*, void*, int* flag) {
-    *flag = 0;
-    return 0;
-  };
-  int key = 0;
-  mpi::get().check(mpi::get().call.Comm_create_keyval(no_copy, on_delete, &key, nullptr),
-                   "MPI_Comm_create_keyval");
-  return key;
-}
-
 int on_delete(mpi::Handle, int, void* value, void*) {
   Communicator::detach(value);
   return 0;
@@ -70,7 +57,7 @@ int on_delete(mpi::Handle, int, void* value, void*) {
 
 // Of the attribute by which an MPI communicator has gradred's state.
 int keyval() {
-  static const int key = new_attribute(on_delete);
+  static const int key = mpi::get().new_attribute(on_delete);
   return key;
 }
 
@@ -84,8 +71,8 @@ int on_self_delete(mpi::Handle, int, void*, void*) {
 
 void stop_engine_at_finalize() {
   const mpi::Mpi& mpi = mpi::get();
-  mpi.check(mpi.call.Comm_set_attr(mpi.is.comm_self, new_attribute(on_self_delete), nullptr),
-            "MPI_Comm_set_attr");
+  const int key = mpi.new_attribute(on_self_delete);
+  mpi.check(mpi.call.Comm_set_attr(mpi.is.comm_self, key, nullptr), "MPI_Comm_set_attr");
 }
 
 std::size_t bytes_in_memory(const Call& call) {

@@ -192,6 +192,16 @@ std::optional<Handle> Mpi::handle_of(DType dtype) const {
 }
 std::optional<Handle> Mpi::handle_of(Op op) const { return find_handle(table->tables.ops, op); }
 
+int Mpi::new_attribute(int (*on_delete)(Handle, int, void*, void*)) const {
+  const auto no_copy = [](Handle, int, void*, void*, void*, int* flag) {
+    *flag = 0;
+    return 0;
+  };
+  int key = 0;
+  check(call.Comm_create_keyval(no_copy, on_delete, &key, nullptr), "MPI_Comm_create_keyval");
+  return key;
+}
+
 void Mpi::check(int code, const char* what) const {
   if (code == 0) return;
   std::array<char, 1024> text{};

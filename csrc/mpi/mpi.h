@@ -42,6 +42,9 @@ struct Mpi {
   // The reverse. Returns nothing for types and operations that MPI lacks.
   std::optional<Handle> handle_of(DType dtype) const;
   std::optional<Handle> handle_of(Op op) const;
+  // A key for attributes of communicators that duplicates do not inherit: a duplicate that the
+  // program makes is another communicator. `on_delete` receives the attribute's value third.
+  int new_attribute(int (*on_delete)(Handle, int, void*, void*)) const;
   // Throws TransportError with the MPI's error text unless `code` is MPI_SUCCESS.
   void check(int code, const char* what) const;
   std::string version() const;

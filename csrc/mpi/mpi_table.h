@@ -97,7 +97,7 @@ struct Functions {
 struct Constants {
   std::size_t handle_bytes;  // of a handle in the arrays that this MPI reads
   Handle comm_world, comm_self, comm_null, request_null, errors_return;
-  Handle byte_type, int64_type, uint64_type, band_op;
+  Handle type_null, byte_type, int64_type, uint64_type, band_op;
   void* status_ignore;  // also MPI_STATUSES_IGNORE, which is equal in all families
   void* in_place;
   std::size_t status_source;  // offset of MPI_SOURCE in an MPI_Status

@@ -36,16 +36,16 @@ int finalize_in(const void* caller) noexcept {
 extern "C" {
 
 int MPI_Init(int* argc, char*** argv) {
-  const void* const caller = __builtin_return_address(0);
+  const void* const caller = gradred::preload::caller();
   return gradred::preload::begun(caller, gradred::preload::below_init(caller, argc, argv));
 }
 
 int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
-  const void* const caller = __builtin_return_address(0);
+  const void* const caller = gradred::preload::caller();
   return gradred::preload::begun(
       caller, gradred::preload::below_init_thread(caller, argc, argv, required, provided));
 }
 
-int MPI_Finalize() { return gradred::preload::finalize_in(__builtin_return_address(0)); }
+int MPI_Finalize() { return gradred::preload::finalize_in(gradred::preload::caller()); }
 
 }  // extern "C"

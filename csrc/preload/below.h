@@ -6,6 +6,8 @@
 
 namespace gradred::preload {
 
+// An address in the code that has called the function of this library in which this stands.
+[[gnu::always_inline]] inline const void* caller() { return __builtin_return_address(0); }
 // The function of this name that `caller`, an address in the program's code, would reach without
 // this library. Returns nullptr if there is none.
 void* find_below(const char* name, const void* caller);

@@ -78,7 +78,7 @@ std::optional<Call> served(const ProgramComm& comm, const Reduction& asked) {
 
 // Runs `work`, and passes an error to the communicator's error handler.
 template <class Work>
-std::optional<int> reported(const ProgramComm& comm, Work work) noexcept {
+std::optional<int> reported(const ProgramComm& comm, Work work) {
   try {
     return work();
   } catch (...) {
@@ -106,7 +106,7 @@ struct Elements {
 
 // Returns nothing if the type is longer than any call that gradred serves, or invalid.
 std::optional<Elements> elements(std::int64_t count, mpi::Handle type) {
-  if (count < 0) return std::nullopt;
+  if (count < 0 || mpi::get().normalise(type) == mpi::get().is.type_null) return std::nullopt;
   if (const auto dtype = dtype_of(type)) {
     return Elements{static_cast<std::size_t>(count) * size_of(*dtype), true};
   }
@@ -171,7 +171,7 @@ int gather_packed(ProgramComm& comm, const Gathering& asked, Call& call, bool re
 
 }  // namespace
 
-std::optional<int> reduce(ProgramComm* comm, const Reduction& asked) noexcept {
+std::optional<int> reduce(ProgramComm* comm, const Reduction& asked) {
   if (comm == nullptr) return std::nullopt;
   return reported(*comm, [&]() -> std::optional<int> {
     if (!comm->may_serve_blocking()) return std::nullopt;
@@ -180,7 +180,7 @@ std::optional<int> reduce(ProgramComm* comm, const Reduction& asked) noexcept {
   });
 }
 
-std::optional<int> broadcast(ProgramComm* comm, const Broadcast& asked) noexcept {
+std::optional<int> broadcast(ProgramComm* comm, const Broadcast& asked) {
   if (comm == nullptr) return std::nullopt;
   return reported(*comm, [&]() -> std::optional<int> {
     if (!comm->may_serve_blocking()) return std::nullopt;
@@ -199,7 +199,7 @@ std::optional<int> broadcast(ProgramComm* comm, const Broadcast& asked) noexcept
   });
 }
 
-std::optional<int> gather(ProgramComm* comm, const Gathering& asked) noexcept {
+std::optional<int> gather(ProgramComm* comm, const Gathering& asked) {
   if (comm == nullptr) return std::nullopt;
   return reported(*comm, [&]() -> std::optional<int> {
     if (!comm->may_serve_blocking()) return std::nullopt;
@@ -221,7 +221,7 @@ std::optional<int> gather(ProgramComm* comm, const Gathering& asked) noexcept {
 }
 
 std::optional<int> start_reduction(ProgramComm* comm, const Reduction& asked,
-                                   mpi::Handle* request) noexcept {
+                                   mpi::Handle* request) {
   if (comm == nullptr || !comm->may_serve_started()) return std::nullopt;
   return reported(*comm, [&]() -> std::optional<int> {
     auto call = served(*comm, asked);

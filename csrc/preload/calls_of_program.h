@@ -1,5 +1,6 @@
 // The program's calls as gradred carries them out. A function without a result leaves the call to
-// the MPI, on all ranks alike; otherwise the result is the MPI's code, 0 for success.
+// the MPI, on all ranks alike; otherwise the result is the MPI's code, 0 for success. Only a
+// program's error handler throws.
 #pragma once
 
 #include <cstdint>
@@ -35,11 +36,10 @@ struct Gathering {
 };
 
 // `comm`: of the program; nullptr: the call is the MPI's.
-std::optional<int> reduce(ProgramComm* comm, const Reduction& asked) noexcept;
-std::optional<int> broadcast(ProgramComm* comm, const Broadcast& asked) noexcept;
-std::optional<int> gather(ProgramComm* comm, const Gathering& asked) noexcept;
+std::optional<int> reduce(ProgramComm* comm, const Reduction& asked);
+std::optional<int> broadcast(ProgramComm* comm, const Broadcast& asked);
+std::optional<int> gather(ProgramComm* comm, const Gathering& asked);
 // Returns at once; `request` gets a request of the MPI.
-std::optional<int> start_reduction(ProgramComm* comm, const Reduction& asked,
-                                   mpi::Handle* request) noexcept;
+std::optional<int> start_reduction(ProgramComm* comm, const Reduction& asked, mpi::Handle* request);
 
 }  // namespace gradred::preload

@@ -55,16 +55,20 @@ bool returns_errors(mpi::Handle comm) {
   return returns;
 }
 
-}  // namespace
-
-int raise_error(mpi::Handle comm, const std::exception_ptr& thrown) noexcept try {
-  const std::string text = "gradred: " + text_with_kind(thrown);
-  const int code = code_with(class_of(thrown), text);
-  if (!returns_errors(comm)) print_report(text_with_kind(thrown));
-  more().Comm_call_errhandler(comm, code);
+// The error's code. Prints its text if the handler does not return the code.
+int reported(mpi::Handle comm, const std::exception_ptr& thrown) noexcept try {
+  const std::string text = text_with_kind(thrown);
+  const int code = code_with(class_of(thrown), "gradred: " + text);
+  if (!returns_errors(comm)) print_report(text);
   return code;
 } catch (const std::exception&) {  // there is no memory for the text
-  const int code = mpi::get().is.err_other;
+  return mpi::get().is.err_other;
+}
+
+}  // namespace
+
+int raise_error(mpi::Handle comm, const std::exception_ptr& thrown) {
+  const int code = reported(comm, thrown);
   more().Comm_call_errhandler(comm, code);
   return code;
 }

@@ -7,13 +7,16 @@
 
 namespace gradred::preload {
 
-// Whether a call of Fortran goes on to the MPI's own function of Fortran, which calls that of C.
-// Begins in this process if that has not been done. False if the MPI has no Fortran.
-template <class Subroutine>
-bool goes_on_in_fortran(Subroutine& below, const void* caller) {
+// Has the MPI's own function of Fortran, which calls that of C, carry out a call. False if the MPI
+// has no Fortran, or one that does not come back here. Begins in this process if that has not been
+// done.
+template <class Subroutine, class... Arguments>
+bool went_on(Subroutine& below, const void* caller, Arguments... arguments) {
   const bool is_open_mpi =
       (process == Process::kRank || begin_in(caller)) && mpi::get().family == mpi::Family::kOpenMpi;
-  return !is_open_mpi && below.exists(caller);
+  if (is_open_mpi || !below.exists(caller)) return false;
+  below(caller, arguments...);
+  return true;
 }
 
 // The address of an array, or what stands for MPI_IN_PLACE or MPI_BOTTOM.

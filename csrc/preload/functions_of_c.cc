@@ -6,127 +6,91 @@
 using namespace gradred;           // NOLINT: this file has only functions of C
 using namespace gradred::preload;  // NOLINT
 
-namespace {
-
-constinit Function<Reduce> allreduce{"MPI_Allreduce", "MPI_Allreduce_c"};
-constinit Function<Reduce> blocks{"MPI_Reduce_scatter_block", "MPI_Reduce_scatter_block_c"};
-constinit Function<Reduce> prefix{"MPI_Scan", "MPI_Scan_c"};
-constinit Function<Reduce> prefix_before{"MPI_Exscan", "MPI_Exscan_c"};
-constinit Function<StartReduce> start_allreduce{"MPI_Iallreduce", "MPI_Iallreduce_c"};
-constinit Function<StartReduce> start_blocks{"MPI_Ireduce_scatter_block",
-                                             "MPI_Ireduce_scatter_block_c"};
-constinit Function<StartReduce> start_prefix{"MPI_Iscan", "MPI_Iscan_c"};
-constinit Function<StartReduce> start_prefix_before{"MPI_Iexscan", "MPI_Iexscan_c"};
-constinit Function<Bcast> bcast{"MPI_Bcast", "MPI_Bcast_c"};
-constinit Function<Allgather> allgather{"MPI_Allgather", "MPI_Allgather_c"};
-
-}  // namespace
-
 extern "C" {
 
 int MPI_Allreduce(const void* send, void* recv, int count, Handle type, Handle op, Handle comm) {
-  return reduce_or_below(__builtin_return_address(0), allreduce, send, recv, count, type, op, comm);
+  return reduce_or_below(caller(), allreduce, send, recv, count, type, op, comm);
 }
-
 int MPI_Allreduce_c(const void* send, void* recv, Count count, Handle type, Handle op,
                     Handle comm) {
-  return reduce_or_below(__builtin_return_address(0), allreduce, send, recv, count, type, op, comm);
+  return reduce_or_below(caller(), allreduce, send, recv, count, type, op, comm);
 }
 
 int MPI_Reduce_scatter_block(const void* send, void* recv, int count, Handle type, Handle op,
                              Handle comm) {
-  return reduce_or_below(__builtin_return_address(0), blocks, send, recv, count, type, op, comm);
+  return reduce_or_below(caller(), blocks, send, recv, count, type, op, comm);
 }
-
 int MPI_Reduce_scatter_block_c(const void* send, void* recv, Count count, Handle type, Handle op,
                                Handle comm) {
-  return reduce_or_below(__builtin_return_address(0), blocks, send, recv, count, type, op, comm);
+  return reduce_or_below(caller(), blocks, send, recv, count, type, op, comm);
 }
 
 int MPI_Scan(const void* send, void* recv, int count, Handle type, Handle op, Handle comm) {
-  return reduce_or_below(__builtin_return_address(0), prefix, send, recv, count, type, op, comm);
+  return reduce_or_below(caller(), prefix, send, recv, count, type, op, comm);
 }
-
 int MPI_Scan_c(const void* send, void* recv, Count count, Handle type, Handle op, Handle comm) {
-  return reduce_or_below(__builtin_return_address(0), prefix, send, recv, count, type, op, comm);
+  return reduce_or_below(caller(), prefix, send, recv, count, type, op, comm);
 }
 
 int MPI_Exscan(const void* send, void* recv, int count, Handle type, Handle op, Handle comm) {
-  return reduce_or_below(__builtin_return_address(0), prefix_before, send, recv, count, type, op,
-                         comm);
+  return reduce_or_below(caller(), prefix_before, send, recv, count, type, op, comm);
 }
-
 int MPI_Exscan_c(const void* send, void* recv, Count count, Handle type, Handle op, Handle comm) {
-  return reduce_or_below(__builtin_return_address(0), prefix_before, send, recv, count, type, op,
-                         comm);
+  return reduce_or_below(caller(), prefix_before, send, recv, count, type, op, comm);
 }
 
 int MPI_Iallreduce(const void* send, void* recv, int count, Handle type, Handle op, Handle comm,
                    Handle* request) {
-  return start_or_below(__builtin_return_address(0), start_allreduce, send, recv, count, type, op,
-                        comm, request);
+  return start_or_below(caller(), start_allreduce, send, recv, count, type, op, comm, request);
 }
-
 int MPI_Iallreduce_c(const void* send, void* recv, Count count, Handle type, Handle op, Handle comm,
                      Handle* request) {
-  return start_or_below(__builtin_return_address(0), start_allreduce, send, recv, count, type, op,
-                        comm, request);
+  return start_or_below(caller(), start_allreduce, send, recv, count, type, op, comm, request);
 }
 
 int MPI_Ireduce_scatter_block(const void* send, void* recv, int count, Handle type, Handle op,
                               Handle comm, Handle* request) {
-  return start_or_below(__builtin_return_address(0), start_blocks, send, recv, count, type, op,
-                        comm, request);
+  return start_or_below(caller(), start_blocks, send, recv, count, type, op, comm, request);
 }
-
 int MPI_Ireduce_scatter_block_c(const void* send, void* recv, Count count, Handle type, Handle op,
                                 Handle comm, Handle* request) {
-  return start_or_below(__builtin_return_address(0), start_blocks, send, recv, count, type, op,
-                        comm, request);
+  return start_or_below(caller(), start_blocks, send, recv, count, type, op, comm, request);
 }
 
 int MPI_Iscan(const void* send, void* recv, int count, Handle type, Handle op, Handle comm,
               Handle* request) {
-  return start_or_below(__builtin_return_address(0), start_prefix, send, recv, count, type, op,
-                        comm, request);
+  return start_or_below(caller(), start_prefix, send, recv, count, type, op, comm, request);
 }
-
 int MPI_Iscan_c(const void* send, void* recv, Count count, Handle type, Handle op, Handle comm,
                 Handle* request) {
-  return start_or_below(__builtin_return_address(0), start_prefix, send, recv, count, type, op,
-                        comm, request);
+  return start_or_below(caller(), start_prefix, send, recv, count, type, op, comm, request);
 }
 
 int MPI_Iexscan(const void* send, void* recv, int count, Handle type, Handle op, Handle comm,
                 Handle* request) {
-  return start_or_below(__builtin_return_address(0), start_prefix_before, send, recv, count, type,
-                        op, comm, request);
+  return start_or_below(caller(), start_prefix_before, send, recv, count, type, op, comm, request);
 }
-
 int MPI_Iexscan_c(const void* send, void* recv, Count count, Handle type, Handle op, Handle comm,
                   Handle* request) {
-  return start_or_below(__builtin_return_address(0), start_prefix_before, send, recv, count, type,
-                        op, comm, request);
+  return start_or_below(caller(), start_prefix_before, send, recv, count, type, op, comm, request);
 }
 
 int MPI_Bcast(void* data, int count, Handle type, int root, Handle comm) {
-  return bcast_or_below(__builtin_return_address(0), bcast, data, count, type, root, comm);
+  return bcast_or_below(caller(), bcast, data, count, type, root, comm);
 }
-
 int MPI_Bcast_c(void* data, Count count, Handle type, int root, Handle comm) {
-  return bcast_or_below(__builtin_return_address(0), bcast, data, count, type, root, comm);
+  return bcast_or_below(caller(), bcast, data, count, type, root, comm);
 }
 
 int MPI_Allgather(const void* send, int send_count, Handle send_type, void* recv, int recv_count,
                   Handle recv_type, Handle comm) {
-  return allgather_or_below(__builtin_return_address(0), allgather, send, send_count, send_type,
-                            recv, recv_count, recv_type, comm);
+  return allgather_or_below(caller(), allgather, send, send_count, send_type, recv, recv_count,
+                            recv_type, comm);
 }
-
 int MPI_Allgather_c(const void* send, Count send_count, Handle send_type, void* recv,
                     Count recv_count, Handle recv_type, Handle comm) {
-  return allgather_or_below(__builtin_return_address(0), allgather, send, send_count, send_type,
-                            recv, recv_count, recv_type, comm);
+  return allgather_or_below(caller(), allgather, send, send_count, send_type, recv, recv_count,
+                            recv_type, comm);
 }
 
 }  // extern "C"

@@ -2,8 +2,10 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <array>
+#include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <string>
@@ -11,6 +13,7 @@
 #include "base/errors.h"
 #include "base/tell_once.h"
 #include "preload/below.h"
+#include "runtime/environment.h"
 #include "runtime/rank_process.h"
 
 namespace gradred::preload {
@@ -22,6 +25,7 @@ std::mutex begin_mutex;
 void* mpi_library = nullptr;
 std::atomic<Core> core{Core::kNew};
 std::atomic<bool> stands_aside{false};
+pid_t loaded_in = 0;  // forked children end too
 
 template <class Function>
 void resolve(void* library, const char* name, Function& function) {
@@ -63,10 +67,36 @@ void begin_core() {
   }
 }
 
-bool flag_of(void* library, const char* name) {
-  const auto function = reinterpret_cast<int (*)(int*)>(dlsym(library, name));
+using Flag = int(int*);
+bool is_set(Flag* function) {
   int flag = 0;
   return function != nullptr && function(&flag) == 0 && flag != 0;
+}
+Flag* flag_named(void* library, const char* name) {
+  return reinterpret_cast<Flag*>(dlsym(library, name));
+}
+// Not if the program has only sessions. Such programs come here in each call.
+bool runs(void* library) {
+  static auto* const initialized = flag_named(library, "PMPI_Initialized");
+  static auto* const finalized = flag_named(library, "PMPI_Finalized");
+  return is_set(initialized) && !is_set(finalized);
+}
+
+// At the end of the program.
+void report_no_call() {
+  if (process != Process::kNew || stands_aside || getpid() != loaded_in) return;
+  for (const char* name : {"PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
+    if (const std::string rank = variable(name); !rank.empty() && rank != "0") return;
+  }
+  void* const library = library_below(nullptr);
+  if (library == nullptr || !is_set(flag_named(library, "PMPI_Initialized"))) return;
+  report(
+      "No call of this program came to libgradred_mpi.so: the program has loaded its MPI with "
+      "RTLD_DEEPBIND, or a tool that was loaded before calls the MPI itself");
+}
+[[gnu::constructor]] void at_load() {
+  loaded_in = getpid();
+  std::atexit(report_no_call);
 }
 
 std::optional<DType> fortran_dtype_of(mpi::Handle type) {
@@ -104,14 +134,11 @@ class Remembered {
 const MoreFunctions& more() { return functions; }
 
 bool begin_in(const void* caller) noexcept {
+  void* const library = library_below(caller);
+  if (library == nullptr || !runs(library)) return false;
   const std::lock_guard lock(begin_mutex);
   if (process != Process::kNew) return process == Process::kRank;
   try {
-    void* const library = library_below(caller);
-    if (library == nullptr || !flag_of(library, "PMPI_Initialized") ||
-        flag_of(library, "PMPI_Finalized")) {
-      return false;
-    }
     attach(library);
     if (!is_python()) begin_core();
     process = Process::kRank;

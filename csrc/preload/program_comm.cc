@@ -1,13 +1,11 @@
 #include "preload/program_comm.h"
 
-#include <algorithm>
 #include <limits>
 #include <mutex>
-#include <numeric>
-#include <vector>
 
 #include "base/errors.h"
 #include "families/mpi/family_mpi.h"
+#include "mpi/world_ranks.h"
 #include "runtime/rank_process.h"
 
 namespace gradred::preload {
@@ -33,34 +31,8 @@ int forget(mpi::Handle, int, void* value, void*) {
 }
 
 int key() {
-  static const int made = [] {
-    const auto no_copy = [](mpi::Handle, int, void*, void*, void*, int* flag) {
-      *flag = 0;
-      return 0;
-    };
-    int key = 0;
-    mpi::get().check(mpi::get().call.Comm_create_keyval(no_copy, forget, &key, nullptr),
-                     "MPI_Comm_create_keyval");
-    return key;
-  }();
+  static const int made = mpi::get().new_attribute(forget);
   return made;
-}
-
-// Whether all ranks of the communicator belong to this program's MPI_COMM_WORLD. Only then all of
-// them have this library for certain: one launch starts them.
-bool is_within_world(mpi::Handle comm, int size) {
-  const mpi::Mpi& mpi = mpi::get();
-  mpi::Handle group = 0, world = 0;
-  mpi.check(mpi.call.Comm_group(comm, &group), "MPI_Comm_group");
-  mpi.check(mpi.call.Comm_group(mpi.is.comm_world, &world), "MPI_Comm_group");
-  std::vector<int> ranks(static_cast<std::size_t>(size)), translated(ranks.size());
-  std::iota(ranks.begin(), ranks.end(), 0);
-  const int code =
-      mpi.call.Group_translate_ranks(group, size, ranks.data(), world, translated.data());
-  mpi.call.Group_free(&group);
-  mpi.call.Group_free(&world);
-  mpi.check(code, "MPI_Group_translate_ranks");
-  return std::ranges::find(translated, mpi.is.undefined) == translated.end();
 }
 
 ProgramComm* make(mpi::Handle handle) {
@@ -69,7 +41,9 @@ ProgramComm* make(mpi::Handle handle) {
   mpi.check(mpi.call.Comm_test_inter(handle, &inter), "MPI_Comm_test_inter");
   mpi.check(mpi.call.Comm_rank(handle, &rank), "MPI_Comm_rank");
   mpi.check(mpi.call.Comm_size(handle, &size), "MPI_Comm_size");
-  const bool is_ours = inter == 0 && size > 1 && is_within_world(handle, size);
+  // Ranks outside this program's MPI_COMM_WORLD may not have this library: another launch started
+  // them.
+  const bool is_ours = inter == 0 && size > 1 && !mpi::world_ranks(handle).empty();
   auto made = std::make_unique<ProgramComm>(handle, rank, size, is_ours);
   mpi.check(mpi.call.Comm_set_attr(handle, key(), made.get()), "MPI_Comm_set_attr");
   return made.release();

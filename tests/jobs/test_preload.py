@@ -45,7 +45,9 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compile:
     """A function that compiles a program of tests/preload, once, and returns its path."""
     folder = tmp_path_factory.mktemp("programs")
 
-    def compile_one(source: str, command: str = "mpicc", compiler: str = "cc") -> str:
+    def compile_one(
+        source: str, command: str = "mpicc", compiler: str = "cc", *options: str
+    ) -> str:
         mpi = launch.find_mpi()
         near = mpi.launcher.parent / command
         found = str(near) if near.exists() else shutil.which(command)
@@ -53,8 +55,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compile:
             pytest.skip(f"no {command} beside {mpi.launcher}, or no {compiler}")
         program = folder / f"{source}-{command}"
         if not program.exists():
-            options = ["-Wall", "-Wextra", "-Werror", "-lpthread"] if source.endswith(".c") else []
-            words = [found, "-O1", "-o", str(program), str(SOURCES / source), *options]
+            strict = ["-Wall", "-Wextra", "-Werror", "-lpthread"] if source.endswith(".c") else []
+            words = [found, "-O1", "-o", str(program), str(SOURCES / source), *strict, *options]
             subprocess.run(words, check=True)
         return str(program)
 
@@ -105,7 +107,8 @@ def test_calls_are_exact_whatever_the_settings(compiled: Compile, knobs: dict[st
     [
         *("use_world", "no_memory_where_none_is_needed", "send_before", "many_communicators"),
         *("between_groups", "child_process", "threads", "finalize_with_others"),
-        *("started_among_others", "start_is_local"),
+        *("started_among_others", "start_is_local", "no_elements", "types_with_addresses"),
+        *("call_in_finalize", "sessions"),
     ],
 )
 def test_what_programs_do_beside_plain_calls_works(compiled: Compile, case: str) -> None:
@@ -115,12 +118,23 @@ def test_what_programs_do_beside_plain_calls_works(compiled: Compile, case: str)
     assert done.stderr == ""
 
 
-def test_wrong_arguments_are_the_mpis_to_report(compiled: Compile) -> None:
-    alone = run(2, compiled("cases.c"), "wrong_arguments", preloads=False)
+@pytest.mark.parametrize("case", ["wrong_arguments", "wrong_type_on_a_copy"])
+def test_wrong_arguments_are_the_mpis_to_report(compiled: Compile, case: str) -> None:
+    alone = run(2, compiled("cases.c"), case, preloads=False)
     if alone.returncode != 0:
         pytest.skip("this MPI does not check arguments")
-    done = run(2, compiled("cases.c"), "wrong_arguments")
+    done = run(2, compiled("cases.c"), case)
     assert done.returncode == 0, done.stderr
+
+
+def test_programs_that_have_only_sessions_work(compiled: Compile) -> None:
+    alone = run(2, compiled("cases.c"), "only_sessions", preloads=False)
+    if alone.returncode != 0:
+        pytest.skip("this MPI fails without MPI_Init")
+    done = run(2, compiled("cases.c"), "only_sessions")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("checks passed") == 2
+    assert done.stderr == ""
 
 
 DISAGREE = "gradred: UsageError: the ranks disagree about a collective call: rank 0 asked for "
@@ -138,6 +152,12 @@ def test_handler_of_the_program_gets_the_error(compiled: Compile) -> None:
     done = run(2, compiled("cases.c"), "disagree_with_handler")
     assert done.returncode == 0, done.stderr
     assert DISAGREE in done.stderr
+
+
+def test_handler_of_the_program_may_throw(compiled: Compile) -> None:
+    done = run(2, compiled("throws.cc", "mpicxx", "c++"))
+    assert done.returncode == 0, done.stderr
+    assert "caught " + DISAGREE in done.stdout
 
 
 def test_errors_that_are_fatal_end_the_job_with_the_text(compiled: Compile) -> None:
@@ -178,6 +198,28 @@ def test_wrong_setting_on_one_rank_leaves_all_calls_to_the_mpi(compiled: Compile
         "gradred: GRADRED_SLICE: there is no such setting. The nearest one is GRADRED_SLICES. "
         "The MPI carries out all calls of this program"
     ]
+
+
+def test_profile_without_calls_names_each_rank(compiled: Compile, tmp_path: Path) -> None:
+    done = run(2, compiled("cases.c"), "no_call", GRADRED_PROFILE=str(tmp_path / "p.json"))
+    assert done.returncode == 0, done.stderr
+    assert "gradred profile of rank 0 of 2" in done.stderr
+    assert done.stderr.count("gradred profile") == 1
+    assert [profile_rows(tmp_path, rank) for rank in range(2)] == [{}, {}]
+
+
+@pytest.mark.parametrize("way", ["deep", "plain"])
+def test_mpi_that_is_out_of_reach_is_said_once(compiled: Compile, way: str, tmp_path: Path) -> None:
+    plugin = compiled("plugin.c", "mpicc", "cc", "-shared", "-fPIC")
+    program = compiled("opens_plugin.c")
+    done = run(2, program, plugin, way, GRADRED_PROFILE=str(tmp_path / "p.json"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("checks passed") == 2
+    if way == "deep":
+        assert done.stderr.startswith("gradred: No call of this program came to libgradred_mpi.so")
+        assert done.stderr.count("\n") == 1
+    else:
+        assert profile_rows(tmp_path) == {"allreduce": 9}
 
 
 PYTHON = """

@@ -61,6 +61,96 @@ static void wrong_arguments(void) {
   use_world();
 }
 
+/* The handler of another communicator has nothing to do with it. */
+static void wrong_type_on_a_copy(void) {
+  MPI_Comm copy;
+  MPI_Comm_dup(MPI_COMM_WORLD, &copy);
+  MPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN);
+  for (int time = 0; time < 6; ++time) EXPECT(sum_of_ones(copy) == size);
+  MPI_Errhandler handler;
+  MPI_Comm_create_errhandler(handle, &handler);
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, handler);
+  MPI_Comm_set_errhandler(MPI_COMM_SELF, handler);
+  int one = 1, all[8];
+  EXPECT(MPI_Bcast(&one, 1, MPI_DATATYPE_NULL, 0, copy) != MPI_SUCCESS);
+  EXPECT(MPI_Allgather(&one, 1, MPI_DATATYPE_NULL, all, 1, MPI_INT, copy) != MPI_SUCCESS);
+  EXPECT(handled == MPI_SUCCESS);
+}
+
+static void no_call(void) { EXPECT(size == 2); }
+
+/* An attribute's function runs inside MPI_Finalize, where calls are still allowed. */
+static int sum_at_the_end(MPI_Comm comm, int key, void* value, void* extra) {
+  (void)comm, (void)key, (void)value, (void)extra;
+  use_world();
+  return MPI_SUCCESS;
+}
+
+static void call_in_finalize(void) {
+  use_world();
+  int key = 0;
+  MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, sum_at_the_end, &key, NULL);
+  MPI_Comm_set_attr(MPI_COMM_SELF, key, NULL);
+}
+
+/* An absolute address in the type, and none in the call; handles that are used again. */
+static void types_with_addresses(void) {
+  for (int time = 0; time < 20; ++time) {
+    int first = rank, second[3] = {rank, rank, rank}, gathered[16] = {0};
+    MPI_Aint places[2];
+    MPI_Get_address(&first, &places[0]);
+    MPI_Get_address(second, &places[1]);
+    const int lengths[2] = {1, 1 + time % 3};
+    MPI_Datatype type;
+    MPI_Type_create_hindexed(2, lengths, places, MPI_INT, &type);
+    MPI_Type_commit(&type);
+    EXPECT(MPI_Allgather(MPI_BOTTOM, 1, type, gathered, 2 + time % 3, MPI_INT, MPI_COMM_WORLD) ==
+           MPI_SUCCESS);
+    EXPECT(gathered[(2 + time % 3) * (size - 1)] == size - 1);
+    EXPECT(MPI_Bcast(MPI_BOTTOM, 1, type, size - 1, MPI_COMM_WORLD) == MPI_SUCCESS);
+    EXPECT(first == size - 1 && second[time % 3] == size - 1);
+    EXPECT(time % 3 == 2 || second[2] == rank);
+    MPI_Type_free(&type);
+  }
+}
+
+static void no_elements(void) {
+  use_world();
+  MPI_Datatype empty;
+  MPI_Type_contiguous(0, MPI_INT, &empty);
+  MPI_Type_commit(&empty);
+  MPI_Comm world = MPI_COMM_WORLD;
+  EXPECT(MPI_Allreduce(NULL, NULL, 0, MPI_INT, MPI_SUM, world) == MPI_SUCCESS);
+  EXPECT(MPI_Allgather(NULL, 0, MPI_INT, NULL, 7, empty, world) == MPI_SUCCESS);
+  int value = rank;
+  EXPECT(MPI_Bcast(&value, rank ? 0 : 7, rank ? MPI_INT : empty, 0, world) == MPI_SUCCESS);
+  EXPECT(value == rank);
+  MPI_Type_free(&empty);
+  use_world();
+}
+
+/* Communicators and requests of sessions, beside MPI_Init or without it. */
+static void sessions(void) {
+#if MPI_VERSION >= 4
+  for (int time = 0; time < 3; ++time) {
+    MPI_Session session;
+    MPI_Group group;
+    MPI_Comm comm;
+    int members = 0;
+    MPI_Session_init(MPI_INFO_NULL, MPI_ERRORS_RETURN, &session);
+    MPI_Group_from_session_pset(session, "mpi://WORLD", &group);
+    MPI_Comm_create_from_group(group, "sums", MPI_INFO_NULL, MPI_ERRORS_RETURN, &comm);
+    MPI_Comm_rank(comm, &rank);
+    MPI_Comm_size(comm, &members);
+    size = members;
+    for (int call = 0; call < 10; ++call) EXPECT(sum_of_ones(comm) == members);
+    MPI_Comm_free(&comm);
+    MPI_Group_free(&group);
+    MPI_Session_finalize(&session);
+  }
+#endif
+}
+
 /* Rank 0 gets no result of an exclusive scan, and so may have no memory for it. */
 static void no_memory_where_none_is_needed(void) {
   use_world();
@@ -222,6 +312,13 @@ static const struct {
               {"disagree_with_handler", disagree_with_handler},
               {"disagree_fatally", disagree_fatally},
               {"wrong_arguments", wrong_arguments},
+              {"wrong_type_on_a_copy", wrong_type_on_a_copy},
+              {"no_call", no_call},
+              {"call_in_finalize", call_in_finalize},
+              {"types_with_addresses", types_with_addresses},
+              {"no_elements", no_elements},
+              {"sessions", sessions},
+              {"only_sessions", sessions},
               {"no_memory_where_none_is_needed", no_memory_where_none_is_needed},
               {"send_before", send_before},
               {"many_communicators", many_communicators},
@@ -242,13 +339,15 @@ int main(int argc, char** argv) {
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-  } else {
+  } else if (strcmp(wanted, "only_sessions") != 0) {
     begin(&argc, &argv);
   }
   for (unsigned i = 0; i < sizeof kCases / sizeof *kCases; ++i) {
     if (strcmp(kCases[i].name, wanted) != 0) continue;
     kCases[i].run();
-    return end();
+    int initialized = 0;
+    MPI_Initialized(&initialized);
+    return end_if(initialized);
   }
   fprintf(stderr, "there is no case '%s'\n", wanted);
   MPI_Abort(MPI_COMM_WORLD, 2);

@@ -23,10 +23,11 @@ static void begin(int* argc, char*** argv) {
   MPI_Comm_size(MPI_COMM_WORLD, &size);
 }
 
-static int end(void) {
-  MPI_Finalize();
+static int end_if(int runs) {
+  if (runs) MPI_Finalize();
   printf("rank %d of %d: %d checks passed\n", rank, size, checks);
   return 0;
 }
+static inline int end(void) { return end_if(1); }
 
 #endif
