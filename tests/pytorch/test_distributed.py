@@ -289,6 +289,17 @@ def sum_in(group: Any, of: int) -> None:
 
 
 @pytest.mark.skipif(not hasattr(dist, "split_group"), reason="an older PyTorch has no split_group")
+def test_split_group_of_ranks_that_know_different_numbers_of_groups() -> None:
+    dist.new_group([0])
+    dist.split_group(None, [[0]])
+    for _ in range(2):
+        whole = dist.split_group(None, [list(range(SIZE))])
+        x = torch.ones(2)
+        dist.all_reduce(x, group=whole)
+        assert (x == SIZE).all()
+
+
+@pytest.mark.skipif(not hasattr(dist, "split_group"), reason="an older PyTorch has no split_group")
 def test_split_group_on_the_host() -> None:
     turned = [*range(1, SIZE), 0]
     whole = dist.split_group(split_ranks=[turned])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import datetime
 import functools
+import hashlib
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +18,9 @@ from gradred.torch_distributed.compiling import left_alone
 from gradred.torch_distributed.reconfigure import ReconfigurableGroup
 
 _ASKED = "split_group"
+
+_made: weakref.WeakKeyDictionary[Any, collections.Counter[str]] = weakref.WeakKeyDictionary()
+"""How often groups have been split, by which members."""
 
 
 @left_alone
@@ -67,7 +73,7 @@ def serve_splits() -> None:
         **others: Any,
     ) -> Any:
         parent = parent_pg or core._get_default_group()
-        if not isinstance(parent, SplittableGroup):
+        if not (isinstance(parent, SplittableGroup) or _was_shrunk(parent)):
             others |= {"pg_options": pg_options, "group_desc": group_desc, "timeout": timeout}
             return torchs(parent_pg, split_ranks, **others)
         _require_no_options(pg_options, others, parent)
@@ -75,6 +81,12 @@ def serve_splits() -> None:
 
     split_group._of_gradred = True  # type: ignore[attr-defined]
     core.split_group = dist.split_group = split_group
+
+
+def _was_shrunk(group: Any) -> bool:
+    """Whether it is a group that torch's `shrink_group` has made of a group of gradred."""
+    backend, _ = core._world.pg_map.get(group, ("", None))
+    return type(group) is dist.ProcessGroup and backend == "gradred"
 
 
 def _require_no_options(pg_options: Any, others: dict[str, Any], parent: Any) -> None:
@@ -99,9 +111,13 @@ def _split(
     own, world = parent.rank(), core._world
     mine = next((ranks for ranks in split_ranks if own in ranks), split_ranks[0])
     members = [dist.get_global_rank(parent, rank) for rank in mine]
-    name = core._process_group_name(members, use_hashed_name=True)  # all ranks count their groups
     if own not in mine:
         return dist.GroupMember.NON_GROUP_MEMBER
+    # torch's own names count all groups of the process, of which members may have made other ones.
+    counts = _made.setdefault(parent, collections.Counter())
+    whose = f"{getattr(parent, 'generation', '')} {members}"
+    named_by = f"{parent.group_name} {whose} {counts[whose]}"
+    name = hashlib.sha1(named_by.encode(), usedforsecurity=False).hexdigest()
     backend, store = world.pg_map[parent]
     named = {} if group_desc is None else {"group_desc": group_desc}
     made, _ = core._new_process_group_helper(
@@ -111,4 +127,5 @@ def _split(
         **named,
     )
     world.pg_group_ranks[made] = {rank: place for place, rank in enumerate(members)}
+    counts[whose] += 1
     return made
