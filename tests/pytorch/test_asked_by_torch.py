@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import gc
 import math
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -246,6 +247,50 @@ def test_an_error_of_a_hook_reaches_all_ranks() -> None:
     x = torch.ones(2)
     dist.all_reduce(x, group=group)
     assert (x == SIZE).all()
+
+
+@since(2, 14)
+def test_a_hook_may_remove_itself_while_it_runs() -> None:
+    group, calls = dist.new_group(), []
+    plain = type(group)
+
+    def once(_: Any) -> None:
+        calls.append("called")
+        group.unregister_pre_hook(1)
+        group.unregister_post_hook(1)
+
+    for turn in (1, 2):
+        group.register_pre_hook(1, once)
+        group.register_post_hook(1, calls.append)
+        x = torch.ones(2)
+        dist.all_reduce(x, group=group)
+        dist.all_reduce(x, group=group)
+        assert (x == SIZE * SIZE).all()
+        assert calls == ["called"] * turn
+        assert type(group) is plain
+    with pytest.raises(TypeError, match="function"):
+        group.register_pre_hook(1, 7)
+
+
+@since(2, 14)
+def test_threads_may_change_hooks_while_operations_run() -> None:
+    group, ends = dist.new_group(), threading.Event()
+    group.register_pre_hook(1, lambda _: None)
+
+    def change() -> None:
+        while not ends.is_set():
+            group.register_post_hook(2, lambda _: None)
+            group.unregister_post_hook(2)
+
+    changer = threading.Thread(target=change)
+    changer.start()
+    x = torch.ones(2)
+    for _ in range(200):
+        dist.all_reduce(x, dist.ReduceOp.MAX, group=group)
+    ends.set()
+    changer.join()
+    assert (x == 1).all()
+    group.unregister_pre_hook(1)
 
 
 @since(2, 14)

@@ -7,6 +7,7 @@ and come back by the group's `GradredBackend`. So an operation that nobody watch
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import functools
 import threading
@@ -28,6 +29,47 @@ from gradred.torch_distributed.work import GradredWork
 _DURATIONS, _IN_FLIGHT, _MORE_TIME = "durations", "in flight", "more time"
 
 _groups: weakref.WeakSet[WatchableGroup] = weakref.WeakSet()
+
+
+class _Hooks:
+    """The program's functions that torch calls before, or after, each operation of a group.
+
+    torch has this object in place of them, from the first one to the end of the program: its C++
+    code crashes where a function is removed while it runs, or is left when Python ends.
+    """
+
+    KEY = 0x67726164726564  # of this object among torch's hooks
+
+    def __init__(self) -> None:
+        self._functions: dict[int, Callable[[Any], None]] = {}
+        self._are_known = False  # to torch
+
+    def __call__(self, about: Any) -> None:
+        for function in list(self._functions.values()):
+            function(about)
+
+    def add(
+        self,
+        key: int,
+        function: Callable[[Any], None],
+        register: Callable[[int, Callable[[Any], None]], None],
+    ) -> None:
+        """Call a function from now on, in place of an earlier one with this key."""
+        if not callable(function):
+            raise TypeError(f"a hook has to be a function, and is {type(function).__name__}")
+        self._functions[key] = function
+        if not self._are_known:
+            register(self.KEY, self)
+            self._are_known = True
+
+    def remove(self, key: int) -> None:
+        """Call a function no more."""
+        self._functions.pop(key, None)
+
+    def end(self, unregister: Callable[[int], None]) -> None:
+        """Take this object from torch."""
+        if self._are_known:
+            unregister(self.KEY)
 
 
 class _Popping(threading.local):
@@ -114,6 +156,7 @@ class WatchableGroup(SplittableGroup):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._watchers: set[Any] = set()  # words above, and the hooks
+        self._before, self._after = _Hooks(), _Hooks()
         self._more_seconds = 0.0  # part of the time limit until `_more_time_for` has ended
         self._more_time_for: GradredWork | None = None
         _groups.add(self)
@@ -185,23 +228,28 @@ class WatchableGroup(SplittableGroup):
 
         def register_pre_hook(self, hook_id: int, hook: Callable[[Any], None]) -> None:
             """Call a function before each operation starts."""
-            super().register_pre_hook(hook_id, hook)
+            self._before.add(hook_id, hook, super().register_pre_hook)
             self.watch(("before", hook_id))
 
         def unregister_pre_hook(self, hook_id: int) -> None:
             """End what `register_pre_hook` has begun."""
-            super().unregister_pre_hook(hook_id)
+            self._before.remove(hook_id)
             self.unwatch(("before", hook_id))
 
         def register_post_hook(self, hook_id: int, hook: Callable[[Any], None]) -> None:
             """Call a function after each operation has started."""
-            super().register_post_hook(hook_id, hook)
+            self._after.add(hook_id, hook, super().register_post_hook)
             self.watch(("after", hook_id))
 
         def unregister_post_hook(self, hook_id: int) -> None:
             """End what `register_post_hook` has begun."""
-            super().unregister_post_hook(hook_id)
+            self._after.remove(hook_id)
             self.unwatch(("after", hook_id))
+
+        def end_hooks(self) -> None:
+            """Take the program's hooks from torch, as Python is about to end."""
+            self._before.end(super().unregister_pre_hook)
+            self._after.end(super().unregister_post_hook)
 
 
 class WatchedGroup(WatchableGroup):
@@ -270,9 +318,16 @@ def serve_watchers() -> None:
             (group.watch if value else group.unwatch)(_IN_FLIGHT)
 
     c10d._set_allow_inflight_collective_as_graph_input = set_allowed
+    if CALLED_BY_TORCH:
+        atexit.register(_end_hooks)
     for name in ("NanCheckHook", "FlightRecorderHook"):
         if hasattr(c10d, name):
             _serve_hook(getattr(c10d, name))
+
+
+def _end_hooks() -> None:
+    for group in list(_groups):
+        group.end_hooks()
 
 
 def _serve_hook(hook: Any) -> None:
