@@ -113,8 +113,8 @@ bool await(const Processes& others) {
     if (now < next_look) continue;
     next_look = now + kEveryNs;
     if (any_failed() || any_leaves_at_once(others)) return false;
-    // Nobody ends ranks that wait in MPI_Finalize for this one.
-    if (launcher_passes_failures_on() && any_rank_failed()) return false;
+    // MPI_Finalize would wait for the failed rank, and nobody ends ranks that go on without it.
+    if (any_rank_failed()) return false;
     there = all_there(others);
     watchdog.check(AboutEnd{others});
     if (now < next_look_at_lives) continue;

@@ -40,6 +40,12 @@ void tell(const std::string& line) {
   if (open && S_ISFIFO(found.st_mode) && found.st_ino == inode) write_line(pipe, line + "\n");
 }
 
+std::string in_words(std::span<const int> ranks) {
+  std::string text;
+  for (const int rank : ranks) text += " " + std::to_string(rank);
+  return text;
+}
+
 std::string in_one_line(std::string_view text) {
   std::istringstream words{std::string(text)};
   std::string line;
@@ -58,10 +64,10 @@ void use_launcher_for_failures() { passes_failures_on.store(true); }
 bool launcher_passes_failures_on() { return passes_failures_on.load(std::memory_order_relaxed); }
 
 void tell_survived(std::span<const int> ended) {
-  std::string line = "ended";
-  for (const int rank : ended) line += " " + std::to_string(rank);
-  if (!ended.empty()) tell(line);
+  if (!ended.empty()) tell("ended" + in_words(ended));
 }
+
+void tell_left_out(std::span<const int> ranks) { tell("without" + in_words(ranks)); }
 
 void tell_leaving(bool follows, const std::optional<FailureReport>& failure) {
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();

@@ -29,6 +29,9 @@ bool launcher_passes_failures_on();
 // Reports the ranks of MPI_COMM_WORLD that have ended and without which this job continues. Sends
 // nothing if there are none.
 void tell_survived(std::span<const int> ended);
+// Reports all ranks of MPI_COMM_WORLD that the program has left out, whether they live or not, in
+// place of those that it reported before.
+void tell_left_out(std::span<const int> ranks);
 // Reports that this rank is about to end, with the present time: ranks that fail because of its end
 // fail later. `follows`: this rank has lost peers, which ended before it. `failure`: that of its
 // communicator, for peers that do not know it yet.

@@ -97,10 +97,10 @@ void bind_without_mpi(py::module_& m) {
         "no MPI "
         "call that needs a peer.");
   m.def(
-      "go_on_without", [](const std::vector<int>& ended) { tell_survived(ended); },
-      py::arg("ended"),
-      "Report to the launcher that this rank goes on without these ranks of MPI_COMM_WORLD, which "
-      "have ended. The job then does not end because of them.");
+      "go_on_without", [](const std::vector<int>& ranks) { tell_left_out(ranks); },
+      py::arg("ranks"),
+      "Report to the launcher that this rank goes on without these ranks of MPI_COMM_WORLD, and no "
+      "others. The job then does not end because they have ended, or because they will.");
 }
 
 }  // namespace gradred

@@ -48,6 +48,9 @@ void test_lines() {
   expect(pipe.received() == "ended 4 17\n", "those that have ended are named by their numbers");
   gradred::tell_survived({});
   expect(pipe.received().empty(), "that none has ended is no news");
+  gradred::tell_left_out(ended);
+  gradred::tell_left_out({});
+  expect(pipe.received() == "without 4 17\nwithout\n", "that none is left out any more is news");
   gradred::tell_finalize("enters");
   expect(pipe.received() == "finalize enters\n", "MPI_Finalize is reported");
   gradred::tell_leaving(true, FailureReport{Failure::kPeerLost, "rank 1\nhas ended"});

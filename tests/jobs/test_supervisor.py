@@ -81,7 +81,7 @@ class Rank:
                 elif kind == protocol.ENDED:
                     self.end = protocol.decode(payload)
                 elif kind == protocol.SURVIVED:
-                    self.survived.append(protocol.decode(payload)["ended"])
+                    self.survived.append(protocol.decode(payload))
                 elif kind == protocol.HELLO:
                     self.hello = protocol.decode(payload)
             time.sleep(0.005)
@@ -157,7 +157,7 @@ from gradred.launch import rank_pipe
 pipe = int(os.environ[rank_pipe.VARIABLE].split()[0])
 os.write(pipe, b"gibberish\\nended one\\nended 1 ")  # a line may come in two pieces
 os.write(pipe, b"2\\n")
-os.write(pipe, b"ended 4\\n")
+os.write(pipe, b"ended 4\\nwithout 0 2\\nwithout x\\nwithout\\n")
 """
 
 
@@ -166,7 +166,12 @@ def test_supervisor_passes_on_that_its_rank_goes_on_without_others(start):
     rank = start([sys.executable, "-c", SPEAKS], carried=paths)
     rank.finish()
     assert rank.end["status"] == 0
-    assert rank.survived == [[1, 2], [4]]
+    assert rank.survived == [
+        {"ended": [1, 2]},
+        {"ended": [4]},
+        {"left out": [0, 2]},
+        {"left out": []},
+    ]
     assert rank.seen.index(protocol.SURVIVED) < rank.seen.index(protocol.ENDED)
 
 

@@ -229,3 +229,117 @@ def test_ranks_without_shared_memory_use_their_mpi_and_have_no_windows() -> None
     assert job.returncode == 0, errors
     assert output.count("found True [3.0, 3.0, 3.0] False") == 4, output
     assert output.count("do not share memory") == 2, output
+
+
+DIES_EARLY = """
+import datetime
+import os
+import signal
+import time
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gradred", enable_reconfigure=True)
+store = dist.distributed_c10d._get_default_store()
+rank = int(os.environ["RANK"])
+store.set(f"handle {rank}", dist._get_reconfigure_handle())
+handles = [store.get(f"handle {one}").decode() for one in range(3)]
+if rank == 2:
+    os.kill(os.getpid(), signal.SIGKILL)
+dist._reconfigure(1, handles[:2], timeout=datetime.timedelta(seconds=30)).wait()
+time.sleep(3)
+x = torch.ones(1)
+dist.all_reduce(x)
+print("found", x.item())
+"""
+
+
+def test_job_goes_on_without_a_rank_that_was_killed_before_the_first_time() -> None:
+    run = ["-m", "gradred", "run", "-np", "3", "--grace", "1", sys.executable, "-c", DIES_EARLY]
+    job = started(*run)
+    output, errors = job.communicate(timeout=100)
+    assert job.returncode == 0, errors
+    assert output.count("found 2.0") == 2, output
+
+
+COMES_AGAIN_AND_FAILS = """
+import os
+import sys
+import time
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gradred", enable_reconfigure=True)
+store = dist.distributed_c10d._get_default_store()
+rank = int(os.environ["RANK"])
+store.set(f"handle {rank}", dist._get_reconfigure_handle())
+handles = [store.get(f"handle {one}").decode() for one in range(3)]
+dist._reconfigure(10 + rank, [handles[rank]]).wait()
+dist._reconfigure(1, handles).wait()
+dist.barrier()
+if rank == 1:
+    sys.exit(7)
+time.sleep(2)
+"""
+
+
+def test_job_fails_if_a_rank_fails_that_was_left_out_and_has_come_again() -> None:
+    run = ["-m", "gradred", "run", "-np", "3", "--grace", "1", sys.executable, "-c"]
+    job = started(*run, COMES_AGAIN_AND_FAILS)
+    _, errors = job.communicate(timeout=100)
+    assert job.returncode == 7, errors
+
+
+ENDS_WITH_HOOKS = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gradred")
+group, seen = dist.group.WORLD, []
+group.register_pre_hook(1, lambda found: seen.append(found))
+group.register_post_hook(1, lambda found: seen.append(group))
+dist.all_reduce(torch.ones(1))
+print("found", len(seen))
+"""
+
+
+def test_program_may_end_with_hooks() -> None:
+    run = ["-m", "gradred", "run", "-np", "2", sys.executable, "-c", ENDS_WITH_HOOKS]
+    job = started(*run)
+    output, errors = job.communicate(timeout=100)
+    assert job.returncode == 0, errors
+    assert output.count("found 2") == 2, output
+
+
+TWO_OF_FOUR = """
+import datetime
+import sys
+import torch
+import torch.distributed as dist
+
+port, own = map(int, sys.argv[1:])
+store = dist.TCPStore("127.0.0.1", port, None, False)
+dist.init_process_group("gradred", store=store, rank=own, world_size=4, enable_reconfigure=True)
+store.set(f"handle {own}", dist._get_reconfigure_handle())
+first = own // 2 * 2
+handles = [store.get(f"handle {one}").decode() for one in (first, first + 1)]
+dist._reconfigure(10 + first, handles).wait()
+for turn in range(20):
+    store.add(f"turn {turn}", 1)
+    while store.add(f"turn {turn}", 0) < 4:
+        pass
+    x = torch.tensor([own])
+    dist.all_reduce(x, group=dist.new_group(timeout=datetime.timedelta(seconds=20)))
+    assert x.item() == 2 * first + 1, x
+store.add("done", 1)
+while store.add("done", 0) < 4:
+    pass
+"""
+
+
+def test_new_groups_of_others_in_the_same_store_have_other_ranks() -> None:
+    store = new_store()
+    ranks = [started("-c", TWO_OF_FOUR, str(store.port), str(own)) for own in range(4)]
+    with ended(ranks):
+        errors = [rank.communicate(timeout=200)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * 4, errors

@@ -368,6 +368,36 @@ def new_groups_have_the_present_ranks(rank: Rank) -> None:
     rank.all_are_here()
 
 
+@check
+def a_rank_that_comes_takes_part_in_new_groups(rank: Rank) -> None:
+    handles, last = rank.all_handles(), rank.size - 1
+    if rank.first != last:
+        reconfigure(1, handles[:last])
+        for _ in range(3):
+            dist.new_group()
+        dist.split_group(None, [[0, 1]])
+    reconfigure(2, handles)
+    for made in (dist.new_group(), dist.split_group(None, [list(range(rank.size))])):
+        x = torch.ones(2)
+        dist.all_reduce(x, group=made)
+        assert x.tolist() == [rank.size] * 2
+    part = dist.split_group(None, [[0, 1]])
+    if rank.first < 2:
+        x = torch.ones(2)
+        dist.all_reduce(x, group=part)
+        assert x.tolist() == [2.0, 2.0]
+    sums()
+
+
+@check
+def nothing_is_carried_out_before_the_first_time(rank: Rank) -> None:
+    calls = (dist.barrier, dist.monitored_barrier, lambda: dist.all_reduce(torch.ones(1)))
+    for call in calls:
+        raises(gradred.UsageError, "Call reconfigure first", call)
+    raises(gradred.UsageError, "are not connected yet", lambda: dist._new_window())
+    assert rank.backend.get_error() == torch._C._distributed_c10d.ErrorType.SUCCESS
+
+
 def made_as_usual(rank: Rank) -> None:
     dist.destroy_process_group()
     store = dist.PrefixStore("as usual", rank.store)
@@ -398,6 +428,9 @@ def groups_shrink(rank: Rank) -> None:
         dist.all_reduce(x)
         dist.all_reduce(x, async_op=True).wait()
         assert x.tolist() == [left * left * (left + 1) / 2] * 3
+        one = dist.split_group(None, [[0], list(range(1, left))][: min(left, 2)])
+        dist.all_reduce(x, group=one)
+        assert one.size() == (1 if rank.first == 0 else left - 1)
         assert not dist._supports_reconfigure()
         raises(RuntimeError, "shrink_group", dist._get_reconfigure_handle)
     rank.all_are_here()

@@ -11,8 +11,8 @@ import pytest
 from gradred import launch
 from gradred._util import cpu
 from gradred.errors import UsageError
+from gradred.launch import job, variables, wrong_launcher
 from gradred.launch import mpi as launch_mpi
-from gradred.launch import variables, wrong_launcher
 from gradred.launch.hosts import Host
 
 OPEN_MPI = launch.Mpi("Open MPI", "5.0", pathlib.Path("/p/lib/libmpi.so.40"), pathlib.Path("/p/m"))
@@ -325,3 +325,30 @@ def test_ranks_of_a_host_share_its_cores_whatever_their_launcher_calls_their_num
 def test_ranks_are_known_by_the_same_variables_wherever_it_is_asked():
     launchers = (wrong_launcher.OPEN_MPI, wrong_launcher.MPICH)
     assert tuple((one.rank, one.size) for one in launchers) == variables.RANK_VARIABLES
+
+
+def ranks_of_a_job(**left_out):
+    """Four ranks, of which some have reported which others they have left out."""
+    ranks = [job._Rank(number) for number in range(4)]
+    for name, numbers in left_out.items():
+        ranks[int(name.removeprefix("of_"))].left_out = set(numbers)
+    return ranks
+
+
+@pytest.mark.parametrize(
+    ("left_out", "failed", "gone_on"),
+    [
+        ({"of_0": {3}, "of_1": {3}, "of_2": {3}}, {3}, {3}),
+        ({"of_0": {3}, "of_1": {3}}, {3}, set()),  # rank 2 has not said so
+        ({"of_0": {2, 3}, "of_1": {2, 3}}, {3}, {3}),  # rank 2 is not needed
+        ({"of_0": {2, 3}, "of_1": {2, 3}}, {1}, set()),
+        ({"of_0": {2, 3}, "of_1": {2, 3}, "of_2": {0, 1}, "of_3": {0, 1}}, {1}, set()),
+        ({f"of_{rank}": {0, 1, 2, 3} - {rank} for rank in range(4)}, {1}, {1}),
+        ({f"of_{rank}": {0, 1, 2, 3} - {rank} for rank in range(4)}, {0, 1, 2, 3}, set()),
+        ({f"of_{rank}": () for rank in range(4)}, {1}, set()),
+    ],
+)
+def test_job_goes_on_without_a_failed_rank_that_every_needed_rank_has_left_out(
+    left_out, failed, gone_on
+):
+    assert job.gone_on_without(ranks_of_a_job(**left_out), failed) == gone_on

@@ -14,7 +14,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from gradred._util import clock
@@ -141,9 +141,35 @@ class _Rank:
     begun: bool | None = None  # whether it has begun to initialise its MPI; None if unknown
     gone: bool = False  # no process of it is left, or it cannot be reached
     asked_to_end: bool = False
-    goes_on_without: set[int] = dataclasses.field(default_factory=set)  # as it has reported
+    considers_ended: set[int] = dataclasses.field(default_factory=set)  # as it has reported
+    left_out: set[int] = dataclasses.field(default_factory=set)  # as it has reported, alive or not
     finalize: bytes = b""  # its last report on MPI_Finalize, see protocol
     aborted: bool = False  # it has called MPI_Abort
+
+    @property
+    def goes_on_without(self) -> set[int]:
+        """The ranks that it does not wait for."""
+        return self.considers_ended | self.left_out
+
+
+def gone_on_without(ranks: Sequence[_Rank], failed: Collection[int]) -> set[int]:
+    """Return the failed ranks without which every running rank has reported to continue.
+
+    A rank that has reported nothing may wait for them forever. A running rank that others consider
+    ended is about to leave the program. One that others have left out, and that has not gone on by
+    itself, is not needed. What a failed rank has reported does not count.
+    """
+    others = [rank for rank in ranks if rank.number not in failed]
+    considered_ended = set[int]().union(*(rank.considers_ended for rank in others))
+    left_out = set[int]().union(*(rank.left_out for rank in others))
+    running = [
+        rank
+        for rank in others
+        if not (rank.ended or rank.gone or rank.number in considered_ended)
+        and (rank.number not in left_out or rank.goes_on_without)
+    ]
+    named = considered_ended | left_out
+    return set(failed).intersection(named, *(rank.goes_on_without for rank in running))
 
 
 _prctl = ctypes.CDLL(None).prctl
@@ -403,7 +429,9 @@ class Job:
         elif kind == protocol.CLOSED:
             self.on_closed()
         elif kind == protocol.SURVIVED and not self.ending:  # too late once the job is ending
-            rank.goes_on_without.update(protocol.decode(payload)["ended"])
+            report = protocol.decode(payload)
+            rank.considers_ended.update(report.get("ended", ()))
+            rank.left_out = set(report.get("left out", rank.left_out))
         elif kind == protocol.FINALIZE:
             rank.finalize = payload
             self._any_skipped = self._any_skipped or payload == b"skips"
@@ -478,7 +506,8 @@ class Job:
         self._order_in(new)
         self._unsorted.clear()
         if not self.ending:
-            self._survived.update(self._gone_on_without())
+            failed = {failure.rank for failure in self.failures}
+            self._survived.update(gone_on_without(self._ranks, failed))
         if self.fatal and not self._grace:
             grace = self._order.grace
             self._grace = [
@@ -500,19 +529,6 @@ class Job:
             self.failures[self._before :], key=lambda failure: failure.at
         )
         self.failures.sort(key=lambda failure: failure.follows)  # consequences come last
-
-    def _gone_on_without(self) -> set[int]:
-        """Return the failed ranks without which every running rank has reported to continue.
-
-        A rank that has reported nothing may wait for them forever. A running rank that others
-        consider ended is about to leave the program.
-        """
-        named = set[int]().union(*(rank.goes_on_without for rank in self._ranks))
-        running = [
-            rank for rank in self._ranks if not (rank.ended or rank.gone or rank.number in named)
-        ]
-        failed = {failure.rank for failure in self.failures}
-        return failed.intersection(named, *(rank.goes_on_without for rank in running))
 
     def _schedule(self, seconds: float, number: int) -> tuple[float, int]:
         entry = (clock.now() + seconds, number)

@@ -25,7 +25,7 @@ JOB = "_GRADRED_JOB"
 #   HELLO: its rank and host                ENDED: how the rank has ended
 #   STDOUT, STDERR: output                  GONE: no process of the rank is left
 #   READY: the rank takes more input        CLOSED: the rank takes no more input
-#   SURVIVED: the rank continues although others have ended
+#   SURVIVED: the rank continues although others have ended, or without ranks that it has left out
 #   FINALIZE: the rank "begins" to use gradred, "enters" MPI_Finalize, "returns" or "skips" it
 #   BEGUN: the rank has begun to initialise its MPI, asked by ASK
 # To a supervisor:

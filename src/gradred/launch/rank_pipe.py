@@ -17,6 +17,13 @@ def survived_ranks(line: bytes) -> list[int]:
     return [int(word) for word in words[1:]] if right else []
 
 
+def left_out(line: bytes) -> list[int] | None:
+    """Return all ranks that a rank reports to go on without, alive or not; None: another line."""
+    words = line.split()
+    right = words[:1] == [b"without"] and all(word.isdigit() for word in words[1:])
+    return [int(word) for word in words[1:]] if right else None
+
+
 def leaving(line: bytes) -> tuple[float, bool, str] | None:
     """Parse a rank's report on its end; None for other lines.
 

@@ -251,6 +251,8 @@ class Supervisor:
         for line in lines:
             if ended := rank_pipe.survived_ranks(line):
                 self._channel.send(protocol.SURVIVED, protocol.encode({"ended": ended}))
+            elif (without := rank_pipe.left_out(line)) is not None:
+                self._channel.send(protocol.SURVIVED, protocol.encode({"left out": without}))
             elif word := rank_pipe.finalize_word(line):
                 self._channel.send(protocol.FINALIZE, word)
             else:  # the last report counts: a program may continue after MPI.Finalize()

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import datetime
 import itertools
+import json
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -30,6 +31,7 @@ from gradred.without_mpi import by_memory, by_mpi, connect
 Member = dict[str, Any]
 """What the others have to know of a member, in words that JSON has:
 
+- `groups`: how many groups it has made, by which torch names the next one.
 - `mpi`: its rank in MPI, its MPI job's size, and which job. None: it has no other process.
 - `poisoned`: whether it has lost a rank, so that its MPI must not be used.
 - `process`: its host, number and start.
@@ -64,12 +66,21 @@ class NotYet:
         self.rank, self.size, self.ranks = rank, size, list(range(size))
 
     def connected(self, store: dist.Store) -> Connected:
-        """Return this object as what carries out a group's operations."""
+        """Return this object as what carries out a group's operations.
+
+        Args:
+            store: store in which the members meet. This rank writes there which one of an MPI job
+                it is, for those that go on without it.
+        """
         mine: Any = self
+        own = _own()
+        if own["mpi"] is not None:
+            store.set(f"MPI rank {own['mpi'][0]}", json.dumps(own))
         return Connected(mine, mine, store, [])
 
-    def look_for_lost(self, _where: str) -> None:
-        """Return: there are no ranks yet that could be lost."""
+    def look_for_lost(self, _where: str) -> NoReturn:
+        """Refuse what asks for it, a monitored barrier."""
+        raise _not_connected()
 
     def close(self) -> None:
         """Return: nothing is in flight."""
@@ -79,9 +90,13 @@ class NotYet:
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        found = "init_process_group(enable_reconfigure=True) has not connected its ranks"
-        remedy = "Call reconfigure first, with the handles of all members"
-        raise UsageError("an operation of a process group", found, remedy)
+        raise _not_connected()
+
+
+def _not_connected() -> UsageError:
+    found = "init_process_group(enable_reconfigure=True) has not connected its ranks"
+    remedy = "Call reconfigure first, with the handles of all members"
+    return UsageError("an operation of a process group", found, remedy)
 
 
 def connect_members(
@@ -151,6 +166,7 @@ def _over(
 def _own() -> Member:
     known = dist.is_initialized()
     return {
+        "groups": dist.distributed_c10d._world.group_count,
         "mpi": _own_place(),
         "poisoned": _core.poisoned(),
         "process": [_core.host_id(), os.getpid(), proc.read_stat(os.getpid()).started],
@@ -202,18 +218,27 @@ def _allgather_by(
     return allgather
 
 
-def ranks_that_ended(before: Sequence[Member], now: Sequence[Member]) -> list[int]:
-    """The ranks in MPI of earlier members that are none now, as their processes have ended.
+def waiting_members(store: dist.Store) -> list[Member]:
+    """The ranks of this process's MPI job that have made a group without ranks in the store."""
+    place = _own_place()
+    keys = [f"MPI rank {rank}" for rank in range(0 if place is None else place[1])]
+    return [json.loads(store.get(key)) for key in keys if store.check([key])]
 
-    Only processes of this host are looked for.
+
+_left_out: set[int] = set()  # ranks of this process's MPI job
+
+
+def report_left_out(before: Sequence[Member], now: Sequence[Member]) -> None:
+    """Report to the launcher which ranks of its job are members no more, and which are again.
+
+    The job then does not end because a rank ends, or has ended, that the members go on without.
     """
-    here, remain = _core.host_id(), [one["process"] for one in now]
-    ended = []
-    for member in before:
-        host, process, started = member["process"]
-        if member["mpi"] is None or host != here or member["process"] in remain:
-            continue
-        found = proc.stat(process)
-        if found is None or found.started != started or found.state in "ZX":
-            ended.append(member["mpi"][0])
-    return ended
+    if (place := _own_place()) is None:
+        return
+    past, present = (
+        {one["mpi"][0] for one in members if one["mpi"] and one["mpi"][1:] == place[1:]}
+        for members in (before, now)
+    )
+    _left_out.update(past)
+    _left_out.difference_update(present)
+    _core.go_on_without(sorted(_left_out))

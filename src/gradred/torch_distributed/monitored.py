@@ -49,6 +49,7 @@ class MonitoredBarrier:
                 such rank or all of them), or rank 0 has not answered (on other ranks).
             gradred.PeerLost: a rank has ended.
         """
+        self._look("monitored_barrier")
         end = clock.now() + seconds
         if self._rank != 0:
             return self._wait_for_answer(end, seconds)

@@ -267,7 +267,8 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     def look_for_lost(self) -> None:
         """Raise PeerLost if a rank of the group has ended."""
-        self._engine.look_for_lost("the group's state")
+        if not isinstance(self._engine, NotYet):
+            self._engine.look_for_lost("the group's state")
 
     # ---- submitting ----------------------------------------------------------------------------
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch.distributed as dist
 
-from gradred import _core
 from gradred.errors import UsageError, UsageTypeError, type_of
 from gradred.torch_distributed.backend import CALLED_BY_TORCH, GradredBackend
 from gradred.torch_distributed.compiling import left_alone
@@ -24,7 +23,8 @@ from gradred.torch_distributed.connecting import (
     Member,
     NotYet,
     connect_again,
-    ranks_that_ended,
+    report_left_out,
+    waiting_members,
 )
 from gradred.torch_distributed.messages import InMemory
 from gradred.torch_distributed.process_group import ProcessGroupGradred
@@ -37,7 +37,7 @@ class Reconfigurable:
 
     Args:
         store: store that all present and later members reach under the same keys.
-        members: the group's present members. Empty: they are not known.
+        members: the group's present members. Empty: it has no ranks yet.
     """
 
     def __init__(self, store: dist.Store, members: Sequence[Member] = ()) -> None:
@@ -45,6 +45,7 @@ class Reconfigurable:
         self._store, self._members = store, members
         self._used: set[int] = set()
         self._shrunk = 0
+        self.generation = ""  # which ranks the group has, told from those that it had before
 
     def connect(self, options: Any, limit: float | None) -> Connected:
         """Connect the members that `torch.distributed.ReconfigureOptions` name, and no others.
@@ -83,7 +84,9 @@ class Reconfigurable:
             raise UsageError(asked, found, "Leave hints out")
         self._used.add(uuid)
         rank = handles.index(self.handle)
-        return self._connect(f"uuid {uuid}", rank, len(handles), options.timeout, limit)
+        made = self._connect(f"uuid {uuid}", rank, len(handles), options.timeout, limit)
+        self.generation = f"uuid {uuid}"
+        return made
 
     def without(
         self, excluded: Sequence[int], rank: int, size: int, limit: float | None
@@ -119,9 +122,9 @@ class Reconfigurable:
             default: datetime.timedelta = dist.distributed_c10d.default_pg_timeout
             timeout = default if limit is None else datetime.timedelta(seconds=limit)
         made = connect_again(dist.PrefixStore(name, self._store), rank, size, timeout)
-        ended = ranks_that_ended(self._members, made.members)
+        before = self._members or waiting_members(self._store)
         self._members = made.members
-        _core.go_on_without(ended)
+        report_left_out(before, made.members)
         return made
 
 
@@ -146,6 +149,11 @@ class ReconfigurableGroup(ProcessGroupGradred):
         self._windows = 0  # made so far
 
     @property
+    def generation(self) -> str:
+        """A text that tells the group's present ranks from those that it had before."""
+        return self._reconfigurable.generation
+
+    @property
     def supports_reconfigure(self) -> bool:
         """Whether this PyTorch has `reconfigure`, and no other backend serves a device here."""
         return CALLED_BY_TORCH and not self.other_devices.are_there()
@@ -166,6 +174,9 @@ class ReconfigurableGroup(ProcessGroupGradred):
         old()
         self._windows = 0
         _know_ranks(self, made.members)
+        if self is dist.group.WORLD:  # the members' next groups need one name
+            world = dist.distributed_c10d._world
+            world.group_count = max(member["groups"] for member in made.members)
         return GradredWork([], None, [], self._limit)
 
     @property

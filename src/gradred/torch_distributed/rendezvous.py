@@ -22,6 +22,13 @@ from gradred.torch_distributed.splitting import serve_splits
 from gradred.torch_distributed.watched import WatchableGroup, serve_watchers
 
 
+def _among_whom(options: Any) -> str:
+    """The present ranks of the program: others may use the same store, and the same numbers."""
+    is_part = bool(options.global_ranks_in_group)
+    generation = getattr(dist.group.WORLD, "generation", "") if is_part else ""
+    return f" in {generation}" if generation else ""
+
+
 def create(options: Any, _backend_options: Any = None) -> WatchableGroup:
     """Create a group; `init_process_group` and `new_group` call this on its members.
 
@@ -42,7 +49,7 @@ def create(options: Any, _backend_options: Any = None) -> WatchableGroup:
     serve_splits()
     rank, size = options.group_rank, options.group_size
     members = list(options.global_ranks_in_group) or list(range(size))
-    name = f"gradred {options.group_id} of {','.join(map(str, members))}"
+    name = f"gradred {options.group_id} of {','.join(map(str, members))}{_among_whom(options)}"
     everyone = dist.PrefixStore("gradred", options.store)
     if getattr(options, "enable_reconfigure", False):  # since torch 2.14
         nobody = NotYet(rank, size).connected(everyone)
