@@ -306,6 +306,76 @@ def test_calls_between_hosts_are_the_mpis_unless_it_was_measured(
     assert profile_rows(tmp_path) == {}
 
 
+def status_and_text(program: str, **variables: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "gradred", "doctor", "--preload", program]
+    environment = {**os.environ, **variables}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_doctor_names_the_calls_that_gradred_would_have(compiled: Compile) -> None:
+    status, text = status_and_text(compiled("plugin.c", "mpicc", "cc", "-shared", "-fPIC"))
+    assert status == 1, text  # a library is no program: it names no dynamic linker
+    status, text = status_and_text(compiled("contains_tool.c"))
+    assert status == 0, text
+    assert re.search(r"warn  preload .* uses libmpi\S+, of which it calls PMPI_Allreduce", text)
+    status, text = status_and_text(compiled("fortran_names.c"))
+    assert status == 0, text
+    assert re.search(
+        r"ok    preload .* uses libmpi\S+; gradred has its calls MPI_ALLREDUCE, ", text
+    )
+
+
+def test_doctor_does_not_run_the_program(compiled: Compile) -> None:
+    _, text = status_and_text(compiled("cases.c"))
+    assert "there is no case" not in text
+    assert "MPI_Iallreduce" in text
+
+
+def test_program_that_contains_its_mpi_is_said_to_get_nothing(compiled: Compile) -> None:
+    program = compiled("contains_mpi.c")
+    status, text = status_and_text(program)
+    assert (status, "contains its MPI" in text) == (1, True)
+    done = run(1, program)
+    assert done.returncode == 0
+    line = f"gradred run --preload: {program} contains its MPI. The MPI carries out all its calls\n"
+    assert done.stderr == line
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no cc")
+def test_static_program_is_said_to_get_nothing(tmp_path: Path) -> None:
+    program = str(tmp_path / "static")
+    command = ["cc", "-static", "-o", program, str(SOURCES / "contains_mpi.c")]
+    if subprocess.run(command, capture_output=True).returncode != 0:
+        pytest.skip("no static library of C")
+    status, text = status_and_text(program)
+    assert (status, "is linked statically" in text) == (1, True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another owner needs root")
+def test_setuid_program_is_said_to_get_nothing(compiled: Compile, tmp_path: Path) -> None:
+    program = shutil.copy(compiled("cases.c"), tmp_path / "privileged")
+    os.chown(program, 1, 1)
+    os.chmod(program, 0o4755)
+    status, text = status_and_text(str(program))
+    assert (status, "setuid" in text) == (1, True)
+    os.chmod(program, 0o755)
+    assert status_and_text(str(program))[0] == 0
+
+
+def test_scripts_are_judged_by_interpreter_and_text(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text(f"#!{sys.executable}\nprint()\n")
+    script.chmod(0o755)
+    status, text = status_and_text(str(script))
+    assert (status, "has no MPI at its start" in text) == (0, True)
+    script.write_text(script.read_text() + "ctypes.CDLL(path, os.RTLD_DEEPBIND)\n")
+    status, text = status_and_text(str(script))
+    assert (status, "names RTLD_DEEPBIND" in text) == (1, True)
+    status, text = status_and_text(str(tmp_path / "nothing"))
+    assert (status, "there is no such program" in text) == (2, True)
+
+
 def test_library_precedes_what_the_user_loads() -> None:
     variables = {"LD_PRELOAD": "/lib/tool.so"}
     preload.add_to(variables)

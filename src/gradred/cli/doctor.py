@@ -43,12 +43,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"time limit of all checks (default: {doctor.SECONDS:g}); a check without a result by "
         "then fails, or warns if the machine is busy",
     )
+    parser.add_argument(
+        "--preload",
+        metavar="PROGRAM",
+        help="check only whether gradred run --preload would have the calls of this program, which "
+        "is not run",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Run the checks, and print a line per check."""
     config.load()
+    if arguments.preload is not None:
+        found = doctor.examine_program(arguments.preload)
+        return _report(found, found[0].seconds, as_json=arguments.json)
     launch.refuse_inside_job("gradred doctor")
     ending = (signal.SIGTERM, signal.SIGHUP)
     before = [signal.signal(number, _leave) for number in ending]  # the job must end as well
@@ -59,7 +68,11 @@ def main(arguments: argparse.Namespace) -> int:
         for number, handler in zip(ending, before, strict=True):
             signal.signal(number, handler)
     seconds = time.monotonic() - begin
-    if arguments.json:
+    return _report(results, seconds, as_json=arguments.json)
+
+
+def _report(results: list[doctor.Result], seconds: float, *, as_json: bool) -> int:
+    if as_json:
         print(json.dumps(_as_json(results, seconds), indent=2))
     else:
         _print(results, seconds)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
+import sys
 from collections.abc import Sequence
 
 from gradred import config, horovod, launch
@@ -127,6 +129,19 @@ def _with_torch(variables: dict[str, str]) -> None:
     variables[config.variable("torch")] = "1"
 
 
+def _warn_if_kept_out(program: str) -> None:
+    """Print a line if a program never loads the library: it runs as without `--preload`."""
+    try:
+        found = shutil.which(program)
+        with open(found or "", "rb") as file:
+            reason = preload.why_not(found) if found and file.read(4) == preload.ELF else None
+    except OSError:
+        return  # for a rank to report
+    if reason is not None:
+        line = f"gradred run --preload: {reason[0]}. The MPI carries out all its calls"
+        print(line, file=sys.stderr, flush=True)
+
+
 def _configure_output(parser: argparse.ArgumentParser) -> None:
     look = parser.add_argument_group("output")
     look.add_argument(
@@ -185,6 +200,8 @@ def main(arguments: argparse.Namespace) -> int:
             _with_torch(of_program)
         if arguments.preload:
             preload.add_to(of_program)
+    for name in dict.fromkeys(part.words[0] for part in parts if arguments.preload):
+        _warn_if_kept_out(name)
     launch.refuse_inside_job("starting a job")
     job = job_order.JobOrder(arguments, parts, variables, values.carry_env)
     if elastic.is_asked(arguments):

@@ -20,6 +20,7 @@ from gradred.doctor import across, host, job
 from gradred.doctor.fabric import TALKATIVE, fabric
 from gradred.doctor.findings import Finding, NotKnown, fail, in_background, late, ok, warn
 from gradred.doctor.job import Job, Runner
+from gradred.doctor.preloaded import use_of_library
 from gradred.errors import UsageError
 from gradred.launch import allocation, hosts
 
@@ -116,6 +117,17 @@ def examine(
     finally:
         runner.close()
         far.close()
+
+
+def examine_program(program: str) -> list[Result]:
+    """Check whether `gradred run --preload` would have a program's calls; it is not run.
+
+    Raises:
+        UsageError: there is no such program.
+    """
+    begin = clock.now()
+    finding = use_of_library(program)
+    return [Result("preload", finding, clock.now() - begin)]
 
 
 def worst(results: Sequence[Result]) -> str:
