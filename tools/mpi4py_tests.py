@@ -4,9 +4,10 @@ The tests are downloaded, not stored here: the source distribution of the instal
 goes into .cache/ once. For each number of ranks they run with `MPI.COMM_WORLD` and `MPI.COMM_SELF`
 replaced, and on plain mpi4py (with `--quick` only if tests fail). Two kinds of failures are listed
 apart, since they show no error of gradred: tests that fail on plain mpi4py too, and tests that fail
-with mpi4py's own copies of the two communicators, since they require the very objects. The last
-line has the counts. Exit status: 0 no test fails with gradred alone (or the tests cannot be
-downloaded), 1 a test does.
+with mpi4py's own copies of the two communicators, since they require the very objects. Then they
+run on plain mpi4py with the library of `gradred run --preload`: each test that passes without it
+must pass. The last line has the counts. Exit status: 0 no test fails with gradred alone (or the
+tests cannot be downloaded), 1 a test does.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from pathlib import Path
 import tally
 from processes import run_job
 from run_tests import launcher
+
+from gradred.launch import preload
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = Path(".cache")
@@ -78,6 +81,8 @@ def run(tests: Path, kind: str, ranks: int, names: list[str], seconds: float) ->
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     prefix, variables = launcher(ranks)
+    if kind == "preload":
+        preload.add_to(variables)
     program = str(ROOT / "tests" / "compat" / "one_rank.py")
     command = [*prefix, sys.executable, program, str(tests), str(out), kind, *names]
     begin = time.monotonic()
@@ -163,6 +168,18 @@ def compare(tests: Path, ranks: int, seconds: float) -> Compared:
     return ours, apart, failures
 
 
+def compare_preloaded(tests: Path, ranks: int, seconds: float) -> tuple[Run, dict[str, str]]:
+    """Return the run with the preloaded library, and the tests that pass only without it."""
+    loaded = run(tests, "preload", ranks, [], seconds)
+    if loaded.fatal:
+        return loaded, loaded.failed
+    others = loaded.failed | dict.fromkeys(loaded.skipped, "skipped")
+    plain = run(tests, "plain", ranks, sorted(others), seconds) if others else Run()
+    if plain.fatal:
+        sys.exit(f"plain mpi4py does not survive its tests: {plain.failed[plain.fatal]}")
+    return loaded, {test: text for test, text in others.items() if test in plain.passed}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", default="1,2", help="numbers of ranks")
@@ -182,6 +199,10 @@ def main() -> int:
             print(f"apart, {ranks} ranks: {test}: {reason}")
         for test, text in failures.items():
             print(f"FAILED with {ranks} ranks: {test}\n{text}")
+        loaded, worse = compare_preloaded(tests, ranks, options.timeout)
+        for test, text in worse.items():
+            print(f"FAILED with {ranks} ranks under the preload: {test}\n{text}")
+        passed, failed = passed + len(loaded.passed), failed + len(worse)
         passed, failed = passed + len(ours.passed - apart.keys()), failed + len(failures)
         skipped, listed = skipped + len(ours.skipped), listed + len(apart)
     tally.add(passed, {"of mpi4py's own tests, by themselves": skipped} if skipped else {})

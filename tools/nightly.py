@@ -286,7 +286,7 @@ def smpi() -> bool:
 
 
 def mpi4py_tests() -> bool:
-    """Run mpi4py's own test classes with gradred's communicators instead of mpi4py's."""
+    """Run mpi4py's own tests with gradred's communicators, and with the preloaded library."""
     tool = "tools/mpi4py_tests.py"
     on_mpich = checks.run(checks.python_of(MPICH), tool)
     quick = ["--ranks", "2", "--quick"]

@@ -1,12 +1,13 @@
 """One rank of a run of mpi4py's own tests, on plain mpi4py or with gradred in its place.
 
-    python one_rank.py TESTS OUT plain|copies|gradred [-TEST ...] [TEST ...]
+    python one_rank.py TESTS OUT plain|preload|copies|gradred [-TEST ...] [TEST ...]
 
 imports the modules of the folder TESTS and runs their tests: all except those named with a `-`, or
 only those named without one. OUT/RANK.json holds each test's verdict (`passed`, `skipped`, or the
 failure), OUT/RANK.log the output, OUT/RANK.running the test that runs. `copies` replaces COMM_WORLD
 and COMM_SELF by mpi4py's own copies of them. A test that fails there requires the very objects that
-mpi4py exports, and no other communicator can pass it.
+mpi4py exports, and no other communicator can pass it. For `preload` the caller has set LD_PRELOAD,
+and gradred is not imported: with its extension the library would leave all calls to the MPI.
 """
 
 from __future__ import annotations
@@ -26,8 +27,6 @@ import mpi4py
 import mpi4py.util.pkl5
 import mpi4py.util.sync
 from mpi4py import MPI
-
-import gradred
 
 # gradred implements or wraps communicators, collective calls and requests. Messages between two
 # ranks, files, windows, datatypes and spawned processes are the MPI's alone.
@@ -98,9 +97,13 @@ class Replaced(types.ModuleType):
 
 
 def load(kind: str) -> unittest.TestSuite:
-    """The tests. If `kind` is not `plain`, only they see the replaced names."""
-    intracomm = gradred.Comm if kind == "gradred" else MPI.Intracomm
-    if kind != "plain":
+    """The tests. Only they see the replaced names, if `kind` replaces any."""
+    intracomm = MPI.Intracomm
+    if kind == "gradred":
+        import gradred
+
+        intracomm = gradred.Comm
+    if kind not in ("plain", "preload"):
         mpi4py.MPI = sys.modules["mpi4py.MPI"] = Replaced(MPI, intracomm)
     try:
         found = unittest.defaultTestLoader.loadTestsFromNames(MODULES)

@@ -53,7 +53,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compile:
         found = str(near) if near.exists() else shutil.which(command)
         if found is None or shutil.which(compiler) is None:
             pytest.skip(f"no {command} beside {mpi.launcher}, or no {compiler}")
-        program = folder / f"{source}-{command}"
+        program = folder / "".join([source, "-", command, *options])
         if not program.exists():
             strict = ["-Wall", "-Wextra", "-Werror", "-lpthread"] if source.endswith(".c") else []
             words = [found, "-O1", "-o", str(program), str(SOURCES / source), *strict, *options]
@@ -187,6 +187,19 @@ def test_program_may_end_without_mpi_finalize(compiled: Compile) -> None:
     done = run(2, compiled("cases.c"), "end_at_once")
     assert done.returncode == alone.returncode, done.stderr
     assert done.stdout.count("checks passed") == 2
+
+
+def test_program_with_the_address_sanitizer_finds_nothing(compiled: Compile) -> None:
+    """Its library has to be in the program, because ours is loaded before all others."""
+    options = ["-g", "-fsanitize=address", "-static-libasan"]
+    try:
+        program = compiled("calls.c", "mpicc", "cc", *options)
+    except subprocess.CalledProcessError:
+        pytest.skip("the compiler has no address sanitizer to link statically")
+    done = run(2, program, ASAN_OPTIONS="detect_leaks=0")  # the MPI's own
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("checks passed") == 2
+    assert done.stderr == ""
 
 
 def test_wrong_setting_on_one_rank_leaves_all_calls_to_the_mpi(compiled: Compile) -> None:
