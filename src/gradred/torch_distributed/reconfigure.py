@@ -45,7 +45,7 @@ class Reconfigurable:
         self._store, self._members = store, members
         self._used: set[int] = set()
         self._shrunk = 0
-        self.generation = ""  # which ranks the group has, told from those that it had before
+        self.generation = ""  # distinguishes its ranks from those that it had before
 
     def connect(self, options: Any, limit: float | None) -> Connected:
         """Connect the members that `torch.distributed.ReconfigureOptions` name, and no others.
@@ -150,7 +150,7 @@ class ReconfigurableGroup(ProcessGroupGradred):
 
     @property
     def generation(self) -> str:
-        """A text that tells the group's present ranks from those that it had before."""
+        """A text that distinguishes the group's present ranks from those that it had before."""
         return self._reconfigurable.generation
 
     @property
