@@ -55,9 +55,12 @@ def test_job_says_once_that_another_backend_has_trained(
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=55, check=False, env=os.environ | LEAN
     )
-    # A thread of gloo's that takes Python's lock while Python ends aborts the process, also without
-    # gradred: 2 of 39 jobs on a busy machine, with PyTorch 2.13.
-    if "destroys" in words or "terminate called without an active exception" not in done.stderr:
+    # A thread of gloo's that frees its last work, which holds a Python object, while Python ends
+    # aborts the process (ProcessGroupGloo::runLoop, ~ThreadLocalState, take_gil). That happens
+    # without gradred, too, and after destroy_process_group, as DDP keeps the group: 2 of 39 jobs and
+    # 1 of 5 on a busy machine, with PyTorch 2.13.
+    by_gloo = "terminate called without an active exception" in done.stderr
+    if not (by_gloo and words.startswith("gloo")):
         assert (done.returncode == 0) == ("raises" not in words), done.stderr
     lines = [line for line in done.stderr.splitlines() if "trained by" in line]
     assert len(lines) == said, done.stderr

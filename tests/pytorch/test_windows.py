@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+from typing import Any
 
 import pytest
 
@@ -90,6 +91,15 @@ def test_ranks_register_tensors_of_different_shapes_and_types() -> None:
         window.map_remote_tensor(SIZE)
     dist.barrier()
     window.tensor_deregister()
+
+
+@on_one_host
+@pytest.mark.parametrize("wrong", [7, torch.ones(3).to_sparse(), torch.ones(3, device="meta")])
+def test_what_no_rank_can_map_is_refused_on_all_ranks(wrong: Any) -> None:
+    given = wrong if RANK == SIZE - 1 else memory()
+    with pytest.raises(UsageError, match=f"of rank {SIZE - 1} is "):
+        dist._new_window(given)
+    dist.barrier()
 
 
 @on_one_host

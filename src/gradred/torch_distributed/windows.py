@@ -18,7 +18,7 @@ import torch
 from torch._C import _distributed_c10d as c10d
 
 from gradred import _core
-from gradred.errors import UsageError
+from gradred.errors import UsageError, type_of
 from gradred.torch_distributed.tensors import as_bytes
 from gradred.torch_distributed.work import GradredWork
 
@@ -199,6 +199,10 @@ def _nothing() -> torch.Tensor:
 
 def _described(tensor: torch.Tensor) -> dict[str, Any]:
     """Where other processes find a tensor, or why they do not."""
+    if not isinstance(tensor, torch.Tensor):
+        return {"why": f"is {type_of(tensor)}"}
+    if tensor.layout is not torch.strided:
+        return {"why": f"is of the layout {tensor.layout}"}
     if tensor.device.type != "cpu" or not tensor.is_contiguous() or tensor.numel() == 0:
         return {"why": "is on a device, has gaps, or has no elements"}
     nbytes = tensor.numel() * tensor.element_size()
