@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from ray import get_runtime_context
 from ray.experimental import internal_kv
 from ray.util import get_node_ip_address
 from ray.util.collective.collective_group.base_collective_group import BaseGroup
@@ -69,7 +70,7 @@ class Group(BaseGroup):
 
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
         super().__init__(world_size, rank, group_name)
-        key = f"gradred store of {group_name}"
+        key = store_key(group_name)
         store = _open_store(key) if rank == 0 else _store_at(key, group_name)
         options = types.SimpleNamespace(
             store=store,
@@ -150,6 +151,15 @@ class Group(BaseGroup):
         """Receive into an array what another rank sends."""
         _require_one_gpu(recv_options.src_gpu_index, recv_options.n_elements, "recv")
         self._made.recv([_only(tensor, "recv")], recv_options.src_rank, 0).wait()
+
+
+def store_key(group_name: str) -> str:
+    """Return Ray's key of the place of a group's store.
+
+    All jobs of a cluster share these keys, and may have groups of one name: "default", for example.
+    So it has the namespace of the job, as names of actors have.
+    """
+    return f"gradred store of {group_name} in {get_runtime_context().namespace}"
 
 
 def _open_store(key: str) -> dist.TCPStore:

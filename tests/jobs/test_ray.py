@@ -15,6 +15,10 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.timeout(240)
 
 PROGRAM = """
+import subprocess
+import sys
+import time
+
 import numpy as np
 import ray
 import torch
@@ -77,6 +81,17 @@ class Actor:
         except gradred.UsageError as error:
             return str(error)
 
+if sys.argv[1:]:  # another job of the cluster, whose group waits for its rank 1
+    ray.init(sys.argv[1])
+    actors = [Actor.remote() for _ in range(2)]
+    first = actors[0].begin.remote(2, 0, "fourth")
+    while internal_kv._internal_kv_get(gradred.ray.store_key("fourth")) is None:
+        time.sleep(0.1)
+    print("waits", flush=True)
+    input()
+    assert ray.get([first, actors[1].begin.remote(2, 1, "fourth")]) == [0, 1]
+    sys.exit()
+
 ray.init(num_cpus=1, include_dashboard=False)
 actors = [Actor.remote() for _ in range(2)]
 both = [0, 1]
@@ -94,11 +109,24 @@ for _ in range(2):  # a name may be used again
     of_both("end", "other")
 
 # As if rank 0 of an earlier group had been killed: nothing listens at this place.
-internal_kv._internal_kv_put("gradred store of third", b"127.0.0.1 1")
+key = gradred.ray.store_key("third")
+internal_kv._internal_kv_put(key, b"127.0.0.1 1")
 second = actors[1].begin.remote(2, 1, "third")
 assert ray.wait([second], timeout=2)[0] == []
 assert ray.get([actors[0].begin.remote(2, 0, "third"), second]) == [0, 1]
-assert internal_kv._internal_kv_get("gradred store of third") is None
+assert internal_kv._internal_kv_get(key) is None
+
+command = [sys.executable, __file__, ray.get_runtime_context().gcs_address]
+other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+for line in other.stdout:  # Ray prints lines of its own
+    if line == "waits\\n":
+        break
+second = actors[1].begin.remote(2, 1, "fourth")
+assert ray.wait([second], timeout=5)[0] == []
+assert ray.get([actors[0].begin.remote(2, 0, "fourth"), second]) == [0, 1]
+assert of_both("kinds", "fourth") == ["0 of 2", "1 of 2"]
+other.communicate("go on\\n", timeout=100)
+assert other.returncode == 0
 
 waiting = actors[0].wait.remote()
 assert ray.wait([waiting], timeout=2)[0] == []
