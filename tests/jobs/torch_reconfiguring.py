@@ -432,6 +432,9 @@ def groups_shrink(rank: Rank) -> None:
         dist.all_reduce(x, group=one)
         assert one.size() == (1 if rank.first == 0 else left - 1)
         assert not dist._supports_reconfigure()
+        assert not dist._supports_window()
+        raises(gradred.UsageError, "dist.new_group()", dist._new_window)
+        assert dist._supports_window(dist.new_group())
         raises(RuntimeError, "shrink_group", dist._get_reconfigure_handle)
     rank.all_are_here()
 

@@ -294,6 +294,19 @@ def test_threads_may_change_hooks_while_operations_run() -> None:
 
 
 @since(2, 14)
+def test_a_backend_that_outlives_its_group_has_an_error_and_can_end() -> None:
+    backend = dist.get_backend_impl(dist.new_group())
+    dist.destroy_process_group(backend._of())
+    gc.collect()
+    assert backend._of() is None
+    assert backend.get_error() == torch._C._distributed_c10d.ErrorType.COMM_ERROR
+    backend.abort()
+    backend.shutdown()
+    with pytest.raises(UsageError, match="its group is gone"):
+        backend.rank()
+
+
+@since(2, 14)
 def test_nan_check() -> None:
     hook_of_torch = torch._C._distributed_c10d.NanCheckHook
     group = dist.new_group()

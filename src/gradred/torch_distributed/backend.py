@@ -155,10 +155,13 @@ class GradredBackend(c10d.Backend):
     @property
     def supports_window(self) -> bool:
         """Whether the ranks can map each other's memory."""
-        return self._group.supports_window
+        return self._kept is None and self._group.supports_window
 
     def new_window(self, tensor: torch.Tensor | None = None) -> Any:
         """Make a window. Collective."""
+        if self._kept is not None:
+            found = "shrink_group made the group, and torch's own groups take only torch's windows"
+            raise UsageError("new_window", found, "Make one in dist.new_group()")
         return self._group.new_window(tensor)
 
     def supports_tensor_alloc(self, device: Any) -> bool:
@@ -171,21 +174,24 @@ class GradredBackend(c10d.Backend):
 
     def get_error(self) -> Any:
         """REMOTE_ERROR once a rank was lost, COMM_ERROR after `abort`, otherwise SUCCESS."""
-        if self._group.has_left:
+        group = self._of()
+        if group is None or group.has_left:
             return c10d.ErrorType.COMM_ERROR
         try:
-            self._group.look_for_lost()
+            group.look_for_lost()
         except PeerLost:
             return c10d.ErrorType.REMOTE_ERROR
         return c10d.ErrorType.SUCCESS
 
     def abort(self) -> None:
         """Make operations in flight fail on all ranks."""
-        self._group.abort()
+        if (group := self._of()) is not None:
+            group.abort()
 
     def shutdown(self) -> None:
         """Make operations in flight fail on all ranks, and free the group."""
-        self._group.shutdown()
+        if (group := self._of()) is not None:
+            group.shutdown()
         self._kept = None
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:
