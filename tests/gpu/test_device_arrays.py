@@ -191,6 +191,12 @@ def test_array_calls_give_arrays_of_the_device(device: Driver, comm: gradred.Com
     np.testing.assert_array_equal(sent.get().ravel(), values(12 * SIZE, rank=0))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_exact_sums_copy_to_the_host(device: Driver, comm: gradred.Comm, dtype: str) -> None:
+    x = np.array([1e30, 1.0, -1e30] * 700, dtype)
+    assert gradred.exact_sum(on_device(x), comm=comm) == 700 * SIZE
+
+
 @pytest.mark.parametrize("count", [1009, 700_001])
 @pytest.mark.parametrize("place", PLACES)
 def test_scans_gathers_and_scatters(
