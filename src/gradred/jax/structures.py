@@ -6,6 +6,7 @@ ranks if the structures are, so it has no addresses of objects.
 
 from __future__ import annotations
 
+import collections
 import hashlib
 from typing import Any, NamedTuple
 
@@ -59,8 +60,11 @@ def _text(node: Any) -> str:
     found, definition = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
     if found and not found[0][0]:
         return "*"
-    children = [_named(path[0], child) for path, child in found]
     kind, data = definition.node_data()
+    keys = [path[0] for path, _ in found]
+    if kind is collections.defaultdict:  # JAX 0.4 names its leaves in another order
+        keys = [DictKey(key) for key in data[1]]
+    children = [_named(key, child) for key, (_, child) in zip(keys, found, strict=True)]
     if found and isinstance(found[0][0][0], FlattenedIndexKey):
         children.extend(_names_in(data, len(children)))
     return _node(kind, children)
