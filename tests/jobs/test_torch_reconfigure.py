@@ -175,6 +175,12 @@ def ended(processes: list[subprocess.Popen[str]]) -> Iterator[None]:
                 process.kill()
 
 
+def finished(job: subprocess.Popen[str]) -> tuple[subprocess.Popen[str], str, str]:
+    """A job that has ended, what it has printed, and its errors."""
+    with ended([job]):
+        return job, *job.communicate(timeout=100)
+
+
 @pytest.fixture(scope="module")
 def undisturbed() -> Callable[[bool], list[float]]:
     return functools.cache(lambda by_ddp: losses(0, by_ddp))
@@ -224,8 +230,7 @@ except RuntimeError as error:
 
 def test_ranks_without_shared_memory_use_their_mpi_and_have_no_windows() -> None:
     run = ["-m", "gradred", "run", "-np", "2", sys.executable, "-c", WITHOUT_SHARED_MEMORY]
-    job = started(*run, GRADRED_SHM="0")
-    output, errors = job.communicate(timeout=100)
+    job, output, errors = finished(started(*run, GRADRED_SHM="0"))
     assert job.returncode == 0, errors
     assert output.count("found True [3.0, 3.0, 3.0] False") == 4, output
     assert output.count("do not share memory") == 2, output
@@ -256,8 +261,7 @@ print("found", x.item())
 
 def test_job_goes_on_without_a_rank_that_was_killed_before_the_first_time() -> None:
     run = ["-m", "gradred", "run", "-np", "3", "--grace", "1", sys.executable, "-c", DIES_EARLY]
-    job = started(*run)
-    output, errors = job.communicate(timeout=100)
+    job, output, errors = finished(started(*run))
     assert job.returncode == 0, errors
     assert output.count("found 2.0") == 2, output
 
@@ -285,8 +289,7 @@ time.sleep(2)
 
 def test_job_fails_if_a_rank_fails_that_was_left_out_and_has_come_again() -> None:
     run = ["-m", "gradred", "run", "-np", "3", "--grace", "1", sys.executable, "-c"]
-    job = started(*run, COMES_AGAIN_AND_FAILS)
-    _, errors = job.communicate(timeout=100)
+    job, _, errors = finished(started(*run, COMES_AGAIN_AND_FAILS))
     assert job.returncode == 7, errors
 
 
@@ -305,8 +308,7 @@ print("found", len(seen))
 
 def test_program_may_end_with_hooks() -> None:
     run = ["-m", "gradred", "run", "-np", "2", sys.executable, "-c", ENDS_WITH_HOOKS]
-    job = started(*run)
-    output, errors = job.communicate(timeout=100)
+    job, output, errors = finished(started(*run))
     assert job.returncode == 0, errors
     assert output.count("found 2") == 2, output
 
