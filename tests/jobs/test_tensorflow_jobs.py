@@ -328,3 +328,39 @@ def test_a_forgotten_init_is_an_error_everywhere(tmp_path: pathlib.Path) -> None
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
     )
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+
+
+KERAS_2_WITHOUT_INIT = """
+import tensorflow as tf
+import tf_keras
+import gradred.tensorflow as hvd
+import gradred.keras as hvd_keras
+
+kinds = {"new": tf_keras.optimizers, "legacy": tf_keras.optimizers.legacy}
+for kind, optimizers in kinds.items():
+    for wrap in (hvd.DistributedOptimizer, hvd_keras.DistributedOptimizer):
+        for given in ({}, {"backward_passes_per_step": 2}, {"process_set": hvd.ProcessSet([0])}):
+            try:
+                wrap(optimizers.SGD(0.1), **given)
+            except (ValueError, hvd.HorovodInternalError) as error:
+                text = str(error)
+                is_clear = "has not been initialized" in text or "has not been registered" in text
+                assert is_clear, (kind, wrap, given, text)
+            else:
+                print("silent:", kind, wrap, given)
+"""
+
+
+def test_a_forgotten_init_is_an_error_with_keras_2(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("tf_keras")
+    program = tmp_path / "program.py"
+    program.write_text(KERAS_2_WITHOUT_INIT)
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+        env=os.environ | {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
