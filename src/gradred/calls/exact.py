@@ -15,21 +15,18 @@ from gradred.errors import UsageElementError
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-TYPES = ("float32", "float64")
-
 
 def exact_sum(x: Any, *, comm: MPI.Intracomm | None = None) -> np.floating[Any]:
     """Return the correctly rounded sum of all elements of all ranks' arrays.
 
     Collective: blocks until all ranks have called it. The result is the number of the type that is
-    nearest to the sum of real numbers, ties to even. So it has the same bits on all ranks, for
-    every order of the elements, every split among ranks, and every number of ranks. Infinities, NaN
-    and the signs of zeros are those of IEEE 754; only a sum that itself lies beyond the largest
-    number is infinite. The sum of no elements is 0.
+    nearest to the sum of real numbers, ties to even: the same bits on all ranks, for every order of
+    the elements, split among ranks, and number of ranks. Infinities, NaN and signs of zeros are
+    those of IEEE 754; sums in between may be larger than any number. No elements: 0.
 
-    Each rank adds its own elements in fixed-point numbers with a place for each bit that a float
-    may have (Kulisch), most of them by extraction of their upper bits (Rump, Ogita and Oishi,
-    2008). One allreduce of 73 whole numbers adds those of all ranks, 18 for float32.
+    Each rank adds its elements in a fixed-point number with a place for each bit that a float may
+    have (Kulisch), by extraction of their upper bits (Rump, Ogita and Oishi, 2008). One allreduce
+    of 73 whole numbers, 18 for float32, adds those of all ranks.
 
     Args:
         x: this rank's array, dense, of any shape, which may differ between ranks. Its type,
@@ -52,8 +49,8 @@ def exact_sum(x: Any, *, comm: MPI.Intracomm | None = None) -> np.floating[Any]:
     """
     x = x.detach() if getattr(x, "requires_grad", False) else x  # the sum is no part of a graph
     found = arrays.describe(x, "exact_sum of x")
-    if found.dtype not in TYPES:
-        remedy = f"Convert it to {' or '.join(TYPES)}"
+    if found.dtype not in ("float32", "float64"):
+        remedy = "Convert it to float32 or float64"
         raise UsageElementError("exact_sum", f"x is of type {found.dtype}", remedy)
     address, _owner = arrays.bytes_on_host(found)
     words = np.frombuffer(_core.exact_words(address, found.count, found.dtype), np.int64)
