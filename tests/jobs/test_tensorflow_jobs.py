@@ -315,19 +315,24 @@ for name, call in surfaces.items():
 """
 
 
-def test_a_forgotten_init_is_an_error_everywhere(tmp_path: pathlib.Path) -> None:
-    """Ranks that reduce nothing would drift apart without a word."""
-    program = tmp_path / "program.py"
-    program.write_text(WITHOUT_INIT)
+def run_alone(folder: pathlib.Path, program: str, **variables: str) -> None:
+    """Run a program that prints only what is wrong, without a launcher."""
+    path = folder / "program.py"
+    path.write_text(program)
     done = subprocess.run(
-        [sys.executable, str(program)],
+        [sys.executable, str(path)],
         capture_output=True,
         text=True,
         timeout=170,
         check=False,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"} | variables,
     )
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+
+
+def test_a_forgotten_init_is_an_error_everywhere(tmp_path: pathlib.Path) -> None:
+    """Ranks that reduce nothing would drift apart without a word."""
+    run_alone(tmp_path, WITHOUT_INIT)
 
 
 KERAS_2_WITHOUT_INIT = """
@@ -353,14 +358,4 @@ for kind, optimizers in kinds.items():
 
 def test_a_forgotten_init_is_an_error_with_keras_2(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("tf_keras")
-    program = tmp_path / "program.py"
-    program.write_text(KERAS_2_WITHOUT_INIT)
-    done = subprocess.run(
-        [sys.executable, str(program)],
-        capture_output=True,
-        text=True,
-        timeout=170,
-        check=False,
-        env=os.environ | {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )
-    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+    run_alone(tmp_path, KERAS_2_WITHOUT_INIT, TF_USE_LEGACY_KERAS="1")
