@@ -41,7 +41,10 @@ Signature Call::signature() const {
   if (op == Op::kPremul) detail = mix(detail, std::bit_cast<std::uint64_t>(factor));
   if (is_users(op)) detail = mix(detail, user_op_hash(op));
   if (plan != nullptr) detail = mix(detail, std::string_view(plan));
-  if (schedule != nullptr) detail = mix(mix(detail, schedule->name), schedule->chunks);
+  if (schedule != nullptr) {
+    detail = mix(mix(detail, schedule->name), schedule->chunks);
+    for (const int leaves : schedule->leaves) detail = mix(detail, static_cast<unsigned>(leaves));
+  }
   if (path != 0) detail = mix(detail, path);
   if (mean_of) {
     return make_signature(kind, Op::kAvg, *mean_of, count / words_of(*mean_of).each, detail);

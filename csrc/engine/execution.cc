@@ -101,8 +101,9 @@ std::byte* Execution::address(const Span& span) const {
   if (span.buffer == BufferId::kScratch) {
     return scratch_.data() + span.slot * partition_.longest() * element_;
   }
-  std::byte* const begin = span.buffer == BufferId::kWork ? work_ : input_;
-  return begin + partition_.begin(span.first) * element_;
+  const std::size_t begin = partition_.begin(span.first);
+  if (span.buffer == BufferId::kWork) return work_ + begin * element_;
+  return input_ + (span.slot * partition_.count + begin) * element_;
 }
 
 std::size_t Execution::bytes(const Span& span) const {

@@ -17,6 +17,7 @@
 #include "python/names.h"
 #include "python/raw_buffers.h"
 #include "reduce/exact_sum.h"
+#include "reduce/leaf_sums.h"
 
 namespace gradred {
 namespace {
@@ -71,6 +72,24 @@ double exact_value(const py::buffer& words, const std::string& dtype) {
   return ExactSum::rounded({static_cast<const std::int64_t*>(info.ptr), count}, dtype_named(dtype));
 }
 
+void add_leaves_of(std::uintptr_t parts, std::uintptr_t address, std::size_t count,
+                   const std::string& dtype, const std::string& op, double factor,
+                   const std::vector<int>& leaves, std::size_t rank) {
+  const Vectors own{reinterpret_cast<const void*>(address), count, dtype_named(dtype),
+                    op_named(op)};
+  const WithoutGil released;
+  add_leaves(LeafTree(leaves), rank, own, factor, reinterpret_cast<void*>(parts));
+}
+
+void add_parts_of(std::uintptr_t result, std::uintptr_t address, std::size_t count,
+                  const std::string& dtype, const std::string& op, const std::vector<int>& leaves,
+                  std::size_t most) {
+  const Vectors all{reinterpret_cast<const void*>(address), count, dtype_named(dtype),
+                    op_named(op)};
+  const WithoutGil released;
+  add_parts(LeafTree(leaves), all, most, reinterpret_cast<void*>(result));
+}
+
 }  // namespace
 
 void bind_reduce(py::module_& m) {
@@ -89,6 +108,21 @@ void bind_reduce(py::module_& m) {
         "Return the exact sum of an array as int64s, which are added up one by one over arrays.");
   m.def("exact_value", &exact_value, py::arg("words"), py::arg("dtype"),
         "Return the number of the type that is nearest to such a sum.");
+  m.def(
+      "parts_of_leaves",
+      [](const std::vector<int>& leaves, std::size_t rank) {
+        std::vector<std::size_t> widths;
+        for (const LeafNode& part : LeafTree(leaves).parts_of(rank)) widths.push_back(part.width);
+        return widths;
+      },
+      py::arg("leaves"), py::arg("rank"),
+      "Return the widths of a rank's parts, where ranks have so many leaves each.");
+  m.def("add_leaves", &add_leaves_of, py::arg("parts"), py::arg("address"), py::arg("count"),
+        py::arg("dtype"), py::arg("op"), py::arg("factor"), py::arg("leaves"), py::arg("rank"),
+        "Add up a rank's own leaves at `address`, of `count` elements each: write its parts.");
+  m.def("add_parts", &add_parts_of, py::arg("result"), py::arg("address"), py::arg("count"),
+        py::arg("dtype"), py::arg("op"), py::arg("leaves"), py::arg("most"),
+        "Add up the parts of all ranks at `address`, `most` vectors of `count` elements a rank.");
   m.def("add_reduction", &add_functions, py::arg("op"), py::arg("dtype"), py::arg("pair"),
         py::arg("many"),
         "Add the C functions at these addresses, as ReduceFunctions of csrc/reduce/reduce.h says, "

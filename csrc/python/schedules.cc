@@ -17,6 +17,7 @@
 #include "schedule/algorithms.h"
 #include "schedule/combinators.h"
 #include "schedule/cost.h"
+#include "schedule/leaf_schedule.h"
 #include "schedule/validate.h"
 #include "schedule/verify.h"
 
@@ -97,7 +98,8 @@ std::vector<Round> rounds_from(const py::iterable& rounds) {
 }
 
 Schedule schedule_from(const py::iterable& rounds, int rank, int size, std::uint32_t chunks,
-                       const std::string& collective, int root, const std::string& name) {
+                       const std::string& collective, int root, const std::string& name,
+                       std::vector<int> leaves) {
   Schedule schedule;
   schedule.name = name;
   schedule.collective = collective_named(collective);
@@ -107,6 +109,8 @@ Schedule schedule_from(const py::iterable& rounds, int rank, int size, std::uint
   schedule.chunks = chunks;
   schedule.rounds = rounds_from(rounds);
   note_buffers(schedule);
+  schedule.leaves = std::move(leaves);
+  if (!schedule.leaves.empty()) schedule.in_place = false;
   return schedule;
 }
 
@@ -127,7 +131,7 @@ py::tuple state_of(const Schedule& schedule) {
   }
   return py::make_tuple(schedule.name, static_cast<int>(schedule.collective), schedule.rank,
                         schedule.size, schedule.root, schedule.chunks, schedule.scratch_slots,
-                        schedule.in_place, py::tuple(rounds));
+                        schedule.in_place, py::tuple(py::cast(schedule.leaves)), py::tuple(rounds));
 }
 
 bool takes(const Algorithm& algorithm, std::string_view parameter) {
@@ -221,7 +225,10 @@ std::string text_of(const Span& span) {
   const std::string chunks =
       std::to_string(span.first) + (span.chunks == 1 ? "" : ", " + std::to_string(span.chunks));
   if (span.buffer == BufferId::kWork) return "work(" + chunks + ")";
-  if (span.buffer == BufferId::kInput) return "input_(" + chunks + ")";
+  if (span.buffer == BufferId::kInput) {
+    return "input_(" + chunks + (span.slot == 0 ? "" : ", vector=" + std::to_string(span.slot)) +
+           ")";
+  }
   return "scratch(" + std::to_string(span.slot) + ", " + chunks + ")";
 }
 
@@ -287,7 +294,7 @@ void bind_steps(py::module_& m) {
       .def("__hash__", [](const Step& step) { return py::hash(py::str(text_of(step))); })
       .def("__repr__", [](const Step& step) { return text_of(step); });
   m.def("work", &work, py::arg("first"), py::arg("chunks") = 1);
-  m.def("input_", &input, py::arg("first"), py::arg("chunks") = 1);
+  m.def("input_", &input, py::arg("first"), py::arg("chunks") = 1, py::arg("vector") = 0);
   m.def("scratch", &scratch, py::arg("slot"), py::arg("first"), py::arg("chunks") = 1);
   m.def("send", &send, py::arg("peer"), py::arg("source"));
   m.def("recv", &recv, py::arg("peer"), py::arg("target"));
@@ -356,7 +363,7 @@ void bind_schedule(py::module_& m) {
       m, "Schedule", "What one rank does in one collective operation, in rounds.")
       .def(py::init(&schedule_from), py::arg("rounds"), py::kw_only(), py::arg("rank"),
            py::arg("size"), py::arg("chunks"), py::arg("collective") = "allreduce",
-           py::arg("root") = 0, py::arg("name") = "user")
+           py::arg("root") = 0, py::arg("name") = "user", py::arg("leaves") = std::vector<int>())
       .def_readonly("name", &Schedule::name)
       .def_property_readonly(
           "collective",
@@ -367,6 +374,8 @@ void bind_schedule(py::module_& m) {
       .def_readonly("chunks", &Schedule::chunks)
       .def_readonly("scratch_slots", &Schedule::scratch_slots)
       .def_readonly("in_place", &Schedule::in_place)
+      .def_property_readonly(
+          "leaves", [](const Schedule& schedule) { return py::tuple(py::cast(schedule.leaves)); })
       .def_readonly("rounds", &Schedule::rounds)
       .def(
           "__eq__", [](const Schedule& a, const Schedule& b) { return a == b; }, py::is_operator())
@@ -437,6 +446,7 @@ void bind_schedules(py::module_& m) {
       "schedule_from_input",
       [](const Schedule& schedule) { return schedule.in_place ? from_input(schedule) : schedule; },
       py::arg("schedule"));
+  m.def("leaf_tree", &leaf_tree, py::arg("rank"), py::arg("leaves"), py::arg("chunks"));
   m.def("validate_schedule", py::overload_cast<const Schedule&>(&validate), py::arg("schedule"));
   const py::call_guard<WithoutGil> free;  // pure C++ that may take seconds
   m.def("verify_schedules", &verify, py::arg("schedules"), free);

@@ -8,7 +8,9 @@
 // an address.
 //
 // The result ends in the work buffer. The input lies there, too (in place: what generators make),
-// or in the input buffer, which is only read (what from_input in combinators.h makes of them).
+// or in the input buffer, which is only read (what from_input in combinators.h makes of them). A
+// schedule for leaves (leaf_schedule.h) has several vectors in the input buffer, one after the
+// other.
 //
 // Within a round all sends and receives are in flight together. When all have completed, the local
 // steps (reduce, copy) run in their order. Messages between two ranks match in order. Both ends of
@@ -17,6 +19,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/kinds.h"
 #include "schedule/rounds.h"
@@ -36,6 +39,10 @@ struct Schedule {
   std::uint32_t chunks = 1;
   std::uint32_t scratch_slots = 0;
   bool in_place = true;  // the input lies in the work buffer
+  // How many leaves each rank gives, if they are added up by the tree of base/leaf_tree.h. Each
+  // rank's input buffer then has the vectors of its parts. Empty: each rank gives one vector, and
+  // they are added up in any order.
+  std::vector<int> leaves{};
   Rounds rounds;
 
   bool operator==(const Schedule&) const = default;

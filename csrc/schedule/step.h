@@ -13,7 +13,7 @@ struct Span {
   BufferId buffer = BufferId::kWork;
   std::uint32_t first = 0;   // chunk of the vector
   std::uint32_t chunks = 0;  // length of the run; never wraps around the end of the vector
-  std::uint32_t slot = 0;    // scratch only: where the run is stored
+  std::uint32_t slot = 0;    // scratch: where the run is stored; input: which of its vectors
 
   bool operator==(const Span&) const = default;
 };
@@ -47,8 +47,8 @@ inline Span work(std::uint32_t first, std::uint32_t chunks = 1) {
 inline Span scratch(std::uint32_t slot, std::uint32_t first, std::uint32_t chunks = 1) {
   return {BufferId::kScratch, first, chunks, slot};
 }
-inline Span input(std::uint32_t first, std::uint32_t chunks = 1) {
-  return {BufferId::kInput, first, chunks, 0};
+inline Span input(std::uint32_t first, std::uint32_t chunks = 1, std::uint32_t vector = 0) {
+  return {BufferId::kInput, first, chunks, vector};
 }
 inline Step send(int peer, Span source) { return {StepKind::kSend, peer, source, {}, {}}; }
 inline Step recv(int peer, Span target) { return {StepKind::kRecv, peer, {}, target, {}}; }

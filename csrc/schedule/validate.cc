@@ -1,8 +1,10 @@
 #include "schedule/validate.h"
 
+#include <string>
 #include <utility>
 
 #include "schedule/algorithms.h"
+#include "schedule/leaf_schedule.h"
 #include "schedule/replay.h"
 
 namespace gradred {
@@ -39,6 +41,10 @@ std::string fault(const Schedule& schedule, const Span& span) {
   if (std::uint64_t{span.first} + span.chunks > schedule.chunks) {
     return describe(span) + " lies outside the vector of " + std::to_string(schedule.chunks) +
            " chunks";
+  }
+  if (span.buffer == BufferId::kInput && span.slot >= vectors_of_input(schedule)) {
+    return describe(span) + ": it has only " + std::to_string(vectors_of_input(schedule)) +
+           " vectors";
   }
   if (span.buffer == BufferId::kScratch &&
       std::uint64_t{span.slot} + span.chunks > schedule.scratch_slots) {
@@ -135,7 +141,10 @@ std::string describe(const Problem& problem) {
 std::string describe(const Span& span) {
   const std::string chunks = run("chunk", span.first, span.chunks);
   if (span.buffer == BufferId::kWork) return chunks;
-  if (span.buffer == BufferId::kInput) return chunks + " of the input";
+  if (span.buffer == BufferId::kInput) {
+    return chunks + " of " +
+           (span.slot == 0 ? "" : "vector " + std::to_string(span.slot) + " of ") + "the input";
+  }
   return chunks + " in " + run("slot", span.slot, span.chunks);
 }
 
@@ -157,6 +166,9 @@ std::string describe(const Step& step) {
 
 void validate(const Schedule& schedule) {
   check_head(schedule);
+  if (!schedule.leaves.empty() && !fits_leaves(schedule)) {
+    throw ScheduleError({schedule.rank, -1, -1, std::string(kLeavesMustBe)});
+  }
   Replay({&schedule, 1}).in_step([&](std::size_t, std::size_t number, const Round& steps) {
     const auto round = static_cast<int>(number);
     for (std::size_t step = 0; step < steps.size(); ++step) {

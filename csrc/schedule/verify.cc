@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/leaf_tree.h"
 #include "schedule/algorithms.h"
+#include "schedule/leaf_schedule.h"
 #include "schedule/replay.h"
 #include "schedule/values.h"
 
@@ -21,7 +23,7 @@ struct Cell {
 struct Rank {
   const Schedule* schedule = nullptr;
   std::vector<Value> work;
-  std::vector<Value> input;  // empty if the schedule is in place
+  std::vector<Value> input;  // empty if the schedule is in place; its vectors one after another
   std::vector<Cell> scratch;
 };
 
@@ -47,9 +49,11 @@ class Verifier {
   void explain_deadlock() const;
   void check_final();
   void check_chunk(const Rank& rank, std::uint32_t chunk);
+  Value sum_of(const LeafNode& node, std::uint32_t chunk);
   void check_sum(const Rank& rank, std::uint32_t chunk, Value value) const;
 
   const Schedule& head_;
+  const LeafTree tree_;  // of the leaves, if the schedules have any
   Replay replay_;
   Values values_;
   std::vector<Rank> ranks_;
@@ -58,7 +62,10 @@ class Verifier {
 };
 
 Verifier::Verifier(const std::vector<Schedule>& schedules)
-    : head_(schedules.front()), replay_(schedules), values_(head_.size, head_.chunks) {
+    : head_(schedules.front()),
+      tree_(head_.leaves),
+      replay_(schedules),
+      values_(head_.leaves.empty() ? head_.size : static_cast<int>(tree_.leaves()), head_.chunks) {
   for (const Schedule& schedule : schedules) {
     ranks_.emplace_back().schedule = &schedule;
     report_.rounds = std::max(report_.rounds, schedule.rounds.size());
@@ -77,6 +84,15 @@ void Verifier::initialise(Rank& rank) {
   std::vector<Value>& given = rank.schedule->in_place ? rank.work : rank.input;
   rank.scratch.resize(rank.schedule->scratch_slots);
   for (std::uint32_t slot = 0; slot < rank.scratch.size(); ++slot) rank.scratch[slot].slot = slot;
+  if (!head_.leaves.empty()) {
+    rank.input.clear();
+    for (const LeafNode& part : tree_.parts_of(static_cast<std::size_t>(r))) {
+      for (std::uint32_t chunk = 0; chunk < head_.chunks; ++chunk) {
+        rank.input.push_back(sum_of(part, chunk));
+      }
+    }
+    return;
+  }
   const Span input = input_of(*rank.schedule);
   for (std::uint32_t i = 0; i < input.chunks; ++i) {
     given[input.first + i] = values_.input(r, input.first + i);
@@ -139,7 +155,9 @@ Value Verifier::read(const MessageEnd& reader, const Span& span, std::uint32_t i
   const Rank& rank = ranks_[reader.rank];
   Value value = kNothing;
   if (span.buffer != BufferId::kScratch) {
-    value = (span.buffer == BufferId::kWork ? rank.work : rank.input)[span.first + i];
+    const bool is_work = span.buffer == BufferId::kWork;
+    const std::size_t vector = is_work ? 0 : std::size_t{span.slot} * head_.chunks;
+    value = (is_work ? rank.work : rank.input)[vector + span.first + i];
   } else {
     const Cell& cell = rank.scratch[span.slot + i];
     value = cell.value;
@@ -212,6 +230,11 @@ void Verifier::check_chunk(const Rank& rank, std::uint32_t chunk) {
   if (!reduces(head_.collective)) {
     // No other input of this chunk exists, and steps keep values in their chunk.
     if (!values_.is_input(value)) fail_end("inputs were added up");
+  } else if (!head_.leaves.empty()) {
+    if (value != sum_of(tree_.root(), chunk)) {
+      check_sum(rank, chunk, value);
+      fail_end("its leaves are not added up by their tree");
+    }
   } else if (kind.result == Part::kVector && !sums_differ(head_.collective) &&
              &rank != &ranks_[0]) {
     if (value != ranks_[0].work[chunk]) {
@@ -224,8 +247,19 @@ void Verifier::check_chunk(const Rank& rank, std::uint32_t chunk) {
   report_.digest = report_.digest * 0x9e3779b97f4a7c15ULL + values_.hash(value);
 }
 
+// The sum of a node of the tree of leaves.
+Value Verifier::sum_of(const LeafNode& node, std::uint32_t chunk) {
+  if (node.width == 1) return values_.input(static_cast<int>(node.first), chunk);
+  const Value left = sum_of(node.left(), chunk);
+  return tree_.has_right(node) ? values_.sum(left, sum_of(node.right(), chunk), {}) : left;
+}
+
 void Verifier::check_sum(const Rank& rank, std::uint32_t chunk, Value value) const {
-  const RankRange wanted = reduced_ranks(head_.collective, rank.schedule->rank, head_.size);
+  const bool of_leaves = !head_.leaves.empty();
+  const RankRange wanted = of_leaves
+                               ? RankRange{0, static_cast<int>(tree_.leaves())}
+                               : reduced_ranks(head_.collective, rank.schedule->rank, head_.size);
+  const std::string an_input = of_leaves ? " leaf " : " the input of rank ";
   if (values_.each_once(value, wanted)) return;
   const std::string result = "the result for chunk " + std::to_string(chunk);
   const std::vector<std::uint64_t> counts = values_.ranks(value);
@@ -234,7 +268,7 @@ void Verifier::check_sum(const Rank& rank, std::uint32_t chunk, Value value) con
     if (counts[input] == (is_wanted ? 1U : 0U)) continue;
     if (counts[input] == 0 || !is_wanted) {
       throw ScheduleError({rank.schedule->rank, -1, -1,
-                           result + (is_wanted ? " lacks" : " has") + " the input of rank " +
+                           result + (is_wanted ? " lacks" : " has") + an_input +
                                std::to_string(input) + (is_wanted ? "" : ", which it must not")});
     }
     const Place place = values_.sum_of(values_.doubled(value)).formed;
@@ -266,10 +300,13 @@ void check_together(const std::vector<Schedule>& schedules) {
           {r, -1, -1, "this place holds the schedule of rank " + std::to_string(schedule.rank)});
     }
     if (schedule.size != head.size || schedule.chunks != head.chunks ||
-        schedule.root != head.root || schedule.collective != head.collective) {
-      throw ScheduleError({r, -1, -1, "size, chunks, root or collective differ from rank 0's"});
+        schedule.root != head.root || schedule.collective != head.collective ||
+        schedule.leaves != head.leaves) {
+      throw ScheduleError(
+          {r, -1, -1, "size, chunks, root, collective or leaves differ from rank 0's"});
     }
     validate(schedule);
+    cells += vectors_of_input(schedule) * schedule.chunks;
     cells += std::uint64_t{schedule.chunks} * (schedule.in_place ? 1 : 2) + schedule.scratch_slots;
     if (cells > kCellsAtMost) {
       throw ScheduleError({r, -1, -1, "too large to verify: more than 2^28 chunks and slots"});

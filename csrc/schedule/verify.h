@@ -28,7 +28,7 @@ struct Report {
 //   a run in the scratch buffer is read only from where it was written (chunks differ in length, so
 //   where a chunk lies depends on where its run begins);
 //   the final state is what schedule.h demands: every rank is counted exactly once and, for a given
-//   chunk, all ranks have the same tree of sums (up to a+b = b+a).
+//   chunk, all ranks have the same tree of sums (up to a+b = b+a); of leaves it is their tree.
 Report verify(const std::vector<Schedule>& schedules);
 
 }  // namespace gradred

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from mpi4py import MPI
 
-from gradred import _core, _rank
+from gradred import _core, _rank, leaves
 from gradred.buffers import messages, moved_bytes, mpi_fallback
 from gradred.buffers.messages import Reduction
 from gradred.buffers.mpi_fallback import MpiCall
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mpi4py.typing import BufSpec, BufSpecB, InPlace
     from typing_extensions import Self
 
+    from gradred.leaves import LeavesLike
     from gradred.ops import OpLike
 
     In: TypeAlias = BufSpec | InPlace
@@ -81,10 +82,22 @@ class Comm(MPI.Intracomm):
     if TYPE_CHECKING:  # at run time these are methods of the extension module, which cost less
 
         def Allreduce(  # noqa: D102 (the extension documents it)
-            self, sendbuf: In, recvbuf: BufSpec, op: OpLike = MPI.SUM, *, stream: StreamLike = None
+            self,
+            sendbuf: In,
+            recvbuf: BufSpec,
+            op: OpLike = MPI.SUM,
+            *,
+            stream: StreamLike = None,
+            leaves: LeavesLike | None = None,
         ) -> None: ...
         def Iallreduce(  # noqa: D102
-            self, sendbuf: In, recvbuf: BufSpec, op: OpLike = MPI.SUM, *, stream: StreamLike = None
+            self,
+            sendbuf: In,
+            recvbuf: BufSpec,
+            op: OpLike = MPI.SUM,
+            *,
+            stream: StreamLike = None,
+            leaves: LeavesLike | None = None,
         ) -> Request: ...
         def Reduce_scatter_block(  # noqa: D102
             self, sendbuf: InB, recvbuf: OutB, op: OpLike = MPI.SUM, *, stream: StreamLike = None
@@ -486,10 +499,13 @@ def _warn_of_pickling(x: Any) -> None:
     )
 
 
-_CLOSER_LOOKS: Mapping[str, Callable[..., object]] = {
+_CLOSER_LOOKS: dict[str, Callable[..., object]] = {
     name: _starting(name) if name.startswith("I") else _blocking(name)
     for name in messages.KINDS.keys() - vars(Comm).keys()
-} | {"Allgather": moved_bytes.allgather, "Bcast": moved_bytes.bcast}
+}
+_CLOSER_LOOKS.update(Allgather=moved_bytes.allgather, Bcast=moved_bytes.bcast)
+for _name in ("Allreduce", "Iallreduce"):
+    _CLOSER_LOOKS[_name] = leaves.takes_leaves(_name, _CLOSER_LOOKS[_name])
 for _name, _look in _CLOSER_LOOKS.items():
     _look.__qualname__ = f"Comm.{_name}"  # Python's errors on missing arguments show this name
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mpi4py.typing import BufSpec, InPlace
     from typing_extensions import CapsuleType, Self
 
+    from gradred.leaves import LeavesLike
     from gradred.ops import OpLike
 
 _CALLS = (*messages.KINDS, "Allgather", "Bcast")
@@ -105,8 +106,11 @@ class MemoryComm(Comm):
         op: OpLike = MPI.SUM,
         *,
         stream: StreamLike = None,
+        leaves: LeavesLike | None = None,
     ) -> Request:
-        """Start an allreduce as on any `Comm`."""
+        """Start an allreduce as on any `Comm`; sums of leaves only block here."""
+        if leaves is not None:
+            return super().Iallreduce(sendbuf, recvbuf, op, stream=stream, leaves=leaves)
         found = self._reduction("Iallreduce", sendbuf, recvbuf, op, stream=stream)
         return Request.start(self, found.call, found.owners)
 

@@ -10,6 +10,7 @@ order.
 `work` contains the input before the operation and the result after it. If a call's output is
 another array than its input, gradred runs the schedule that `from_input` makes from this one. It
 reads the input from the caller's array (`input_`), so that no copy of the input is needed.
+A schedule with `leaves` has a vector for each part of a tree there (`leaf_tree`).
 
 A generator is a function of rank and size, and `verify` proves that its schedules are correct:
 
@@ -65,6 +66,7 @@ __all__ = [
     "draw",
     "from_input",
     "input_",
+    "leaf_tree",
     "make",
     "make_all",
     "names",
@@ -154,6 +156,32 @@ def make_all(
     return [make(name, rank, size, collective=collective, **parameters) for rank in range(size)]
 
 
+def leaf_tree(rank: int, leaves: Sequence[int], *, chunks: int = 1) -> Schedule:
+    """Make one rank's schedule of an allreduce of leaves, as `gradred.allreduce(leaves=)` uses it.
+
+    The leaves of all ranks, those of rank 0 first, are added up by one fixed binary tree. A node
+    covers 2^k leaves from a multiple of 2^k on, and is the sum of its halves. A rank's input buffer
+    has its parts, the largest nodes all of whose leaves it has, one vector after another:
+    `input_(first, chunks, vector)`.
+
+    Args:
+        rank: the number of the rank.
+        leaves: the number of leaves of each rank.
+        chunks: 1: each rank gets the parts of all ranks. The number of ranks: each rank gets those
+            of its chunk, and passes the sum on.
+
+    Example:
+        >>> verify([leaf_tree(rank, [3, 5, 0, 4]) for rank in range(4)]).messages
+        15
+    """
+    if chunks not in (1, len(leaves)) or not 0 <= rank < len(leaves):
+        found = f"rank {rank} of {len(leaves)} and {chunks} chunks"
+        raise UsageError("leaf_tree", found, f"Pass 1 chunk or {len(leaves)}, and a rank of these")
+    made = _core.leaf_tree(rank, leaves, chunks)
+    validate(made)
+    return made
+
+
 def from_input(schedule: Schedule) -> Schedule:
     """Convert a schedule for calls whose output is another array than their input.
 
@@ -188,7 +216,8 @@ def verify(schedules: Iterable[Schedule]) -> ScheduleReport:
     - nothing deadlocks, even if a send completes only after its receive is posted;
     - messages in flight do not overlap;
     - every result has the inputs of its ranks, each exactly once;
-    - in an allreduce, all ranks build the same tree of sums (up to a+b = b+a).
+    - in an allreduce, all ranks build the same tree of sums (up to a+b = b+a), and of leaves the
+      tree that `leaf_tree` describes.
 
     Args:
         schedules: one per rank, in order of rank.

@@ -724,7 +724,7 @@ def test_schedules_that_do_not_belong_together_are_refused() -> None:
         ([ring[0], ring[2], ring[1]], "rank 1: this place holds the schedule of rank 2"),
         (
             [ring[0], ring[1], make("direct", 2, 4)],
-            "rank 2: size, chunks, root or collective differ",
+            "rank 2: size, chunks, root, collective or leaves differ",
         ),
     ]:
         with pytest.raises(UsageError, match=words):

@@ -97,6 +97,7 @@ class ScheduleFamily final : public Family {
   Plan own(const Question& question) const {
     Plan plan{.source = this, .name = question.own->name, .reason = "the caller's own schedule"};
     plan.slices = std::clamp<std::size_t>(question.slices, 1, question.most_slices);
+    if (!question.own->leaves.empty()) plan.slices = 1;  // the vectors of an input are whole
     return plan;
   }
 };

@@ -1,6 +1,7 @@
 #include "families/messages/scheduled.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/errors.h"
 #include "families/memory/scaling.h"
@@ -35,12 +36,14 @@ constexpr std::size_t kMostBytesOfRounds = std::size_t{256} << 10;
 std::unique_ptr<BoundPlan> bind_plan(BoundPlanKey key, std::shared_ptr<const Schedule> schedule,
                                      Transport& transport) {
   auto bound_plan = std::make_unique<BoundPlan>(std::move(key));
-  if (!schedule->in_place) {
+  const bool is_usual = bound_plan->key.in_place || schedule->leaves.empty();
+  if (!schedule->in_place && is_usual) {
     throw UsageError("the schedule '" + schedule->name +
                      "' reads an input buffer: give the one that is in place; gradred itself makes "
                      "the other of it where the input is not the output");
   }
-  Schedule bound = bound_plan->key.in_place ? *schedule : from_input(*schedule);
+  const bool as_it_is = bound_plan->key.in_place || !schedule->in_place;
+  Schedule bound = as_it_is ? *schedule : from_input(*schedule);
   bound.rounds = bound.rounds.held_within(kMostBytesOfRounds);
   bound_plan->held = bound_plan->key.slices == 1 ? chunks_used(bound) : work(0, bound.chunks);
   bound_plan->schedule = std::make_shared<const Schedule>(std::move(bound));
@@ -166,7 +169,9 @@ void ScheduledCall::put_result() {
     bound_plan_->stream.copy(call_.out.data, work_ + bytes * static_cast<std::size_t>(rank_),
                              bytes);
   }
-  const int inputs = reduced_ranks(call_.kind, rank_, size_).count();
+  const std::vector<int>& leaves = bound_plan_->schedule->leaves;
+  const int inputs = leaves.empty() ? reduced_ranks(call_.kind, rank_, size_).count()
+                                    : std::accumulate(leaves.begin(), leaves.end(), 0);
   Stream& stream = bound_plan_->stream;
   void* const result = call_.out.data;
   if (call_.op == Op::kAvg && inputs > 0) {

@@ -455,9 +455,10 @@ std::shared_ptr<StartedOperation> mpi_operation(const Parts& parts, const Call& 
   if (call.schedule) {
     const bool set_up = parts.agreed.set_up;
     if (set_up && parts.path == nullptr) throw UsageError(kNoneLeft);
+    const bool is_own = call.schedule->leaves.empty();
     throw UsageError(
-        std::string("a schedule of your own and a non-blocking call that the MPI would carry out, "
-                    "in an order of its own: ") +
+        std::string(is_own ? "a schedule of your own" : "leaves") +
+        " and a non-blocking call that the MPI would carry out, in an order of its own: " +
         (set_up
              ? "on some rank the MPI was initialised below MPI_THREAD_MULTIPLE, or "
                "GRADRED_PROGRESS_THREAD is 0. Change that, or make blocking calls"

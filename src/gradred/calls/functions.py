@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from mpi4py import MPI
 
 from gradred import _core
-from gradred.calls import arguments, docstrings, many, one
+from gradred.calls import arguments, docstrings, many, of_leaves, one
 from gradred.calls.array_request import ArrayRequest, RequestOfOperations
 from gradred.calls.one import Asked
 from gradred.comm import Comm
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mpi4py.typing import BufSpec, InPlace
     from typing_extensions import TypedDict, Unpack
 
+    from gradred.leaves import LeavesLike
     from gradred.ops import OpLike
     from gradred.plans import PlanLike
     from gradred.streams import StreamLike
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
         comm: MPI.Intracomm | None
         stream: StreamLike
         plan: PlanLike
+
+    class HowOfSums(How, total=False):
+        """The same with the argument of sums over leaves."""
+
+        leaves: LeavesLike | None
 
 
 ArrayT = TypeVar("ArrayT")
@@ -54,9 +60,11 @@ def _start(
 
 
 @overload
-def allreduce(x: ArrayT, op: OpLike = ..., *, out: None = ..., **how: Unpack[How]) -> ArrayT: ...
+def allreduce(
+    x: ArrayT, op: OpLike = ..., *, out: None = ..., **how: Unpack[HowOfSums]
+) -> ArrayT: ...
 @overload
-def allreduce(x: Any, op: OpLike = ..., *, out: OutT, **how: Unpack[How]) -> OutT: ...
+def allreduce(x: Any, op: OpLike = ..., *, out: OutT, **how: Unpack[HowOfSums]) -> OutT: ...
 @docstrings.blocking
 def allreduce(
     x: Any,
@@ -66,6 +74,7 @@ def allreduce(
     comm: MPI.Intracomm | None = None,
     stream: StreamLike = None,
     plan: PlanLike = None,
+    leaves: LeavesLike | None = None,
 ) -> Any:
     """Reduce the arrays of all ranks elementwise; every rank gets the result.
 
@@ -86,21 +95,28 @@ def allreduce(
             GPU array's own stream.
         plan: the name of a plan, or a schedule of the user, or a function `(rank, size)` that
             makes one; None lets gradred choose.
+        leaves: the length L of the first axis of `x`, which is a run of L arrays, the leaves. A
+            fixed binary tree adds up the leaves of all ranks, those of rank 0 first. The bits of
+            the result depend on the list of all leaves alone, not on how many ranks share it. A
+            list has the number of each rank, if they differ. The result has the shape of a leaf;
+            `"avg"` divides by the number of leaves. The host adds up, also arrays of a GPU.
 
     Example:
         >>> gradred.allreduce(numpy.ones(3, "float32"), comm=MPI.COMM_SELF)
         array([1., 1., 1.], dtype=float32)
     """
+    if leaves is not None:
+        return of_leaves.run("allreduce", x, op, out, comm, stream, plan, leaves)
     return _core.allreduce_array(comm, x, op, out, stream, plan)
 
 
 @overload
 def iallreduce(
-    x: ArrayT, op: OpLike = ..., *, out: None = ..., **how: Unpack[How]
+    x: ArrayT, op: OpLike = ..., *, out: None = ..., **how: Unpack[HowOfSums]
 ) -> ArrayRequest[ArrayT]: ...
 @overload
 def iallreduce(
-    x: Any, op: OpLike = ..., *, out: OutT, **how: Unpack[How]
+    x: Any, op: OpLike = ..., *, out: OutT, **how: Unpack[HowOfSums]
 ) -> ArrayRequest[OutT]: ...
 @docstrings.starting(allreduce)
 def iallreduce(
@@ -111,6 +127,7 @@ def iallreduce(
     comm: MPI.Intracomm | None = None,
     stream: StreamLike = None,
     plan: PlanLike = None,
+    leaves: LeavesLike | None = None,
 ) -> ArrayRequest[Any]:
     """Start an `allreduce` of arrays. Local: returns immediately, whatever other ranks do.
 
@@ -126,6 +143,7 @@ def iallreduce(
         stream: a CUDA stream whose earlier work the operation follows, as in `allreduce`. A stream
             waits for the result only by the request's `wait_stream`; this applies to this stream
             too. Make a blocking call first: the MPI carries out calls before the first of those.
+        leaves: as in `allreduce`. The call adds up this rank's own leaves before it returns.
 
     Returns:
         A request whose `wait()` returns `out`, or a new array of the kind of `x`.
@@ -135,6 +153,8 @@ def iallreduce(
         >>> request.wait()
         array([1., 1., 1.], dtype=float32)
     """
+    if leaves is not None:
+        return of_leaves.start("iallreduce", x, op, out, comm, stream, plan, leaves)
     return _start("allreduce", comm, x, op, out, stream, plan)
 
 

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import torch
 
@@ -30,6 +30,9 @@ from gradred.torch.mpi_ops import (
     synchronize,
 )
 
+if TYPE_CHECKING:
+    from gradred.leaves import LeavesLike
+
 Parameter: TypeAlias = torch.nn.Parameter
 ParamGroups: TypeAlias = Sequence[Mapping[str, Any]]
 
@@ -47,6 +50,7 @@ class How:
     process_set: ProcessSet
     as_buckets: bool
     optimizer: str  # the name of its class, for messages
+    leaves: LeavesLike | None = None
 
 
 _started: dict[tuple[int, str], weakref.ref[GradientReduction]] = {}
@@ -108,7 +112,8 @@ class GradientReduction:
         self._buckets: dict[Parameter, GradientBucket] = {}
         self._agreed: set[GradientBucket] = set()  # buckets whose layout was compared
         takes_part = how.process_set.takes_part()
-        self._reduces = takes_part and (size() > 1 or is_true("HOROVOD_ELASTIC"))
+        needed = size() > 1 or how.leaves is not None or is_true("HOROVOD_ELASTIC")
+        self._reduces = takes_part and needed
         lists = self._listed(groups)
         if how.as_buckets:
             if self._reduces:

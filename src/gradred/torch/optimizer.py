@@ -20,9 +20,12 @@ from gradred.horovod.basics import Average, size
 from gradred.horovod.process_sets import ProcessSet, global_process_set
 from gradred.torch.compression import Compression, GatheredCompressor
 from gradred.torch.gradients import AdasumReduction, GradientReduction, How, Parameter
+from gradred.torch.leaf_gradients import LeafReduction
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer as _Wrapped
+
+    from gradred.leaves import LeavesLike
 else:
     _Wrapped = object
 
@@ -127,6 +130,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     process_set: ProcessSet = global_process_set,
     *,
     gradient_as_bucket_view: bool = False,
+    leaves: LeavesLike | None = None,
 ) -> Any:
     """Make an optimizer average its gradients over all ranks, and return the same object.
 
@@ -152,6 +156,10 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
             keep their memory from step to step. If `zero_grad` has set a gradient to None, the
             new one is copied there after the backward pass. Sparse gradients need
             `sparse_as_dense`, and `groups` is not supported. Horovod has no such argument.
+        leaves: the number of backward passes of each rank before a step, or a list with a number
+            for each rank. A fixed binary tree adds up the gradients of all passes of all ranks, so
+            that the bits do not depend on the number of ranks. `step` blocks until then. It takes
+            the place of `backward_passes_per_step`. Horovod has no such argument.
 
     Raises:
         ValueError: the arguments are invalid.
@@ -165,6 +173,10 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         gradient_as_bucket_view,
         compression,
     )
+    if leaves is not None:
+        _check_leaves(
+            op, backward_passes_per_step, compression, groups_given, gradient_as_bucket_view
+        )
     if num_groups:
         warnings.warn("num_groups is deprecated: pass groups", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
@@ -172,6 +184,8 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     if op == basics.Adasum and size() > 1:
         adasum.check(process_set)
         kind = AdasumReduction
+    if leaves is not None:
+        kind = LeafReduction
     how = How(
         compression,
         op,
@@ -180,6 +194,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         process_set,
         gradient_as_bucket_view,
         type(optimizer).__name__,
+        leaves,
     )
     passes = backward_passes_per_step
     _wrap(optimizer, kind(optimizer.param_groups, named_parameters, passes, groups, how))
@@ -214,6 +229,19 @@ def _check(
     if op == basics.Adasum and as_buckets:
         found = "Adasum reduces each parameter's update, not gradients"
         raise ValueError(explain(asked, found, "Leave gradient_as_bucket_view out"))
+
+
+def _check_leaves(
+    op: int, passes: int, compression: Any, groups_given: bool, as_buckets: bool
+) -> None:
+    if op == basics.Adasum or compression is not Compression.none or groups_given or as_buckets:
+        remedy = "Use op=Average or op=Sum, without compression, groups and gradient_as_bucket_view"
+        raise ValueError(explain("DistributedOptimizer", "leaves are sums of gradients", remedy))
+    if passes != 1:
+        found = "leaves is the number of backward passes, too"
+        raise ValueError(
+            explain("DistributedOptimizer", found, "Leave backward_passes_per_step out")
+        )
 
 
 def _wrap(optimizer: Any, reduction: GradientReduction) -> None:

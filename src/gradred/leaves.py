@@ -1,0 +1,282 @@
+"""Allreduce of leaves: sums whose bits do not depend on how many ranks share them.
+
+The leaves of all ranks are one list. A fixed binary tree adds them up (csrc/base/leaf_tree.h), the
+same one whichever rank has which leaf. A rank adds up what it can by itself, its parts of the tree;
+a schedule adds up the parts of all ranks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import operator
+import zlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeAlias
+
+import numpy as np
+from mpi4py import MPI
+
+from gradred import _core, ops
+from gradred.buffers import messages
+from gradred.buffers.refusing import refusing
+from gradred.element_types import ELEMENT_TYPES, ITEMSIZES
+from gradred.errors import UsageError, UsageTypeError, type_of
+from gradred.request import Request
+from gradred.schedules import Schedule
+
+if TYPE_CHECKING:
+    from gradred.streams import StreamLike
+
+LeavesLike: TypeAlias = "SupportsIndex | Sequence[SupportsIndex]"
+
+# A blocking call gathers the parts of all ranks on every rank if they are no longer together.
+_GATHERED_BYTES = 1 << 20
+# The schedule of a started call does so if a leaf is no longer.
+_WHOLE_BYTES = 64 << 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Vectors:
+    """This rank's leaves in host memory, and where the sum of all ranks' leaves goes."""
+
+    leaves: int
+    """The address of the leaves, one after another."""
+    result: int
+    """The address of the result."""
+    count: int
+    """The number of elements of a leaf, and of the result."""
+    dtype: str
+    layout: int = 0
+    """The hash of the shape of a leaf, for the ranks' comparison."""
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes of a leaf."""
+        return self.count * ITEMSIZES[self.dtype]
+
+
+class Split(NamedTuple):
+    """How the leaves are split among ranks."""
+
+    leaves: tuple[int, ...]
+    """The number of leaves of each rank."""
+    parts: tuple[int, ...]
+    """The number of parts of each rank."""
+    widths: tuple[int, ...]
+    """The number of leaves that each part stands for, of all ranks."""
+    compared: int
+    """What the ranks compare of it."""
+
+
+class Sum(NamedTuple):
+    """A call whose arguments are understood."""
+
+    comm: MPI.Comm
+    split: Split
+    op: str
+    factor: float
+    given: Vectors
+
+    @property
+    def needs_no_tree(self) -> bool:
+        """Whether there is one way to add up the parts: there is one, or one of each of two."""
+        return self.split.parts == (1,) or (self.split.parts == (1, 1) and self.op != "avg")
+
+    @property
+    def layout(self) -> int:
+        """The hash that the ranks compare."""
+        return self.given.layout ^ self.split.compared
+
+
+@functools.lru_cache(maxsize=256)
+def _split(leaves: int | tuple[int, ...], size: int) -> Split | None:
+    """Return the split of so many leaves; None if that is none."""
+    each = (leaves,) * size if isinstance(leaves, int) else leaves
+    if len(each) != size or min(each) < 0 or not 0 < sum(each) < 1 << 31:
+        return None
+    parts = [_core.parts_of_leaves(each, rank) for rank in range(size)]
+    widths = tuple(itertools.chain.from_iterable(parts))
+    return Split(each, tuple(map(len, parts)), widths, zlib.crc32(repr(each).encode()))
+
+
+def split_of(leaves: LeavesLike, size: int, asked: str) -> Split:
+    """Read `leaves`.
+
+    Args:
+        leaves: the number of leaves of each rank, or a list with a number for each rank.
+        size: the number of ranks.
+        asked: what the caller wants to do, for messages.
+
+    Raises:
+        gradred.UsageError: it is neither, or no rank has a leaf.
+    """
+    try:
+        whole = (
+            operator.index(leaves)
+            if isinstance(leaves, SupportsIndex)
+            else tuple(map(operator.index, leaves))
+        )
+    except TypeError:
+        remedy = "Pass the number of leaves of each rank, or a list with a number for each rank"
+        raise UsageTypeError(asked, f"leaves is {type_of(leaves)}", remedy) from None
+    split = _split(whole, size)
+    if split is None:
+        wanted = f"Pass a number for each of the {size} ranks, not all of them 0"
+        raise UsageError(asked, f"leaves={leaves!r} are no numbers of leaves", wanted)
+    return split
+
+
+def ask(
+    comm: MPI.Comm, split: Split, operation: tuple[str, float], given: Vectors, asked: str
+) -> Sum:
+    """Check the operation for the type.
+
+    Raises:
+        gradred.UsageError: the type lacks the operation, or it is a mean of integers.
+    """
+    name, factor = operation
+    ops.require(name, given.dtype, f"{asked} of {given.dtype}")
+    if name == "avg" and ELEMENT_TYPES[given.dtype].kind in ("signed", "unsigned"):
+        found = f"the mean of leaves of {given.dtype} would be rounded"
+        raise UsageError(asked, found, "Sums of integers are exact: divide the sum")
+    return Sum(comm, split, name, factor, given)
+
+
+def run(asked: Sum, passed: Any) -> None:
+    """Block until the sum is in the result; `passed` are the program's arguments."""
+    split, given = asked.split, asked.given
+    most = max(split.parts)
+    is_long = len(split.parts) * most * given.nbytes > _GATHERED_BYTES
+    has_messages = not hasattr(asked.comm, "share")  # a communicator of shared memory has none
+    if asked.needs_no_tree or (is_long and has_messages):
+        call, held = call_of(asked)
+        _core.run(asked.comm, call, (passed, held))
+        return
+    own, held = _add_own(asked, most)
+    parts = np.empty(max(len(split.parts) * most * given.nbytes, 1), np.uint8)
+    address = parts.ctypes.data
+    call = _core.Call(
+        "allgather", own, address, most * given.count, given.dtype, layout=asked.layout
+    )
+    _core.run(asked.comm, call, (passed, held))
+    _core.add_parts(given.result, address, given.count, given.dtype, asked.op, split.leaves, most)
+
+
+def call_of(asked: Sum) -> tuple[_core.Call, Any]:
+    """Add up this rank's leaves, and return the call that adds up the parts of all ranks.
+
+    Returns:
+        The call, and the object to keep alive until it has ended.
+    """
+    split, given, rank = asked.split, asked.given, asked.comm.Get_rank()
+    source: int | None
+    if len(split.parts) == 1:
+        source, held = _add_own(asked, 1)
+        _core.add_parts(given.result, source, given.count, given.dtype, asked.op, split.leaves, 1)
+        source, op = None, "sum"
+    else:
+        source, held = _add_own(asked, split.parts[rank])
+        op = "sum" if asked.op == "premul" else asked.op
+    schedule = None
+    if not asked.needs_no_tree:
+        is_short = given.nbytes <= _WHOLE_BYTES
+        schedule = _schedule(rank, split.leaves, 1 if is_short else len(split.parts))
+    call = _core.Call(
+        "allreduce",
+        source,
+        given.result,
+        given.count,
+        given.dtype,
+        op,
+        layout=asked.layout,
+        schedule=schedule,
+    )
+    return call, held
+
+
+def _add_own(asked: Sum, room: int) -> tuple[int, Any]:
+    """Add up this rank's leaves.
+
+    Args:
+        asked: the call.
+        room: the number of vectors for which there has to be memory.
+
+    Returns:
+        Where its parts are, and the memory if it is new.
+    """
+    split, given, rank = asked.split, asked.given, asked.comm.Get_rank()
+    if split.parts[rank] == split.leaves[rank] == room and asked.op != "premul":
+        return given.leaves, None
+    held = np.empty(max(room * given.nbytes, 1), np.uint8)
+    address = int(held.ctypes.data)
+    own = (given.leaves, given.count, given.dtype, asked.op, asked.factor)
+    _core.add_leaves(address, *own, split.leaves, rank)
+    return address, held
+
+
+@functools.lru_cache(maxsize=64)
+def _schedule(rank: int, each: tuple[int, ...], chunks: int) -> Schedule:
+    return _core.leaf_tree(rank, each, chunks)
+
+
+# ---- the methods of communicators -----------------------------------------------------------
+
+
+def _read(
+    method: str, comm: MPI.Intracomm, sendbuf: Any, recvbuf: Any, op: Any, leaves: LeavesLike
+) -> Sum:
+    split = split_of(leaves, comm.Get_size(), method)
+    if messages.is_in_place(sendbuf):
+        found = "the leaves are longer than the result, so that they have an array of their own"
+        raise UsageError(f"{method} with leaves", found, "Pass them as sendbuf")
+    own = split.leaves[comm.Get_rank()]
+    recv = messages.read(recvbuf, f"{method}'s recvbuf", writable=True)
+    send = messages.read(sendbuf, f"{method}'s sendbuf", writable=False)
+    for buffer in (send, recv):
+        if buffer.memory is not None:
+            remedy = "Use gradred.allreduce(..., leaves=), which copies them to the host"
+            raise UsageError(f"{method} with leaves", "the buffers are in a GPU's memory", remedy)
+    if send.dtype is None or send.dtype != recv.dtype:
+        found = f"sendbuf has {send.type_text}, recvbuf {recv.type_text}"
+        raise UsageError(method, found, "Pass two buffers of one type that gradred reduces")
+    if send.count != own * recv.count:
+        found = f"sendbuf has {send.count} elements, recvbuf {recv.count}"
+        raise UsageError(method, found, f"Pass {own} times as many in sendbuf, for leaves={leaves}")
+    messages.refuse_overlap(method, send, recv, 1, 1)
+    operation = ops.resolve(op)
+    if operation is None:
+        remedy = f"Use one of {', '.join(ops.OPS)}"
+        raise UsageError(f"{method} with leaves", "the MPI alone knows this operation", remedy)
+    vectors = Vectors(send.address, recv.address, recv.count, send.dtype)
+    return ask(comm, split, operation, vectors, method)
+
+
+def takes_leaves(method: str, look: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of `Comm` that takes `leaves=`, and calls `look` without."""
+
+    def take(
+        comm: MPI.Intracomm,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: Any = MPI.SUM,
+        *,
+        stream: StreamLike = None,
+        leaves: LeavesLike | None = None,
+    ) -> Any:
+        if leaves is None:
+            return look(comm, sendbuf, recvbuf, op, stream=stream)
+        starts = method.startswith("I")
+        with refusing(comm, blocking=not starts):
+            if stream is not None:
+                found = "the host adds up leaves, so that no stream can order the call"
+                raise UsageError(f"{method} with leaves", found, "Leave out stream=")
+            asked = _read(method, comm, sendbuf, recvbuf, op, leaves)
+            call, held = call_of(asked) if starts else (None, None)
+        if call is None:
+            return run(asked, (sendbuf, recvbuf))
+        return Request.start(comm, call, (held, sendbuf, recvbuf))
+
+    take.__doc__ = look.__doc__
+    return take

@@ -1,0 +1,238 @@
+"""`leaves=`: the bits of a sum depend on the list of leaves, not on the ranks that share it."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from mpi.place import ON_ONE_HOST, WHY_NOT
+from mpi4py import MPI
+
+import gradred
+from gradred.element_types import numpy_dtype
+
+RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+
+pytestmark = pytest.mark.usefixtures("usable")
+
+Vector = npt.NDArray[Any]
+
+
+def split_of(leaves: int, seed: int) -> list[int]:
+    """A number of leaves for each rank; the same on all ranks."""
+    rng = random.Random(seed)
+    cuts = sorted(rng.randint(0, leaves) for _ in range(SIZE - 1))
+    return [b - a for a, b in itertools.pairwise([0, *cuts, leaves])]
+
+
+def drawn(dtype: str, leaves: int, count: int) -> Vector:
+    rng = np.random.default_rng(leaves)
+    x = rng.standard_normal((leaves, count)) * np.exp2(rng.integers(-3, 3, (leaves, count)))
+    return x.astype(numpy_dtype(dtype))
+
+
+def own(x: Vector, split: Sequence[int]) -> Vector:
+    begin = sum(split[:RANK])
+    return np.ascontiguousarray(x[begin : begin + split[RANK]])
+
+
+def alone(x: Vector, op: Any = "sum") -> Vector:
+    """What one rank gets that has all leaves."""
+    return gradred.allreduce(x, op, leaves=len(x), comm=MPI.COMM_SELF)
+
+
+def by_function(comm: gradred.Comm, x: Vector, op: Any, split: Any) -> Vector:
+    return gradred.allreduce(x, op, leaves=split, comm=comm)
+
+
+def by_out(comm: gradred.Comm, x: Vector, op: Any, split: Any) -> Vector:
+    out = np.empty(x.shape[1:], x.dtype)
+    assert gradred.allreduce(x, op, out=out, leaves=split, comm=comm) is out
+    return out
+
+
+def started(comm: gradred.Comm, x: Vector, op: Any, split: Any) -> Vector:
+    return gradred.iallreduce(x, op, leaves=split, comm=comm).wait()
+
+
+def by_method(comm: gradred.Comm, x: Vector, op: Any, split: Any) -> Vector:
+    out = np.empty(x.shape[1:], x.dtype)
+    comm.Allreduce(x, out, op, leaves=split)
+    return out
+
+
+def by_started_method(comm: gradred.Comm, x: Vector, op: Any, split: Any) -> Vector:
+    out = np.empty(x.shape[1:], x.dtype)
+    comm.Iallreduce(x, out, op, leaves=split).Wait()
+    return out
+
+
+WAYS = [by_function, by_out, started, by_method, by_started_method]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "complex128"])
+def test_the_split_does_not_matter(
+    comm: gradred.Comm, dtype: str, way: Callable[..., Vector]
+) -> None:
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))  # later calls are gradred's own
+    for leaves, count in [(1, 3), (5, 1), (12, 1000), (24, 100), (6, 300_000)]:
+        x = drawn(dtype, leaves, count)
+        wanted = alone(x).tobytes()
+        for split in (split_of(leaves, count), split_of(leaves, count + 1)):
+            found = way(comm, own(x, split), "sum", split)
+            assert found.tobytes() == wanted, (leaves, count, split)
+
+
+@pytest.mark.parametrize("op", ["prod", "min", "avg", gradred.premul(0.3), MPI.MAX])
+def test_operations(comm: gradred.Comm, op: Any) -> None:
+    for leaves, count in [(4, 50), (7, 300_000)]:
+        x = drawn("float32", leaves, count)
+        split = split_of(leaves, 3)
+        for way in WAYS:
+            assert way(comm, own(x, split), op, split).tobytes() == alone(x, op).tobytes()
+
+
+def test_a_function_of_the_program(comm: gradred.Comm) -> None:
+    pytest.importorskip("numba")
+    larger = gradred.user_op(lambda a, b: a if abs(a) > abs(b) else b)
+    x = drawn("float64", 9, 300)
+    split = split_of(9, 5)
+    assert by_function(comm, own(x, split), larger, split).tobytes() == alone(x, larger).tobytes()
+
+
+def test_one_number_of_leaves_for_all_ranks(comm: gradred.Comm) -> None:
+    x = drawn("float32", 3 * SIZE, 10).reshape(3 * SIZE, 2, 5)
+    mine = x[3 * RANK : 3 * RANK + 3]
+    found = gradred.allreduce(mine, leaves=3, comm=comm)
+    assert found.shape == (2, 5)
+    assert found.tobytes() == alone(x).tobytes()
+    assert gradred.allreduce(mine, leaves=np.int64(3), comm=comm).tobytes() == found.tobytes()
+
+
+def test_leaves_that_are_numbers(comm: gradred.Comm) -> None:
+    x = drawn("float64", 2 * SIZE, 1)[:, 0]
+    found = gradred.allreduce(x[2 * RANK : 2 * RANK + 2].copy(), leaves=2, comm=comm)
+    assert (found.shape, found[()]) == ((), alone(x)[()])
+
+
+def test_many_in_flight(comm: gradred.Comm) -> None:
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    x = [drawn("float32", 5, count) for count in (1, 700, 40_000, 3, 9_000)]
+    split = split_of(5, 9)
+    requests = [gradred.iallreduce(own(one, split), leaves=split, comm=comm) for one in x]
+    plain = gradred.allreduce(np.ones(3), comm=comm)
+    for one, request in reversed(list(zip(x, requests, strict=True))):
+        assert request.wait().tobytes() == alone(one).tobytes()
+    assert plain.tolist() == [SIZE] * 3
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank needs nobody")
+def test_started_before_any_blocking_call_it_is_refused() -> None:
+    comm = gradred.Comm(MPI.COMM_WORLD.Dup())
+    x = drawn("float32", 3, 200_000)
+    with pytest.raises(gradred.UsageError, match="leaves and a non-blocking call that the MPI"):
+        gradred.iallreduce(x, leaves=3, comm=comm)
+    assert gradred.allreduce(np.ones(2), comm=comm).tolist() == [SIZE] * 2
+    assert gradred.iallreduce(x, leaves=3, comm=comm).wait().shape == (200_000,)
+    comm.Free()
+
+
+@pytest.mark.parametrize("count", [5, 300_000])
+@pytest.mark.skipif(not ON_ONE_HOST, reason=WHY_NOT)
+def test_on_a_communicator_without_an_mpi(count: int) -> None:
+    comm = gradred.Comm(MPI.COMM_WORLD.Dup())
+    alike = comm.shrink()
+    x, split = drawn("float32", 7, count), split_of(7, 2)
+    wanted = alone(x).tobytes()
+    assert by_function(alike, own(x, split), "sum", split).tobytes() == wanted
+    assert by_method(alike, own(x, split), "sum", split).tobytes() == wanted
+    if SIZE > 1 and max(split) > 1:
+        for function in (started, by_started_method):
+            with pytest.raises(gradred.UsageError):
+                function(alike, own(x, split), "sum", split)
+    comm.Free()
+
+
+def test_tensors(comm: gradred.Comm) -> None:
+    torch = pytest.importorskip("torch")
+    x = drawn("float32", 2 * SIZE, 100)
+    mine = torch.from_numpy(own(x, [2] * SIZE)).bfloat16()
+    found = gradred.allreduce(mine, leaves=2, comm=comm)
+    everyone = torch.from_numpy(x).bfloat16()
+    wanted = gradred.allreduce(everyone, leaves=2 * SIZE, comm=MPI.COMM_SELF)
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"leaves": 3}, "The first axis has as many leaves"),
+        ({"leaves": [2] * (SIZE + 1)}, "Pass a number for each of the"),
+        ({"leaves": [0] * SIZE}, "not all of them 0"),
+        ({"leaves": "two"}, "Pass the number of leaves"),
+        ({"leaves": 2.0}, "Pass the number of leaves"),
+        ({"leaves": 2, "plan": "ring"}, "Leave out stream= and plan="),
+        ({"leaves": 2, "op": MPI.MINLOC}, "the MPI alone knows this operation"),
+        ({"leaves": 2, "out": np.empty(3)}, "Pass an out= of that shape"),
+    ],
+)
+def test_arguments_that_do_not_fit(
+    comm: gradred.Comm, arguments: dict[str, Any], text: str
+) -> None:
+    for function in (gradred.allreduce, gradred.iallreduce):
+        with pytest.raises(gradred.UsageError, match=text):
+            function(np.ones((2, 4), np.float32), comm=comm, **arguments)
+    assert gradred.allreduce(np.ones(2), comm=comm).tolist() == [SIZE] * 2
+
+
+@pytest.mark.parametrize(
+    ("send", "arguments", "text"),
+    [
+        (MPI.IN_PLACE, {"leaves": 2}, "Pass them as sendbuf"),
+        (np.ones(9), {"leaves": 2}, "Pass 2 times as many in sendbuf"),
+        (np.ones(8, "f4"), {"leaves": 2}, "Pass two buffers of one type"),
+        (np.ones(8), {"leaves": 2, "op": MPI.MINLOC}, "the MPI alone knows this operation"),
+        (np.ones(8), {"leaves": 2, "stream": 0}, "Leave out stream="),
+    ],
+)
+def test_buffers_that_do_not_fit(
+    comm: gradred.Comm, send: Any, arguments: dict[str, Any], text: str
+) -> None:
+    for method in (comm.Allreduce, comm.Iallreduce):
+        with pytest.raises(gradred.UsageError, match=text):
+            method(send, np.empty(4), **arguments)
+    assert gradred.allreduce(np.ones(2), comm=comm).tolist() == [SIZE] * 2
+
+
+def test_means_of_integers_are_refused(comm: gradred.Comm) -> None:
+    with pytest.raises(gradred.UsageError, match="divide the sum"):
+        gradred.allreduce(np.ones((1, 3), np.int64), "avg", leaves=1, comm=comm)
+    x = np.arange(4 * SIZE).reshape(2 * SIZE, 2)
+    assert by_function(comm, own(x, [2] * SIZE), "sum", 2).tolist() == x.sum(0).tolist()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="nobody to disagree with")
+@pytest.mark.parametrize("count", [3, 40_000])
+def test_ranks_with_different_splits_disagree(comm: gradred.Comm, count: int) -> None:
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    split = [2] * SIZE
+    if RANK == 0:
+        split[1] += 1
+    with pytest.raises(gradred.UsageError):
+        gradred.allreduce(np.ones((2, count)), leaves=split, comm=comm)
+    assert gradred.allreduce(np.ones(2), comm=comm).tolist() == [SIZE] * 2
+
+
+@pytest.mark.skipif(SIZE == 1, reason="nobody to disagree with")
+def test_a_rank_that_refuses_its_leaves_is_named(comm: gradred.Comm) -> None:
+    rows = 3 if RANK == 1 else 2
+    text = "The first axis has as many leaves" if RANK == 1 else "rank 1"
+    with pytest.raises(gradred.UsageError, match=text):
+        gradred.allreduce(np.ones((rows, 5)), leaves=2, comm=comm)
