@@ -112,12 +112,11 @@ def split_of(leaves: LeavesLike, size: int, asked: str) -> Split:
     Raises:
         gradred.UsageError: it is neither, or no rank has a leaf.
     """
+    whole: int | tuple[int, ...]
+    given: Any = leaves
     try:
-        whole = (
-            operator.index(leaves)
-            if isinstance(leaves, SupportsIndex)
-            else tuple(map(operator.index, leaves))
-        )
+        is_one = hasattr(given, "__index__")  # isinstance(given, SupportsIndex) takes microseconds
+        whole = operator.index(given) if is_one else tuple(map(operator.index, given))
     except TypeError:
         remedy = "Pass the number of leaves of each rank, or a list with a number for each rank"
         raise UsageTypeError(asked, f"leaves is {type_of(leaves)}", remedy) from None

@@ -106,6 +106,18 @@ def gathered(comm: gradred.Comm, count: int, plan: str | None) -> None:
     assert np.array_equal(x, wanted), ("in place", count)
 
 
+def leaves(comm: gradred.Comm) -> None:
+    """Sums of leaves have the bits that one rank gets which has all of them."""
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    for each, count in itertools.product((1, 3, 4), (1, 1000, 300_007)):
+        x = np.random.default_rng(count).standard_normal((SIZE * each, count)).astype("float32")
+        wanted = gradred.allreduce(x, leaves=len(x), comm=MPI.COMM_SELF).tobytes()
+        mine = x[RANK * each : (RANK + 1) * each]
+        assert gradred.allreduce(mine, leaves=each, comm=comm).tobytes() == wanted, (each, count)
+        started = gradred.iallreduce(mine, leaves=[each] * SIZE, comm=comm)
+        assert started.wait().tobytes() == wanted, ("started", each, count)
+
+
 def others(comm: gradred.Comm) -> None:
     """Calls on blocks, and broadcasts; some of them go only by messages."""
     plans = (None, "hierarchical", "ring") if len(set(LAYOUT)) < SIZE else (None, "ring")

@@ -46,6 +46,11 @@ def test_sums_are_exact_and_ranks_that_differ_get_an_error_and_go_on(
     run(layout, *EVERYTHING, **({"GRADRED_SLICES": slices} if slices != "0" else {}))
 
 
+@pytest.mark.parametrize(("layout", "slices"), [("0,0,1", "1"), ("0,1,0,1", "3"), ("0,1", "1")])
+def test_sums_of_leaves_have_the_same_bits_on_any_layout(layout: str, slices: str) -> None:
+    run(layout, "leaves", GRADRED_SLICES=slices)
+
+
 # On two hosts every plan adds two sums, so their order does not matter.
 @pytest.mark.parametrize(
     "layout",
