@@ -54,10 +54,6 @@ class Tensors(Protocol[TensorT]):
     def describe(self, tensor: TensorT, asked: str) -> Description:
         """Describe a tensor.
 
-        Args:
-            tensor: the tensor.
-            asked: name of the call, for error messages.
-
         Raises:
             gradred.UsageError: it is not a tensor.
             ValueError: named operations do not support its element type or its memory.
@@ -122,11 +118,7 @@ def placement_of(
     The operation starts after the work that the calling thread's current stream has received so
     far. When the operation has ended, all streams may use the result.
 
-    Args:
-        tensors: answers questions about both tensors.
-        tensor: the input.
-        out: the result. None: the engine allocates it.
-        asked: name of the call, for error messages.
+    The arguments are those of `described`.
 
     Raises:
         gradred.UsageError: the tensors are on different devices.
@@ -159,11 +151,7 @@ def _placed(
 def write(tensors: Tensors[TensorT], tensor: TensorT, elements: NDArray[Any], asked: str) -> None:
     """Write all elements of a dense tensor, in their order in memory. Blocks.
 
-    Args:
-        tensors: answers questions about the tensor.
-        tensor: the tensor.
-        elements: the bytes of all elements, contiguous.
-        asked: name of the call, for error messages.
+    `elements` are contiguous bytes.
     """
     found = tensors.describe(tensor, asked)
     _core.tell_of_write(tensor)

@@ -70,12 +70,9 @@ class Contender(NamedTuple):
 
 
 def gather(options: Options, world: MPI.Intracomm, device: Device | None) -> list[Contender]:
-    """Return gradred first, then other plans, then the peers; collective on `world`.
+    """Return gradred first, then other plans, then the peers; collective on `world`, all ranks.
 
-    Args:
-        options: the options of the benchmark.
-        world: all ranks.
-        device: the device of the vectors; None for host memory.
+    `device` has the vectors; None: they are in host memory.
 
     Raises:
         UsageError: these ranks cannot use the requested plan.

@@ -96,21 +96,6 @@ class Model:
     call: float = 0.0
     """Seconds of a call that moves nothing, if measured; else 0."""
 
-    @classmethod
-    def alike(
-        cls,
-        *,
-        alpha: float,
-        beta: float,
-        gamma: float,
-        gap: float,
-        delta: float,
-        source: str,
-        call: float = 0.0,
-    ) -> Model:
-        """Make a model in which all links have the same parameters."""
-        return cls(alpha, beta, gamma, gap, delta, alpha, beta, 0.0, source, call)
-
     def seconds(self, cost: Cost, nbytes: int, slices: int) -> float:
         """Return the time of an operation on a vector of `nbytes` bytes."""
         links = {name: one for name, one in vars(self).items() if name not in ("source", "call")}
@@ -231,9 +216,7 @@ def predicted(question: Question, answer: Answer, model: Model) -> float | None:
 def picture(answer: Answer, columns: int | None = None) -> tuple[str, int]:
     """Return the schedule as text, shortened if it is long, and the number of its rounds.
 
-    Args:
-        answer: the answer with the schedules.
-        columns: the width of the text; rounds that do not fit are left out. None for any width.
+    Rounds that do not fit into `columns` are left out. None: any width.
     """
     if not answer.schedules:
         return "", 0

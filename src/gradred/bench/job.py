@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -22,6 +22,8 @@ from gradred.element_types import numpy_dtype
 from gradred.errors import UsageError
 from gradred.launch import wrong_launcher
 
+Made = TypeVar("Made")
+
 SCHEMA = "gradred-bench/1"
 _PERCENTILES = (10, 50, 90, 99)
 
@@ -36,8 +38,11 @@ def run(asked: Options) -> int:
     try:
         _require_peers(world.size)
         _require_sizes(asked, world.size)
-        _require_writable(asked, world)
-        device = _device(asked, world)
+        written = asked if world.rank == 0 else Options()  # no files
+        _on_all(world, lambda: options.require_writable(written))
+        device = None
+        if asked.accelerator != "cpu":
+            device = _on_all(world, lambda: Device(asked.accelerator, world))
         contenders = gather(asked, world, device)
     except UsageError:
         if world.rank > 0:
@@ -74,32 +79,17 @@ def _require_sizes(asked: Options, size: int) -> None:
             raise UsageError(what, found, "Give a larger range")
 
 
-def _device(asked: Options, world: MPI.Intracomm) -> Device | None:
-    """Return this rank's device if vectors lie on one; an error of any rank is raised on all."""
-    if asked.accelerator == "cpu":
-        return None
-    device, refusal = None, None
+def _on_all(world: MPI.Intracomm, make: Callable[[], Made]) -> Made | None:
+    """Return what `make` returns; an error of any rank is raised on all."""
+    made, refusal = None, None
     try:
-        device = Device(asked.accelerator, world)
+        made = make()
     except UsageError as error:
         refusal = error
     refused = [error for error in world.allgather(refusal) if error is not None]
     if refused:
         raise refused[0]
-    return device
-
-
-def _require_writable(asked: Options, world: MPI.Intracomm) -> None:
-    """Check on rank 0, for all ranks, whether it can write the files."""
-    refusal = None
-    if world.rank == 0:
-        try:
-            options.require_writable(asked)
-        except UsageError as error:
-            refusal = error
-    refusal = world.bcast(refusal)
-    if refusal is not None:
-        raise refusal
+    return made
 
 
 class _Bench:

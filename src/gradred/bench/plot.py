@@ -61,10 +61,7 @@ class Legend:
 def draw(path: Path, legend: Legend, lines: Sequence[Line]) -> None:
     """Draw the lines into a file, and make its folder. The file's suffix selects the format.
 
-    Args:
-        path: ends in svg, png or pdf.
-        legend: the texts of the plot.
-        lines: the lines; the others are compared with the first.
+    The first line is the one that the others are compared with. `path` ends in svg, png or pdf.
     """
     import matplotlib
 

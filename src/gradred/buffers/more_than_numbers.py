@@ -86,10 +86,7 @@ _KINDS = {
 def refuse(x: Any, asked: str, *, is_result: bool = False) -> None:
     """Raise UsageTypeError for an array that is more than its numbers.
 
-    Args:
-        x: any object except a plain NumPy array.
-        asked: what the caller wants to do, for messages: `"allreduce of x"`.
-        is_result: whether a result goes there, for messages.
+    `x` is anything but a plain NumPy array. `asked` is what the caller wants to do, for messages.
     """
     found = _kind_of(type(x))  # type: ignore[arg-type] # mypy considers types unhashable
     if found is None:

@@ -90,12 +90,7 @@ def of_messages(
 ) -> MpiCall:
     """Make a call of messages that are consistent.
 
-    Args:
-        method: the method that the program has called.
-        send: this rank's input; None if it is in `recv`.
-        recv: where the result goes.
-        op: the MPI's operation.
-        also: a further value for the ranks to compare.
+    `send` is None if the input is in `recv`. The ranks also compare `also`.
 
     Raises:
         gradred.UsageError: the MPI does not have the type.

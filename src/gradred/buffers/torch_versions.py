@@ -19,9 +19,6 @@ def know(torch: Any) -> Callable[[Iterable[Any]], None]:
     """Let the core look at PyTorch's own tensors by itself, and report its writes to autograd.
 
     Returns the function that reports writes to several tensors.
-
-    Args:
-        torch: the module.
     """
     increment = _increment_of(torch)
     _core.know_tensors(torch.Tensor, torch.nn.Parameter, increment, *functions_of(torch))

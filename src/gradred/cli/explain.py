@@ -246,10 +246,9 @@ def measure(
 def _model(question: Question, answer: Answer, measured: dict[str, Any] | None) -> Model:
     if measured is None:
         return answer.model
-    names = ("alpha", "beta", "gamma", "gap", "delta", "call")
-    return Model.alike(
-        **{name: measured[name] for name in names}, source="measured beside the call"
-    )
+    known = {name: measured[name] for name in ("alpha", "beta", "gamma", "gap", "delta", "call")}
+    inside = {"alpha_inside": known["alpha"], "beta_inside": known["beta"], "far": 0.0}
+    return Model(**known, **inside, source="measured beside the call")  # all links are alike
 
 
 # ---- the answer -----------------------------------------------------------------------------

@@ -139,10 +139,7 @@ def place(
 ) -> tuple[list[hosts.Host], int, str]:
     """Return the hosts with their ranks (empty if all are here), the ranks, and the source.
 
-    Args:
-        arguments: the command line, with the hosts.
-        options: those of --mpi-option.
-        ranks: the number of ranks; None for one per slot of the hosts.
+    `ranks` is None for one rank per slot. `options` are those of --mpi-option.
     """
     found: hosts.Hosts | None = None
     if arguments.hosts is not None:

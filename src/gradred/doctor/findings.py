@@ -49,10 +49,7 @@ def fail(found: str, fix: str) -> Finding:
 def late(found: str, fix: str, load: float) -> Finding:
     """Make a finding for a check that has not ended in time: a failure, or a warning if busy.
 
-    Args:
-        found: what has not ended.
-        fix: the remedy on an idle host.
-        load: the load of this host, measured before the checks began.
+    `load` is that of this host, measured before the checks began; `fix` the remedy on an idle one.
     """
     busy = cpu.busy(load)
     if busy is None:

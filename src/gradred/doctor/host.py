@@ -129,10 +129,7 @@ def huge_pages(folder: pathlib.Path = _HUGE_PAGES) -> Finding:
 def gpu(driver: pathlib.Path = _NVIDIA, *, seconds: float = 4.0, load: float = 0.0) -> Finding:
     """Check the GPUs and their driver.
 
-    Args:
-        driver: the file in which the driver reports its version.
-        seconds: the time limit of nvidia-smi.
-        load: the load of this host, which may be the reason if nvidia-smi is late.
+    The load of this host may be the reason if nvidia-smi is late.
     """
     program = shutil.which("nvidia-smi")
     if program is None:
@@ -156,11 +153,8 @@ def gpu(driver: pathlib.Path = _NVIDIA, *, seconds: float = 4.0, load: float = 0
 def ssh(host: str, *, granted: bool = False, seconds: float = 4.0, load: float = 0.0) -> Finding:
     """Check whether ranks can be started on a host: no password, the same Python and gradred.
 
-    Args:
-        host: the name of the host.
-        granted: whether a batch system granted it, which may start ranks there by another method.
-        seconds: the time limit of ssh.
-        load: the load of this host, which may be the reason if there is no answer.
+    A batch system that granted the host may start ranks there by another method. The load of this
+    host may be the reason if there is no answer within these seconds.
     """
 
     def unreached(found: str, fix: str) -> Finding:

@@ -85,10 +85,7 @@ class Runner:
     ) -> Job:
         """Run the job until it ends or `clock.now()` is `until`; `close` ends it.
 
-        Args:
-            found: the hosts.
-            until: the time limit.
-            variables: what the ranks' environment has in addition.
+        The ranks' environment has `variables` in addition.
         """
         begin = clock.now()
         is_open = all(host.slots is None for host in found.hosts)

@@ -22,8 +22,7 @@ _OUT_OF_REACH = "Make it load its MPI without RTLD_DEEPBIND"
 def use_of_library(program: str) -> Finding:
     """Find out whether gradred would have a program's calls, and why not.
 
-    Args:
-        program: a path, or a name that PATH finds; a script stands for its interpreter.
+    `program` is a path, or a name that PATH finds; a script stands for its interpreter.
 
     Raises:
         UsageError: there is no such program, or the package was built without the library.

@@ -75,12 +75,8 @@ def combine(
 ) -> NDArray[np.uint8]:
     """The Adasum of the rows of a matrix of floats. The number of rows is a power of two.
 
-    Args:
-        front_end: converts elements.
-        inputs: each rank's elements as bytes, shape (ranks, bytes).
-        dtype: gradred's name of the elements' type.
-        factor: factor applied to the result in float64. A factor applied to all inputs would have
-            the same effect.
+    `inputs` has the bytes of each rank, shape (ranks, bytes). `factor` is applied to the result in
+    float64. A factor applied to all inputs would have the same effect.
     """
     step = _COLUMNS * ITEMSIZES[dtype]
     parts = [slice(begin, begin + step) for begin in range(0, inputs.shape[1], step)]

@@ -52,9 +52,6 @@ class Collectives(Generic[TensorT]):
     that all ranks have submitted run by `priority`, the highest first. Wrong arguments are a
     ValueError of this rank alone; where the ranks' calls differ, `synchronize` raises
     HorovodInternalError on all of them.
-
-    Args:
-        front_end: the front end.
     """
 
     def __init__(self, front_end: FrontEnd[TensorT]) -> None:

@@ -79,24 +79,13 @@ class Rows(NamedTuple):
     found: Description
 
     def of(self, front_end: FrontEnd[Any], output: NDArray[np.uint8], rows: int) -> Any:
-        """Make a tensor like this one, with other rows.
-
-        Args:
-            front_end: the framework.
-            output: the bytes of the rows, in memory that the engine has allocated.
-            rows: their number.
-        """
+        """Make a tensor like this one, with other rows, whose bytes the engine has allocated."""
         shape = (rows, *self.found.shape[1:])
         return front_end.of_memory(output, self.found.dtype, shape, self.tensor)
 
 
 def with_rows(front_end: FrontEnd[TensorT], tensor: TensorT, asked: str) -> Rows:
     """Describe a tensor with rows. It is copied if it is not in C order.
-
-    Args:
-        front_end: the framework.
-        tensor: the tensor.
-        asked: name of the call, for error messages.
 
     Raises:
         gradred.UsageError: it is not a tensor.
@@ -112,10 +101,6 @@ def with_rows(front_end: FrontEnd[TensorT], tensor: TensorT, asked: str) -> Rows
 
 def splits_of(front_end: FrontEnd[Any], splits: Any) -> tuple[list[int], Any]:
     """Read the argument `splits` of an alltoall, a tensor or a sequence of numbers.
-
-    Args:
-        front_end: the framework.
-        splits: the argument.
 
     Returns:
         The numbers, and `splits` itself if it is a tensor, else None.
@@ -136,14 +121,7 @@ def splits_of(front_end: FrontEnd[Any], splits: Any) -> tuple[list[int], Any]:
 def cast(
     front_end: FrontEnd[Any], elements: NDArray[np.uint8], source: str, target: str
 ) -> NDArray[np.uint8]:
-    """Convert elements in host memory from one type to another, as the framework does.
-
-    Args:
-        front_end: the framework.
-        elements: the bytes of the elements, contiguous.
-        source: gradred's name of their type.
-        target: gradred's name of the type of the result.
-    """
+    """Convert contiguous elements on the host from one type to another, as the framework does."""
     count = elements.nbytes // ITEMSIZES[source]
     made = front_end.converted(front_end.of_memory(elements, source, (count,), None), target)
     found = front_end.describe(made, "a conversion of elements")

@@ -170,10 +170,7 @@ def one_structure(asked: str, structure: str, process_set: ProcessSet) -> Iterat
     For calls that match tensors by names: the ranks would wait for names that others do not have.
     Such calls of several threads follow each other.
 
-    Args:
-        asked: the call, the same on all ranks.
-        structure: describes what this rank passes.
-        process_set: the ranks that take part.
+    `structure` describes what this rank passes to the call `asked`, which is the same on all.
 
     Raises:
         HorovodInternalError: the ranks pass other structures. All ranks raise it.

@@ -23,11 +23,7 @@ _ESTABLISHED = "01"
 
 
 class PmiRelay:
-    """Passes PMI messages on between a rank and mpiexec; `used` says whether the rank sent any.
-
-    Args:
-        environment: the variables that mpiexec has set.
-    """
+    """Passes PMI messages on between a rank and mpiexec; `used` says whether the rank sent any."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._place = int(environment[_PMI])  # where the rank expects its end

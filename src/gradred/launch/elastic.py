@@ -48,11 +48,7 @@ class Limits:
 def run(limits: Limits, discovery: Discovery, folder: str, make: Make) -> int:
     """Run the job to its end; returns the status to exit with.
 
-    Args:
-        limits: the limits of the job.
-        discovery: the source of the hosts.
-        folder: the folder of the states, which are removed after success.
-        make: makes the order of each start.
+    After success the states in `folder` are removed.
     """
     try:
         status = _Elastic(limits, discovery, make).run()

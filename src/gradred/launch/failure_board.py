@@ -61,11 +61,7 @@ class FailureBoard:
 
 
 def hosts_have_changed(where: str) -> bool:
-    """Return, on a rank, whether `note_hosts` has recorded other hosts.
-
-    Args:
-        where: the value of `VARIABLE`.
-    """
+    """Return, on a rank, whether `note_hosts` has recorded other hosts; `where`: see `VARIABLE`."""
     pid, file, token = where.split()
     with open(f"/proc/{pid}/fd/{file}", "rb", buffering=0) as page:
         text = page.read(_BYTES)

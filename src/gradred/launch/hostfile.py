@@ -49,9 +49,7 @@ def parse_lines(text: str, where: str) -> tuple[Host, ...]:
     A host is one more slot each time that it stands in a line without a number. `max_slots` alone
     is the number of slots, as for Open MPI. Comments begin with `#` or `//`, or are in `/* */`.
 
-    Args:
-        text: the lines.
-        where: the place of the lines, for messages.
+    `where` is the place of the lines, for messages.
 
     Raises:
         UsageError: a line is not a host, or has a setting that gradred does not carry out.

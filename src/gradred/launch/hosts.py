@@ -61,9 +61,7 @@ def place(found: Hosts, ranks: int | None) -> list[Host]:
     Slots are filled host by host. Hosts without a known number of slots share the ranks evenly. So
     do the hosts that a batch system granted, if there are more ranks than slots.
 
-    Args:
-        found: the hosts.
-        ranks: the number of ranks; None for one per slot.
+    `ranks` is None for one rank per slot.
 
     Raises:
         UsageError: there are more ranks than the user gave slots for.
@@ -95,11 +93,7 @@ def is_this(name: str) -> bool:
 
 
 def parse_host(text: str, where: str) -> Host:
-    """Parse `h1`, `h1:2` or `user@h1`, if that is this process's user.
-
-    Args:
-        text: the host.
-        where: its place, for messages.
+    """Parse `h1`, `h1:2` or `user@h1`, if that is this process's user; `where` is for messages.
 
     Raises:
         UsageError: it is not a host, or one that the launchers of the MPIs cannot reach.

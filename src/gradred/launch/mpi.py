@@ -144,8 +144,7 @@ def job_environment(mpi: Mpi, binding: Binding = "none") -> dict[str, str]:
 def meeting_place(address: str = "127.0.0.1") -> dict[str, str]:
     """Return torch.distributed's rendezvous variables, unless the environment has set them.
 
-    Args:
-        address: the host of rank 0.
+    Rank 0 is at `address`.
     """
     chosen = {"MASTER_ADDR": address, "MASTER_PORT": str(_free_port())}
     return {name: os.environ.get(name, value) for name, value in chosen.items()}
@@ -173,8 +172,7 @@ def _free_port() -> int:
 def without_allocation(environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Split the variables into those for an mpiexec that stays on this host, and the others.
 
-    Args:
-        environment: mpiexec's variables. The ranks get those hidden from mpiexec in another way.
+    The ranks get those hidden from mpiexec in another way.
     """
     hidden = {name: text for name, text in environment.items() if name.startswith(_OF_BATCH)}
     return {name: text for name, text in environment.items() if name not in hidden}, hidden
@@ -287,10 +285,7 @@ def _host_options(family: Family, hosts: Sequence[Host]) -> list[str]:
 def program_command(program: Sequence[str], path: str, folder: str = "") -> list[str]:
     """Return the command of the ranks; a `.py` file runs with this interpreter.
 
-    Args:
-        program: the program and its arguments.
-        path: the folders of programs, as in PATH.
-        folder: the folder in which the program starts; empty for this process's.
+    `path` is as PATH. The program starts in `folder`; if it is empty, in this process's.
 
     Raises:
         UsageError: the program or file does not exist.

@@ -200,9 +200,6 @@ def _mapping(hosts: Sequence[str]) -> str:
 
     Each block is (its first host, the number of hosts, the ranks on each), for ranks in their
     order; empty if the text is longer than a value may be: MPI then finds out by itself.
-
-    Args:
-        hosts: the host of each rank.
     """
     numbers = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
     blocks: list[list[int]] = []
@@ -291,10 +288,6 @@ class _Watch:
 
     As a supervisor of `gradred run` does for its rank: the failure board of this process gets the
     ranks that have failed, and the core writes its reports to a pipe.
-
-    Args:
-        control: the connection to the server.
-        reports: the end of the pipe that is read.
     """
 
     def __init__(self, control: socket.socket, reports: int) -> None:
@@ -345,12 +338,7 @@ class _Watch:
 
 
 def _watch(control: socket.socket, descriptor: int) -> None:
-    """Start to watch the other ranks, in a thread of its own.
-
-    Args:
-        control: the connection to the server.
-        descriptor: of the MPI's connection.
-    """
+    """Start to watch the other ranks, in a thread of its own."""
     reports, own_end = os.pipe()
     watch = _Watch(control, reports)
 

@@ -15,39 +15,18 @@ from gradred.horovod import names
 from gradred.horovod.names import *  # noqa: F403
 from gradred.horovod.objects import allgather_object, broadcast_object
 from gradred.horovod.operations import barrier, join, poll, synchronize
-from gradred.paddle.functions import (
-    allgather,
-    allreduce,
-    allreduce_,
-    allreduce_async_,
-    alltoall,
-    broadcast,
-    broadcast_,
-    broadcast_optimizer_state,
-    broadcast_parameters,
-    grouped_allreduce,
-    reducescatter,
-)
+from gradred.paddle import functions
+from gradred.paddle.functions import *  # noqa: F403
 from gradred.paddle.optimizer import DistributedOptimizer
 
 __all__ = [
     "DistributedOptimizer",
-    "allgather",
     "allgather_object",
-    "allreduce",
-    "allreduce_",
-    "allreduce_async_",
-    "alltoall",
     "barrier",
-    "broadcast",
-    "broadcast_",
     "broadcast_object",
-    "broadcast_optimizer_state",
-    "broadcast_parameters",
-    "grouped_allreduce",
     "join",
     "poll",
-    "reducescatter",
     "synchronize",
 ]
+__all__ += functions.__all__
 __all__ += names.__all__

@@ -14,6 +14,20 @@ from gradred.horovod.operations import carry_out, one_structure, synchronize
 from gradred.horovod.process_sets import ProcessSet, global_process_set
 from gradred.paddle.front_end import COLLECTIVES, FRONT_END, require_tensor
 
+__all__ = [
+    "allgather",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async_",
+    "alltoall",
+    "broadcast",
+    "broadcast_",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "grouped_allreduce",
+    "reducescatter",
+]
+
 _world = global_process_set
 
 

@@ -59,12 +59,7 @@ class Message(NamedTuple):
 
 
 class Exchange:
-    """Puts messages under names, and gets them by name in any order.
-
-    Args:
-        transport: what carries them.
-        look: see `Look`.
-    """
+    """Puts messages under names, and gets them by name in any order."""
 
     def __init__(self, transport: Transport, look: Look) -> None:
         self.transport = transport

@@ -13,15 +13,7 @@ from gradred.schemes.store import Store
 
 
 class Server:
-    """Serves the pieces of one server until all workers are done and have the final parameters.
-
-    Args:
-        exchange: with the workers.
-        store: holds the pieces, by number.
-        pieces: all pieces of the layout.
-        workers: their ranks.
-        compressor: decodes gradients.
-    """
+    """Serves the pieces of one server until all workers are done and have the final parameters."""
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ from gradred.horovod.basics import Average
 from gradred.horovod.names import *  # noqa: F403
 from gradred.horovod.process_sets import ProcessSet, global_process_set
 from gradred.tensorflow import (
+    collectives,
     compression,
     elastic,
     functions,
@@ -29,24 +30,7 @@ from gradred.tensorflow import (
     util,
 )
 from gradred.tensorflow import optimizer as _optimizer
-from gradred.tensorflow.collectives import (
-    allgather,
-    allreduce,
-    alltoall,
-    barrier,
-    broadcast,
-    broadcast_,
-    grouped_allgather,
-    grouped_allreduce,
-    grouped_reducescatter,
-    join,
-    local_rank_op,
-    local_size_op,
-    process_set_included_op,
-    rank_op,
-    reducescatter,
-    size_op,
-)
+from gradred.tensorflow.collectives import *  # noqa: F403
 from gradred.tensorflow.compression import Compression
 from gradred.tensorflow.functions import (
     allgather_object,
@@ -72,13 +56,7 @@ __all__ = [
     "PartialDistributedGradientTape",
     "SyncBatchNormalization",
     "_executing_eagerly",
-    "allgather",
     "allgather_object",
-    "allreduce",
-    "alltoall",
-    "barrier",
-    "broadcast",
-    "broadcast_",
     "broadcast_global_variables",
     "broadcast_object",
     "broadcast_object_fn",
@@ -89,22 +67,13 @@ __all__ = [
     "elastic",
     "functions",
     "gpu_available",
-    "grouped_allgather",
-    "grouped_allreduce",
-    "grouped_reducescatter",
-    "join",
-    "local_rank_op",
-    "local_size_op",
     "mpi_ops",
-    "process_set_included_op",
-    "rank_op",
-    "reducescatter",
     "refs_to_vars",
-    "size_op",
     "sync_batch_norm",
     "util",
     "vars_to_refs",
 ]
+__all__ += collectives.__all__
 __all__ += names.__all__
 
 HOROVOD_MODULES = ("mpi_ops", "functions", "compression", "elastic", "sync_batch_norm", "util")

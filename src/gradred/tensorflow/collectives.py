@@ -29,6 +29,25 @@ from gradred.tensorflow import kernels
 from gradred.tensorflow.compression import Compression
 from gradred.tensorflow.kernels import Call, Name, later, node_name
 
+__all__ = [
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "join",
+    "local_rank_op",
+    "local_size_op",
+    "process_set_included_op",
+    "rank_op",
+    "reducescatter",
+    "size_op",
+]
+
 _world = global_process_set
 
 

@@ -53,12 +53,7 @@ OLD_NAMES = {
 
 
 class GradredBackend(c10d.Backend):
-    """The `Backend` of a group of gradred.
-
-    Args:
-        group: the group, which keeps this object alive.
-        timeout: time limit of the group's operations.
-    """
+    """The `Backend` of a group of gradred, which keeps this object alive."""
 
     def __init__(self, group: ReconfigurableGroup, timeout: datetime.timedelta) -> None:
         super().__init__(group.rank(), group.size())

@@ -47,11 +47,7 @@ class Numbers:
 
 
 class _Callback:
-    """A callback that runs or will run.
-
-    Args:
-        title: part of the names of the operations that the callback starts.
-    """
+    """A callback that runs or will run; its title is in the names of its operations."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -90,11 +86,7 @@ def _call_as(callback: _Callback | None, function: Callable[[Any], Any], future:
 
 
 class _Callbacks:
-    """Counts the callbacks of one future.
-
-    Args:
-        title: name of the operation, or title of the callback, that the future belongs to.
-    """
+    """Counts the callbacks of one future, which belongs to what has this title."""
 
     def __init__(self, title: str) -> None:
         self._title = title

@@ -57,9 +57,7 @@ class Connected:
 class NotYet:
     """In place of the engine and the messages of a group that waits for `reconfigure`.
 
-    Args:
-        rank: of this process, as the program gave it.
-        size: the number of ranks, as the program gave it.
+    Rank and size are those that the program gave.
     """
 
     def __init__(self, rank: int, size: int) -> None:

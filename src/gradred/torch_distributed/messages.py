@@ -76,13 +76,7 @@ class InMemory:
 
 
 class OfMpi:
-    """Messages through MPI.
-
-    Args:
-        comm: communicator of the ranks, used for nothing else.
-        ranks: the ranks' numbers in error messages, by rank.
-        look: checks whether a rank has ended. MPI alone would wait for ever for such a rank.
-    """
+    """Messages through MPI; the arguments are those of `messages_of`."""
 
     def __init__(self, comm: Comm, ranks: Sequence[int], look: LookForLost) -> None:
         self._comm, self._ranks, self._look = comm, ranks, look

@@ -67,12 +67,7 @@ def _first_tensor(arguments: Iterable[Any]) -> torch.Tensor | None:
 
 
 class OtherDevices:
-    """The other backends that the program requested, and their groups.
-
-    Args:
-        group: the group of gradred.
-        timeout: time limit of that group, which the other groups also use.
-    """
+    """The other backends that the program requested, and their groups, of one time limit."""
 
     def __init__(self, group: Any, timeout: datetime.timedelta | None) -> None:
         self._group: Callable[[], Any] = weakref.ref(group)  # the group owns this object

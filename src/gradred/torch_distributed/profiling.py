@@ -36,9 +36,7 @@ class Shown:
     The profiler shows a record as asynchronous if it begins and ends in different threads. A future
     ends the record: it transfers the profiler's state to the thread that completes it.
 
-    Args:
-        title: name of the operation.
-        tensors: tensors whose shapes are recorded.
+    The shapes of `tensors` are recorded.
     """
 
     def __init__(self, title: str, tensors: list[torch.Tensor]) -> None:
@@ -69,9 +67,7 @@ class Shown:
 def shown(title: str, inputs: int = 0) -> Callable[[_Collective], _Collective]:
     """Decorate a method: its calls appear in profiles as "gradred:" and torch's name for them.
 
-    Args:
-        title: torch's name for the operation.
-        inputs: index of the argument with the tensors whose shapes are recorded.
+    `inputs` is the index of the argument with the tensors whose shapes are recorded.
     """
 
     def decorate(collective: _Collective) -> _Collective:
@@ -79,7 +75,7 @@ def shown(title: str, inputs: int = 0) -> Callable[[_Collective], _Collective]:
         def call(group: Any, *args: Any, **kwargs: Any) -> Any:
             if not is_profiled() or _calling.shown:
                 return collective(group, *args, **kwargs)
-            operation = Shown(title, _tensors(args[inputs : inputs + 1]))
+            operation = Shown(title, tensors_of(args[inputs : inputs + 1]))
             _calling.shown = True
             try:
                 work = collective(group, *args, **kwargs)
@@ -130,13 +126,13 @@ def _show_paths_after_backward_pass(again: bool = True) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(at_end)
 
 
-def _tensors(given: Any) -> list[torch.Tensor]:
+def tensors_of(given: Any) -> list[torch.Tensor]:
     """The tensors in nested lists."""
     if isinstance(given, torch.Tensor):
         return [given]
     if not isinstance(given, (list, tuple)):
         return []
-    return [tensor for one in given for tensor in _tensors(one)]
+    return [tensor for one in given for tensor in tensors_of(one)]
 
 
 def waiting(operation: Shown | None) -> AbstractContextManager[Any]:

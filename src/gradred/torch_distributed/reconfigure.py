@@ -91,15 +91,9 @@ class Reconfigurable:
     def without(
         self, excluded: Sequence[int], rank: int, size: int, limit: float | None
     ) -> tuple[Connected, Reconfigurable]:
-        """Connect the group's ranks except some of them, as a new group.
+        """Connect the group's ranks except the excluded ones, not this one, as a new group.
 
         Blocking and collective over the others.
-
-        Args:
-            excluded: ranks of the group, without this rank.
-            rank: this rank.
-            size: how many ranks the group has.
-            limit: time limit in seconds.
 
         Returns:
             The new group's ranks, and how it gets other ones.
@@ -130,13 +124,7 @@ class Reconfigurable:
 
 @left_alone
 class ReconfigurableGroup(ProcessGroupGradred):
-    """A group of gradred that can get other ranks.
-
-    Args:
-        made: carries out the group's operations, and no others.
-        timeout: time limit of futures, and of waits without a timeout.
-        reconfigurable: how the group gets other ranks.
-    """
+    """A group of gradred that can get other ranks, by `reconfigurable`."""
 
     def __init__(
         self,

@@ -17,12 +17,7 @@ Tensor: TypeAlias = torch.Tensor
 
 
 class SparseSum:
-    """The sum of sparse tensors of one shape. The ranks may have different elements.
-
-    Args:
-        tensor: sparse tensor (torch.sparse_coo) of this rank, which receives the sum.
-        op: the engine's name of the reduction.
-    """
+    """The sum of sparse tensors of one shape, in place. Ranks may have different elements."""
 
     def __init__(self, tensor: Tensor, op: str) -> None:
         if op not in ("sum", "avg"):

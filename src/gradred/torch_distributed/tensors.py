@@ -38,9 +38,7 @@ class DenseCopy:
 class ResultPlace:
     """Where the engine stores a result: in the target if possible, else in its own memory.
 
-    Args:
-        target: tensor for the result, or None.
-        dtype: type of the result. None: the type of the target.
+    `dtype` is that of the result. None: that of the target.
     """
 
     def __init__(self, target: Tensor | None, dtype: torch.dtype | None = None) -> None:
@@ -96,11 +94,8 @@ def require_one_root(
 ) -> None:
     """Raise UsageError if the rows show that some ranks named another root than this one.
 
-    Args:
-        expected: number of rows from each rank, if all name this rank's root.
-        found: number of rows that came from each.
-        ranks: the ranks' numbers in error messages, by rank.
-        asked: name of the call, for error messages.
+    `expected` are the rows from each rank if all name the root of this one, `found` those that
+    came. `ranks` are their numbers in messages.
     """
     rows = zip(ranks, expected, found, strict=True)
     others = [number for number, wanted, came in rows if wanted != came]

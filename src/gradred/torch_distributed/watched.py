@@ -12,7 +12,7 @@ import datetime
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -23,6 +23,7 @@ from gradred._util import clock
 from gradred.torch_distributed.backend import CALLED_BY_TORCH, OLD_NAMES, OPERATIONS
 from gradred.torch_distributed.compiling import left_alone
 from gradred.torch_distributed.forms import FORMS
+from gradred.torch_distributed.profiling import tensors_of
 from gradred.torch_distributed.splitting import SplittableGroup
 from gradred.torch_distributed.work import GradredWork
 
@@ -111,7 +112,7 @@ class WatchedWork(GradredWork):
 
     def be_in_flight(self, *, is_known: bool) -> None:
         """Be in torch's record of works in flight until a wait for it; `is_known`: it is there."""
-        self._in_flight = [one.detach() for one in _tensors(self.written)]
+        self._in_flight = [one.detach() for one in tensors_of(self.written)]
         for tensor in () if is_known else self._in_flight:
             c10d._register_work(tensor, self)
 
@@ -139,14 +140,6 @@ class WatchedWork(GradredWork):
             for work in dict.fromkeys(found):
                 if work is not self:
                     c10d._register_work(tensor, work)
-
-
-def _tensors(given: Any) -> Iterator[torch.Tensor]:
-    if isinstance(given, torch.Tensor):
-        yield given
-    else:
-        for one in given:
-            yield from _tensors(one)
 
 
 @left_alone

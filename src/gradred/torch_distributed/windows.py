@@ -37,9 +37,7 @@ class GradredWindow:
 
     torch's own class cannot be made in Python.
 
-    Args:
-        group: the group, all of whose ranks make the window.
-        number: how many windows the group has made before, on all ranks alike.
+    `number` counts the windows that the group has made before, on all ranks alike.
     """
 
     def __init__(self, group: ProcessGroupOfRanks, number: int) -> None:

@@ -125,9 +125,6 @@ class ElasticJob:
 def of_this_rank(file_format: StateFormat) -> ElasticJob | None:
     """The elastic job that `gradred run` has announced. None: the job is not elastic.
 
-    Args:
-        file_format: how the job writes its states to files.
-
     Raises:
         UsageError: the folder of the states does not belong to this user.
     """
