@@ -115,7 +115,7 @@ USED_BY_THE_LABORATORY: dict[str, list[str]] = {
     "gradred.comm": ["Comm"],
     "gradred.compression": ["CODECS", "Floats"],
     "gradred.config": ["load"],
-    "gradred.errors": ["Error", "UsageError", "explain"],
+    "gradred.errors": ["Error", "UsageError"],
     "gradred.launch": ["refuse_inside_job"],
     "gradred.launch.variables": ["THREAD_VARIABLES"],
     "gradred.schemes.layout": ["AGGREGATES"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 from gradred.cli.laboratory import INSTALL
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 
 
 def require(package: str, asked: str, found: str, otherwise: str = "") -> None:
@@ -18,4 +18,4 @@ def require(package: str, asked: str, found: str, otherwise: str = "") -> None:
         otherwise: what else would help, after the command.
     """
     if importlib.util.find_spec(package) is None:
-        raise UsageError(explain(asked, found, INSTALL + otherwise))
+        raise UsageError(asked, found, INSTALL + otherwise)

@@ -22,7 +22,7 @@ TABLE = LIBRARY / "cli" / "laboratory.py"
 MOST_LINES = 37_674
 """Of Python in the library. It may fall; a part that makes it grow belongs in the laboratory."""
 
-MOST_NAMES = 55
+MOST_NAMES = 54
 """That the laboratory uses. It may fall."""
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gradred._util import files
 from gradred.bench import options
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred.simulate.presets import Network
 from gradred_lab import packages
 from gradred_lab.simulate import calibration, measured, throughput
@@ -42,11 +42,11 @@ def predict(kind: str, arguments: argparse.Namespace, others: Mapping[str, str])
     if arguments.calibrate is None or arguments.rows is None:
         missing = "--calibrate FIT.csv" if arguments.calibrate is None else "--rows ROWS.csv"
         found = f"{missing} is missing"
-        raise UsageError(explain(f"simulate {kind}", found, "Name both files"))
+        raise UsageError(f"simulate {kind}", found, "Name both files")
     for name, option in others.items():
         if getattr(arguments, name) != arguments.default_of(name):
             found = "rows are predicted from the measurements alone"
-            raise UsageError(explain(f"{option} and --rows", found, "Leave out one of both"))
+            raise UsageError(f"{option} and --rows", found, "Leave out one of both")
     packages.require("pandas", f"simulate {kind} --rows", "pandas is not installed")
     options.require_writable(options.Options(json=arguments.json))
     record, text = KINDS[kind](arguments.calibrate, arguments.rows)

@@ -14,7 +14,7 @@ from gradred.bench.options import positive
 from gradred.cli import bench
 from gradred.cli.option_types import duration
 from gradred.compression import CODECS
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred.schemes.layout import AGGREGATES
 from gradred.schemes.table import SCHEMES, TRANSPORTS, Options
 from gradred_lab import pictures
@@ -178,7 +178,7 @@ def _check_files(asked: Settings) -> None:
     if asked.plot is not None:
         if os.path.splitext(asked.plot)[1] not in _FORMATS:
             found = "its ending says no format"
-            raise UsageError(explain(asked.plot, found, "End its name in .svg, .png or .pdf"))
+            raise UsageError(asked.plot, found, "End its name in .svg, .png or .pdf")
         pictures.require("--plot")
     options.require_writable(options.Options(json=asked.json, plot=asked.plot))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from gradred._util import cpu
 from gradred.bench import options
 from gradred.bench.options import positive
-from gradred.errors import Error, UsageError, explain
+from gradred.errors import Error, UsageError
 from gradred.launch.variables import THREAD_VARIABLES
 from gradred.simulate import sweep
 from gradred_lab import packages
@@ -64,12 +64,12 @@ def recording(program: Sequence[str], iterations: int) -> list[str]:
     remedy = "Give it as: gradred simulate record -- python train.py"
     asked = f"simulate record -- {' '.join(words)}"
     if not words or not Path(words[0]).name.startswith("python"):
-        raise UsageError(explain(asked, "it does not start with a Python interpreter", remedy))
+        raise UsageError(asked, "it does not start with a Python interpreter", remedy)
     own = 1
     while own < len(words) and words[own].startswith("-") and words[own] not in ("-m", "-c"):
         own += 1
     if own == len(words) or words[own] == "-c":
-        raise UsageError(explain(asked, "it names no Python file or module", remedy))
+        raise UsageError(asked, "it names no Python file or module", remedy)
     recorder = ["-m", "gradred_lab.simulate.recorder", "{}", str(iterations)]
     return [*words[:own], *recorder, *words[own:]]
 
@@ -114,7 +114,7 @@ def _run(command: Sequence[str], folder: Path, copies: int) -> list[Trace]:
         remedy = "Let it call an optimizer's step() at least ten times"
         if statuses[missing[0]] != 0:
             remedy = "Run it without gradred, and correct what fails"
-        raise Error(explain("simulate record", found, remedy))
+        raise Error("simulate record", found, remedy)
     return [trace.read(file) for file in files]
 
 

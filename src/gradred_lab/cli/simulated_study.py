@@ -10,7 +10,7 @@ from pathlib import Path
 from gradred.bench import rank_zero
 from gradred.bench.options import positive
 from gradred.cli import info
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred.simulate import plans, presets
 from gradred_lab import pictures
 from gradred_lab.cli import simulated_training
@@ -58,7 +58,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Simulate all items, and write the report."""
     folder = Path(arguments.out)
     if folder.exists() and not folder.is_dir():
-        raise UsageError(explain(f"--out {folder}", "it is no folder", "Name a folder"))
+        raise UsageError(f"--out {folder}", "it is no folder", "Name a folder")
     pictures.require("simulate study")
     record = study.run(_study(arguments), facts())
     report = study_report.markdown(record)
@@ -102,16 +102,14 @@ def _study(arguments: argparse.Namespace) -> Study:
         measured = simulated_training.measured_messages(arguments.messages)
     if arguments.net is None:
         known = ", ".join(presets.NETWORKS)
-        raise UsageError(
-            explain("simulate study", "no network is named", f"Add --net with one of {known}")
-        )
+        raise UsageError("simulate study", "no network is named", f"Add --net with one of {known}")
     network = presets.find(arguments.net)
     local = arguments.local or (measured[0].local if measured else 0) or network.local
     hosts = arguments.hosts or _hosts(measured[0].hosts if measured else network.hosts)
     if measured and measured[0] not in [plans.Layout.even(one * local, one) for one in hosts]:
         found = f"{measured[0].ranks} ranks on {measured[0].hosts} hosts were measured"
         remedy = "Choose --hosts and --local so that a case has these ranks"
-        raise UsageError(explain(f"--messages {arguments.messages}", found, remedy))
+        raise UsageError(f"--messages {arguments.messages}", found, remedy)
     for name in arguments.scheme:
         messages.find(name)
     for name in arguments.algorithm:

@@ -12,7 +12,7 @@ from gradred._util import text
 from gradred.bench import options, rank_zero
 from gradred.bench.options import positive
 from gradred.cli.option_types import duration
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred.simulate import plans, presets, sweep
 from gradred_lab import pictures
 from gradred_lab.cli import predicted_rows
@@ -104,13 +104,13 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.model is None and arguments.trace is None:
         if arguments.rows is None and arguments.calibrate is None:
             remedy = "Name --model or --trace, or --calibrate FIT.csv and --rows ROWS.csv"
-            raise UsageError(explain("simulate training", "nothing says what is trained", remedy))
+            raise UsageError("simulate training", "nothing says what is trained", remedy)
         return predicted_rows.predict("training", arguments, _OF_ITERATIONS)
     if arguments.rows is not None or arguments.calibrate is not None:
         found = "--rows and --calibrate predict the rows of a file"
-        raise UsageError(explain("--model or --trace", found, "Leave out one of both"))
+        raise UsageError("--model or --trace", found, "Leave out one of both")
     if arguments.model is not None and arguments.trace is not None:
-        raise UsageError(explain("--model and --trace", "both say what is trained", "Name one"))
+        raise UsageError("--model and --trace", "both say what is trained", "Name one")
     check_files(arguments.json, arguments.plot)
     record = what_if.run(question(arguments))
     write(record, what_if.table, arguments.json)
@@ -157,11 +157,11 @@ def _schemes(arguments: argparse.Namespace) -> tuple[str, ...]:
         return asked or tuple(messages.SCHEMES)
     if arguments.algorithm != ALL:
         found = "the record says what messages cost, whatever the plan"
-        raise UsageError(explain("--algorithm and --messages", found, "Leave out one of both"))
+        raise UsageError("--algorithm and --messages", found, "Leave out one of both")
     if asked and servers:
         found = "the record has allreduces alone, and nothing of parameter servers"
         shown = f"--scheme {','.join(sorted(servers))} and --messages"
-        raise UsageError(explain(shown, found, "Leave out one of both"))
+        raise UsageError(shown, found, "Leave out one of both")
     return asked or tuple(name for name in messages.SCHEMES if name not in servers)
 
 
@@ -194,7 +194,7 @@ def _alone(
         return device, batch, found.work()
     if arguments.device is None and arguments.net is None:
         found_out = "no network is named, whose device would be taken"
-        raise UsageError(explain(f"--model {arguments.model}", found_out, "Add --device"))
+        raise UsageError(f"--model {arguments.model}", found_out, "Add --device")
     row = work.DEVICES[arguments.device or network.device]
     batch = arguments.batch or _BATCH
     alone = work.on_device(arguments.model, row, batch, arguments.samples_per_s)
@@ -210,7 +210,7 @@ def _refuse_of_a_model(arguments: argparse.Namespace) -> None:
         if getattr(arguments, name) is not None:
             option = _OF_ITERATIONS[name]
             found = "the trace says what trains, its batch and its speed"
-            raise UsageError(explain(f"{option} and --trace", found, "Leave out one of both"))
+            raise UsageError(f"{option} and --trace", found, "Leave out one of both")
 
 
 def place_of(
@@ -231,7 +231,7 @@ def place_of(
     if arguments.net is None:
         known = ", ".join(presets.NETWORKS)
         raise UsageError(
-            explain("simulate training", "no network is named", f"Add --net with one of {known}")
+            "simulate training", "no network is named", f"Add --net with one of {known}"
         )
     network = presets.find(arguments.net)
     net = next(name for name, one in presets.NETWORKS.items() if one is network)
@@ -245,13 +245,13 @@ def _require_measured(arguments: argparse.Namespace, measured: plans.Layout) -> 
     if any(one not in (None, count) for one, count in zip(asked, counts, strict=True)):
         found = f"{measured.ranks} ranks on {measured.hosts} hosts were measured"
         remedy = "Leave out --gpus and --hosts, or measure on as many"
-        raise UsageError(explain(f"--messages {arguments.messages}", found, remedy))
+        raise UsageError(f"--messages {arguments.messages}", found, remedy)
 
 
 def check_files(record: str | None, plot: str | None) -> None:
     """Raise UsageError before the work begins, if its results could not be written."""
     if plot is not None and not plot.endswith(".svg"):
-        raise UsageError(explain(f"--plot {plot}", "bars are drawn as SVG", "End it in .svg"))
+        raise UsageError(f"--plot {plot}", "bars are drawn as SVG", "End it in .svg")
     if plot is not None:
         pictures.require("--plot")
     options.require_writable(options.Options(json=record, plot=plot))

@@ -12,7 +12,7 @@ from gradred import config, launch
 from gradred.bench import options
 from gradred.bench.options import positive
 from gradred.cli import bench
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred.simulate import presets
 from gradred_lab.train import framework, run
 from gradred_lab.train.framework import FRAMEWORKS, Size
@@ -176,7 +176,7 @@ def _precisions(words: tuple[str, ...]) -> tuple[Any, ...]:
     for word in words:
         if word not in _PRECISIONS:
             remedy = f"Name some of {', '.join(_PRECISIONS)}"
-            raise UsageError(explain(f"--precision {word}", "there is none such", remedy))
+            raise UsageError(f"--precision {word}", "there is none such", remedy)
     return words
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred.schemes.table import SCHEMES, Options
 from gradred_lab import packages
 from gradred_lab.schemes import workload
@@ -40,13 +40,13 @@ class Settings:
         late = [worker for worker in self.stragglers if worker >= workers]
         if late:
             found = f"there are {workers} workers, counted from 0"
-            raise UsageError(explain(f"--straggler {late[0]}", found, "Name one of them"))
+            raise UsageError(f"--straggler {late[0]}", found, "Name one of them")
         if self.model == "torch":
             packages.require("torch", "--model torch", "PyTorch is not installed")
         rows = workload.load(self.data).training
         if rows < self.batch * workers:
             found = f"{workers} workers need {workers * self.batch} rows, and there are {rows}"
-            raise UsageError(explain(f"--batch {self.batch}", found, "Give a smaller batch"))
+            raise UsageError(f"--batch {self.batch}", found, "Give a smaller batch")
 
 
 def cases(

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradred.compression import Floats
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred_lab import packages
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -56,7 +56,7 @@ def _from_file(name: str) -> tuple[Floats, Ints]:
         with np.load(name, allow_pickle=False) as file:
             x, y = file["x"], file["y"]
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
-        raise UsageError(explain(f"--data {name}", f"cannot be read ({error})", remedy)) from None
+        raise UsageError(f"--data {name}", f"cannot be read ({error})", remedy) from None
     if (
         x.ndim < 2
         or y.shape != x.shape[:1]
@@ -65,7 +65,7 @@ def _from_file(name: str) -> tuple[Floats, Ints]:
         or y.min() < 0
     ):
         found = f"x has shape {x.shape}, y has shape {y.shape} and type {y.dtype}"
-        raise UsageError(explain(f"--data {name}", found, remedy))
+        raise UsageError(f"--data {name}", found, remedy)
     return x.reshape(len(x), -1).astype(np.float32), y.astype(np.int64)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred.simulate.plans import Layout
 from gradred_lab.simulate import calibration
 from gradred_lab.simulate.exchange import Exchange
@@ -26,7 +26,5 @@ def read(path: Path) -> tuple[Layout, Exchange]:
     }
     if len(times) < 2:
         found = f"it has {len(times)} lengths at which gradred was measured"
-        raise UsageError(
-            explain(f"--messages {path}", found, "Measure with: gradred bench --json FILE")
-        )
+        raise UsageError(f"--messages {path}", found, "Measure with: gradred bench --json FILE")
     return calibration.layout_of(record), Exchange.measured(times)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred.simulate import plans
 from gradred.simulate.plans import Layout
 from gradred.simulate.presets import Network
@@ -66,7 +66,7 @@ class Exchange:
         """
         if len(times) < 2:
             found = f"{len(times)} lengths were measured"
-            raise UsageError(explain("exchange", found, "Measure at least two lengths"))
+            raise UsageError("exchange", found, "Measure at least two lengths")
         new = cls.__new__(cls)
         new._knots = tuple(sorted(times))
         new.seconds_at = functools.cache(times.__getitem__)
@@ -104,10 +104,10 @@ class Exchange:
             messages = layout.ranks * self._way.servers
             if messages > _MOST_AT_ONCE:
                 found = f"{messages} messages in flight at once take minutes to simulate"
-                raise UsageError(explain("parameter servers", found, "Take fewer servers"))
+                raise UsageError("parameter servers", found, "Take fewer servers")
         elif layout.ranks > 1 and not self._serving():
             found = "none of these plans serves these ranks"
-            raise UsageError(explain(", ".join(self._way.plans), found, "Name other plans"))
+            raise UsageError(", ".join(self._way.plans), found, "Name other plans")
 
     def _serving(self) -> list[str]:
         place = (self._place.network, self._place.layout)

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred_lab.simulate import tables
 from gradred_lab.simulate.tables import Column
 
@@ -121,7 +121,7 @@ def read_fit(path: str) -> list[Measured]:
     records = tables.read(path, FIT, (*_ASCENDING, *spread))
     if not records:
         found = "it has a heading and no measurement"
-        raise UsageError(explain(f"{path}, line 2", found, "Give a line per measurement"))
+        raise UsageError(f"{path}, line 2", found, "Give a line per measurement")
     more = ("median_us", "p10_us", "p90_us", "n_samples")
     return [Measured(_case(record), *(record[name] for name in more)) for record in records]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred_lab.simulate import grouping
 from gradred_lab.simulate.dag import Message, Phases, Rules, run
 from gradred_lab.simulate.exchange import Exchange, Way
@@ -169,7 +169,7 @@ def find(name: str) -> Scheme:
     if name in SCHEMES:
         return SCHEMES[name]
     found = f"there is no such scheme. There are: {', '.join(SCHEMES)}"
-    raise UsageError(explain(f"--scheme {name}", found, "Name some of these"))
+    raise UsageError(f"--scheme {name}", found, "Name some of these")
 
 
 def iterate(name: str, work: Work, exchange: Exchange) -> Phases:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -123,7 +123,7 @@ def read(
             if least is not None and value is not None and value < least:
                 found = f"it is {value:g}, and {smaller} is {least:g}"
                 where = f"{path}, line {line}, column {larger}"
-                raise UsageError(explain(where, found, f"Give at least {smaller}"))
+                raise UsageError(where, found, f"Give at least {smaller}")
     return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
 
 
@@ -131,7 +131,7 @@ def _value(where: str, column: Column, text: str) -> Any:
     try:
         return column.parse(text)
     except ValueError as error:
-        raise UsageError(explain(where, f"it {error}", "Correct the field")) from None
+        raise UsageError(where, f"it {error}", "Correct the field") from None
 
 
 def _texts(path: str) -> DataFrame:
@@ -167,17 +167,17 @@ def _lines(records: DataFrame) -> Series:
 def _malformed(where: str, error: str) -> UsageError:
     if "EOF inside string" in error:
         found = "a field begins with a quotation mark, and none ends it"
-        return UsageError(explain(where, found, 'Add the second ", or leave out both'))
+        return UsageError(where, found, 'Add the second ", or leave out both')
     width = re.search(r"Expected (\d+) fields in line \d+, saw (\d+)", error)
     if width is None:
-        return UsageError(explain(where, error, "Write it as CSV"))
+        return UsageError(where, error, "Write it as CSV")
     return _of_width(where, int(width[2]), int(width[1]))
 
 
 def _of_width(where: str, fields: int, columns: int) -> UsageError:
     found = f"it has {fields} fields, and the heading has {columns}"
     where = f"{where}, column {min(fields, columns) + 1}"
-    return UsageError(explain(where, found, "Give one field per column"))
+    return UsageError(where, found, "Give one field per column")
 
 
 def _text(path: str) -> str:
@@ -185,13 +185,13 @@ def _text(path: str) -> str:
         content = Path(path).read_bytes()
     except OSError as error:
         found = f"it cannot be read ({error.strerror})"
-        raise UsageError(explain(path, found, "Name a CSV file")) from None
+        raise UsageError(path, found, "Name a CSV file") from None
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         found = f"byte {content[error.start]:#04x} is not UTF-8"
-        raise UsageError(explain(f"{path}, line {line}", found, "Save it as UTF-8")) from None
+        raise UsageError(f"{path}, line {line}", found, "Save it as UTF-8") from None
 
 
 def _places(path: str, heading: list[str], columns: Mapping[str, Column]) -> dict[str, int]:
@@ -199,11 +199,11 @@ def _places(path: str, heading: list[str], columns: Mapping[str, Column]) -> dic
     where = f"{path}, line 1"
     if not any(heading):
         remedy = f"Begin with a line of the columns {', '.join(columns)}"
-        raise UsageError(explain(where, "there is no heading", remedy))
+        raise UsageError(where, "there is no heading", remedy)
     twice = sorted({name for name in heading if name in columns and heading.count(name) > 1})
     if twice:
         found = "two columns have this name"
-        raise UsageError(explain(f"{where}, column {twice[0]}", found, "Leave one out"))
+        raise UsageError(f"{where}, column {twice[0]}", found, "Leave one out")
     lacking = [name for name, c in columns.items() if not c.may_lack and name not in heading]
     if lacking:
         found = f"the heading lacks it (it has {', '.join(heading[:20])})"
@@ -212,5 +212,5 @@ def _places(path: str, heading: list[str], columns: Mapping[str, Column]) -> dic
             remedy = "Separate the fields of all lines by commas"
         elif lacking[0] in map(str.lower, heading):
             remedy = "Write the names of columns in lower case"
-        raise UsageError(explain(f"{where}, column {lacking[0]}", found, remedy))
+        raise UsageError(f"{where}, column {lacking[0]}", found, remedy)
     return {name: heading.index(name) for name in columns if name in heading}

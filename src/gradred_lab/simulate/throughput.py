@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred_lab.simulate import tables
 from gradred_lab.simulate.tables import Column
 
@@ -78,7 +78,7 @@ def read_fit(path: str) -> list[Speed]:
     records = tables.read(path, FIT, _ASCENDING)
     if not records:
         found = "it has a heading and no measurement"
-        raise UsageError(explain(f"{path}, line 2", found, "Give a line per measurement"))
+        raise UsageError(f"{path}, line 2", found, "Give a line per measurement")
     return [Speed(_training(record), record["images_per_s"], record["std"]) for record in records]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred_lab.simulate.work import Work
 
 SCHEMA = "gradred-simulate-trace/1"
@@ -107,17 +107,17 @@ def read(path: Path) -> Trace:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(explain(asked, f"it cannot be read ({error.strerror})", remedy)) from error
+        raise UsageError(asked, f"it cannot be read ({error.strerror})", remedy) from error
     except json.JSONDecodeError as error:
         found = f"line {error.lineno}, column {error.colno}: {error.msg}"
-        raise UsageError(explain(asked, found, remedy)) from error
+        raise UsageError(asked, found, remedy) from error
     except UnicodeDecodeError as error:
-        raise UsageError(explain(asked, f"it is not text ({error})", remedy)) from error
+        raise UsageError(asked, f"it is not text ({error})", remedy) from error
     try:
         made = _made(record)
     except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
         found = f"it lacks what a trace has ({type(error).__name__}: {error})"
-        raise UsageError(explain(asked, found, remedy)) from error
+        raise UsageError(asked, found, remedy) from error
     return made
 
 
@@ -168,7 +168,7 @@ def merge(traces: Sequence[Trace]) -> Trace:
     names = [[one.name for one in trace.gradients] for trace in traces]
     if any(own != names[0] for own in names):
         found = "its processes made other gradients, or in another order"
-        raise UsageError(explain("the program", found, "Give all the same model"))
+        raise UsageError("the program", found, "Give all the same model")
     gradients = tuple(
         dataclasses.replace(
             own[0],

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred_lab.simulate import networks
 from gradred_lab.simulate.accuracy import Floats
 from gradred_lab.simulate.networks import Network
@@ -161,7 +161,7 @@ def on_device(model: str, device: Device, batch: int, rate: float | None = None)
     network = networks.find(model, "")
     if not network.is_known:
         known = ", ".join(networks.names())
-        raise UsageError(explain(f"--model {model}", f"there are {known}", "Name one of these"))
+        raise UsageError(f"--model {model}", f"there are {known}", "Name one of these")
     nbytes = float(network.elements.sum()) * _FLOAT32
     update = 2.5 * nbytes * device.copy  # reads gradient, parameter and momentum, writes two
     seconds = batch * network.macs * _FLOPS / device.flops

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 
 Vector = NDArray[np.float32]
 
@@ -191,5 +191,5 @@ def find(name: str) -> Framework:
     try:
         found: Framework = importlib.import_module(FRAMEWORKS.get(name, name)).FRAMEWORK
     except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(explain(asked, f"there is none ({error})", remedy)) from error
+        raise UsageError(asked, f"there is none ({error})", remedy) from error
     return found

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gradred.bench.rank_zero import write_so_far
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred_lab.train import use
 from gradred_lab.train.framework import Cell
 from gradred_lab.train.settings import Settings
@@ -69,7 +69,7 @@ class Record:
                     f"its run had {name} {_short(before.get(name))}, and this is {_short(value)}"
                 )
                 remedy = "Ask for the same, name another folder with --out, or add --fresh"
-                raise UsageError(explain(str(self.path), found, remedy))
+                raise UsageError(str(self.path), found, remedy)
 
     def begin_job(self, ranks: int, system: dict[str, Any]) -> None:
         """Note the system of a job, or make sure that it is that of the job before.
@@ -87,7 +87,7 @@ class Record:
                 if old != new:
                     found = f"it began with {name} {old}, and here is {new}"
                     remedy = "Name another folder with --out, or add --fresh"
-                    raise UsageError(explain(str(self.path), found, remedy))
+                    raise UsageError(str(self.path), found, remedy)
 
     def row(self, cell: Cell, ranks: int) -> Row | None:
         """The row of a cell on a number of ranks, if it was begun."""
@@ -172,19 +172,19 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(explain(str(path), f"cannot be read ({error.strerror})", remedy)) from None
+        raise UsageError(str(path), f"cannot be read ({error.strerror})", remedy) from None
     except UnicodeDecodeError as error:
-        raise UsageError(explain(str(path), f"it is not text ({error})", remedy)) from None
+        raise UsageError(str(path), f"it is not text ({error})", remedy) from None
     except json.JSONDecodeError as error:
         found = f"line {error.lineno}, column {error.colno}: {error.msg}"
-        raise UsageError(explain(str(path), found, remedy)) from None
+        raise UsageError(str(path), found, remedy) from None
     schema = values.get("schema") if isinstance(values, dict) else None
     if schema != SCHEMA:
         found = f"its schema is {schema!r}, and this command writes {SCHEMA!r}"
-        raise UsageError(explain(str(path), found, remedy))
+        raise UsageError(str(path), found, remedy)
     lacking = _lacking(values)
     if lacking:
-        raise UsageError(explain(str(path), f"it lacks {', '.join(lacking)}", remedy))
+        raise UsageError(str(path), f"it lacks {', '.join(lacking)}", remedy)
     found_values: dict[str, Any] = values
     return found_values
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gradred._util import cpu
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred_lab.train import report, simulated
 from gradred_lab.train.record import Record
 from gradred_lab.train.settings import Settings
@@ -51,7 +51,7 @@ def _incomplete(path: Path, status: int) -> int:
         return status
     found = "the ranks have written nothing there; perhaps rank 0 runs on another host"
     remedy = "Name this host first, or a folder that all hosts share"
-    raise UsageError(explain(str(path), found, remedy))
+    raise UsageError(str(path), found, remedy)
 
 
 def _is_right(record: Record) -> bool:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred_lab.train import framework
 from gradred_lab.train.framework import Cell, Framework, Size
 
@@ -75,9 +75,7 @@ class Settings:
             for name in asked:
                 if name not in known:
                     remedy = f"Name some of {', '.join(known)}"
-                    raise UsageError(
-                        explain(f"{option} {name}", f"{self.framework} has none such", remedy)
-                    )
+                    raise UsageError(f"{option} {name}", f"{self.framework} has none such", remedy)
         found.check(self.device, self.compiled)
         return found
 

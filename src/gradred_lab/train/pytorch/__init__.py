@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from typing import Any
 
-from gradred.errors import UsageError, explain
+from gradred.errors import UsageError
 from gradred_lab import packages
 from gradred_lab.train.framework import Session
 from gradred_lab.train.pytorch.table import MODELS, PEERS
@@ -25,10 +25,10 @@ class _PyTorch:
 
             if not torch.cuda.is_available():
                 found = "PyTorch finds no CUDA device here"
-                raise UsageError(explain("--device cuda", found, "Leave it out"))
+                raise UsageError("--device cuda", found, "Leave it out")
         if True in compiled and device == "cpu" and not any(map(shutil.which, ("g++", "clang++"))):
             found = "torch.compile needs a C++ compiler, and there is none here"
-            raise UsageError(explain("--compile on", found, "Install g++, or leave it out"))
+            raise UsageError("--compile on", found, "Install g++, or leave it out")
 
     @staticmethod
     def begin(world: Any, device: str) -> Session:
