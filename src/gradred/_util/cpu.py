@@ -21,12 +21,7 @@ def cores() -> int:
 def cgroup_quota(
     root: pathlib.Path = _CGROUPS, membership: pathlib.Path = pathlib.Path("/proc/self/cgroup")
 ) -> float | None:
-    """Return the smallest cgroup quota of all levels in cores; None if unlimited.
-
-    Args:
-        root: where the cgroup file systems are mounted, version 1 or 2.
-        membership: the file that names the cgroups of this process.
-    """
+    """Return the smallest cgroup quota of all levels in cores; None if unlimited."""
     quotas: list[float] = []
     for line in _lines(membership):
         _, controllers, path = line.split(":", 2)

@@ -105,9 +105,7 @@ class Model:
 def answer(question: Question, figures: str = "") -> Answer:
     """Ask gradred's own selector, with this process's settings.
 
-    Args:
-        question: the call.
-        figures: the text of a file of figures measured on such hosts; empty for built-in figures.
+    `figures` is the text of a file of figures measured on such hosts; empty: the built-in ones.
 
     Raises:
         UsageError: the type lacks the operation, or GRADRED_PLAN is not possible for the call.

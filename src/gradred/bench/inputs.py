@@ -59,10 +59,7 @@ class Inputs:
     def result(self, collective: str, count: int, rank: int) -> Array:
         """Return the result on `rank` of a collective for a row of `count` elements.
 
-        Args:
-            collective: one of `COLLECTIVES`.
-            count: the elements of the row, as the table of collectives counts them.
-            rank: the rank in the communicator.
+        `count` are the elements of the row, as the table of collectives counts them.
         """
         size = len(self._patterns)
         if collective == "allgather":

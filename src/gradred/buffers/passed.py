@@ -20,10 +20,7 @@ def disagreement(text: str, passed: object) -> UsageError:
 
     The ranks themselves compare hashes, so a description of this rank's array is added.
 
-    Args:
-        text: the core's text.
-        passed: arrays of the program or of this package, in tuples or alone. The first array is
-            described; all else is ignored.
+    The first array of the program or of this package in `passed`, in tuples or alone, is described.
     """
     own = next(filter(None, map(_shown, _flat(passed))), None)
     whole = text if own is None else f"{text}. This rank passed {own}"

@@ -78,6 +78,16 @@ def _configure_place(parser: argparse.ArgumentParser) -> None:
     )
 
 
+_SERVES = {
+    "horovod": "make `import horovod.torch` find gradred, for programs written for Horovod",
+    "torch": "let gradred carry out what programs request from torch.distributed's backends gloo "
+    f"and mpi ({config.variable('torch')}=1)",
+    "preload": "let gradred carry out the MPI calls of a program that does not know it, in C, C++, "
+    "Fortran or Python",
+}
+"""Options for programs that do not know gradred, with their help."""
+
+
 def _configure_environment(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("environment (by default all of it goes to every rank)")
     what.add_argument(
@@ -88,23 +98,8 @@ def _configure_environment(parser: argparse.ArgumentParser) -> None:
         dest="variables",
         help="environment variable for the ranks; may be repeated",
     )
-    what.add_argument(
-        "--horovod",
-        action="store_true",
-        help="make `import horovod.torch` find gradred, for programs written for Horovod",
-    )
-    what.add_argument(
-        "--torch",
-        action="store_true",
-        help="let gradred carry out what programs request from torch.distributed's backends gloo "
-        f"and mpi ({config.variable('torch')}=1)",
-    )
-    what.add_argument(
-        "--preload",
-        action="store_true",
-        help="let gradred carry out the MPI calls of a program that does not know it, in C, C++, "
-        "Fortran or Python",
-    )
+    for serves, about in _SERVES.items():
+        what.add_argument(f"--{serves}", action="store_true", help=about)
     what.add_argument(
         "--env",
         action=argparse.BooleanOptionalAction,

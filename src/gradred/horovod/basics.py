@@ -135,11 +135,7 @@ def shrink() -> Comm | None:
 
 
 def init_again(left: Comm | None = None) -> None:
-    """Call `shutdown`, then `init` with the previous communicator, or with the remaining ranks.
-
-    Args:
-        left: the communicator that `shrink` returned.
-    """
+    """Call `shutdown`, then `init` with the previous communicator, or what `shrink` returned."""
     from gradred.memory_comm import MemoryComm
 
     comm, size = state.asked
@@ -150,12 +146,9 @@ def init_again(left: Comm | None = None) -> None:
 
 
 def init_finds(left: Comm) -> bool:
-    """Whether `init` with its previous arguments would include all ranks of `left`.
+    """Whether `init` with its previous arguments would include all ranks of what `shrink` returned.
 
     It would if no rank of the previous communicator has ended.
-
-    Args:
-        left: the communicator that `shrink` returned.
     """
     from gradred.memory_comm import MemoryComm
 

@@ -37,11 +37,7 @@ _lowering = _Lowering()
 
 
 def number_later(module: Any) -> None:
-    """Number the collectives of a program as soon as JAX has lowered it.
-
-    Args:
-        module: the MLIR module that is being built.
-    """
+    """Number the collectives of a program as soon as JAX has lowered it."""
     _listen()
     if not any(one is module for one in _lowering.modules):
         _lowering.modules.append(module)

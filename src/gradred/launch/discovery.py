@@ -43,9 +43,7 @@ class DiscoveryScript:
     It runs once a second. If it fails, takes more than a minute, or prints no list of hosts, the
     last list applies; in the first run this is an error.
 
-    Args:
-        path: the path of the executable.
-        slots: the slots of a host for which the script prints none.
+    `slots` are those of a host for which it prints none.
     """
 
     def __init__(self, path: str, slots: int) -> None:

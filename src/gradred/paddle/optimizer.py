@@ -62,11 +62,7 @@ class _Distributed(_Wrapped):
 class GradientReduction:
     """Reduces the gradients of parameters over all ranks.
 
-    Args:
-        names: the parameters, and the name under which the ranks reduce each gradient.
-        passes: number of backward passes that accumulate locally before a reduction.
-        op: Average or Sum.
-        process_set: the ranks that take part.
+    `passes` backward passes accumulate locally before a reduction under the names.
     """
 
     def __init__(

@@ -52,9 +52,6 @@ class GradientReduction:
     All dense gradients form one call, or one for each of the `groups`. Gradients that are
     IndexedSlices are gathered one by one.
 
-    Args:
-        how: the settings.
-
     Raises:
         ValueError: the settings contradict each other, init() has not been called, or the process
             set is not registered.
@@ -77,10 +74,8 @@ class GradientReduction:
     ) -> list[Any]:
         """The reduced gradients. Gradients that are None stay None, and are so on all ranks.
 
-        Args:
-            gradients: gradients, in the same order on all ranks.
-            variables: the variable of each gradient.
-            structure: describes the nest whose leaves the gradients are. None: they are a list.
+        They are in the same order on all ranks. `structure` describes the nest whose leaves they
+        are. None: they are a list.
         """
         structure = structure_of(list(gradients)) if structure is None else structure
         made = list(gradients)

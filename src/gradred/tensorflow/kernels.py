@@ -86,12 +86,8 @@ def node_name(kind: str, name: str | None, like: Any, ignore_name_scope: bool = 
     Eager calls without a name are counted, which is the empty name here. In a graph they are named
     after their tensor, as ranks may trace a function in different orders.
 
-    Args:
-        kind: kind of the operation.
-        name: name that the program has given.
-        like: tensor that the operation takes.
-        ignore_name_scope: use the given name as it is, also within a `tf.name_scope` or a function
-            that another one calls.
+    `ignore_name_scope` uses the given name as it is, also within a `tf.name_scope` or a function
+    that another one calls.
 
     Raises:
         ValueError: XLA compiles the function that calls this.
@@ -135,10 +131,8 @@ def reduce(call: Call, tensors: Sequence[Any]) -> list[Any]:
 def rows(call: Call, tensors: Sequence[Any], splits: Any = None) -> tuple[list[Any], Any]:
     """Carry out an allgather, an alltoall or a reduce-scatter.
 
-    Args:
-        call: the call.
-        tensors: tensors with at least one axis.
-        splits: rows for each rank of an alltoall, a tensor of int64. None: the same for all ranks.
+    The tensors have at least one axis. `splits` are rows for each rank of an alltoall, a tensor of
+    int64. None: the same for all ranks.
 
     Returns:
         One result per tensor, and the rows that `NamedRequest.rows` has: a tensor of int32 and of

@@ -9,12 +9,7 @@ import tensorflow as tf
 
 
 class LocalPasses:
-    """Sums the gradients of several passes on this rank.
-
-    Args:
-        passes: number of passes.
-        averages: divide the sums by the number of passes.
-    """
+    """Sums the gradients of several passes on this rank; `averages` divides by their number."""
 
     def __init__(self, passes: int, averages: bool) -> None:
         self.passes, self.averages = passes, averages

@@ -25,8 +25,7 @@ _ALIGNED_BYTES = 64  # alignment of each gradient, for vector units
 class GradientBucket:
     """Gradients of one element type in one vector of `gradred.empty`, on their device.
 
-    Args:
-        parameters: the parameters whose gradients are stored, in memory order.
+    The parameters are in memory order.
     """
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
@@ -84,10 +83,6 @@ class GradientBucket:
     def require_one_layout(self, handle: int, names: Mapping[torch.nn.Parameter, str]) -> None:
         """Wait for the operation that `compare_layout` started.
 
-        Args:
-            handle: handle that `compare_layout` returned.
-            names: names of the parameters.
-
         Raises:
             HorovodInternalError: the ranks' buckets differ.
         """
@@ -128,9 +123,8 @@ def buckets_of(
 ) -> list[GradientBucket]:
     """Divide parameters into buckets of one element type and device each.
 
-    Args:
-        parameters: parameters in the order in which their gradients are expected.
-        most_bytes: maximum size of a bucket with several gradients.
+    The parameters are in the order in which their gradients are expected. `most_bytes` limits
+    buckets with several gradients.
 
     Raises:
         ValueError: a parameter is not a dense tensor in host memory or on a CUDA device.

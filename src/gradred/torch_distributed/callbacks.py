@@ -29,8 +29,7 @@ _LONGEST_TITLE = 100  # characters; callbacks of callbacks exceed it
 class Numbers:
     """Counts operations of a group in the order in which this rank starts them.
 
-    Args:
-        of_callback: title of the callback that starts the operations. Empty: no callback does.
+    `of_callback` is the title of the callback that starts the operations. Empty: none does.
     """
 
     def __init__(self, of_callback: str = "") -> None:

@@ -66,9 +66,8 @@ class NotYet:
     def connected(self, store: dist.Store) -> Connected:
         """Return this object as what carries out a group's operations.
 
-        Args:
-            store: store in which the members meet. This rank writes there which one of an MPI job
-                it is, for those that go on without it.
+        This rank writes into the store which one of an MPI job it is, for those that go on without
+        it.
         """
         mine: Any = self
         own = _own()
@@ -102,11 +101,8 @@ def connect_members(
 ) -> Connected:
     """Connect the members of a new group. Blocking and collective.
 
-    Args:
-        of_name: store in which members of no other group write at the same time.
-        rank: this rank in the group.
-        ranks: the members' numbers in error messages, by rank.
-        timeout: time limit for all members to arrive.
+    Members of no other group write in `of_name` at the same time. `ranks` are the members' numbers
+    in error messages. `timeout` is for all members to arrive.
     """
     store, members = meet(of_name, rank, ranks, _own(), timeout)
     if world_ranks := _ranks_in_one_mpi(members):
@@ -121,11 +117,7 @@ def connect_again(
 ) -> Connected:
     """Connect the members of a group that goes on with other ranks. Blocking and collective.
 
-    Args:
-        of_number: store in which only these members write.
-        rank: this rank among them.
-        size: how many they are.
-        timeout: time limit for all of it.
+    Only these members write in `of_number`. `timeout` is for all of it.
 
     Raises:
         gradred.UsageError: the members are on several hosts, and one has lost a rank, or they are

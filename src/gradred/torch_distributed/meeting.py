@@ -48,13 +48,8 @@ def meet(
 
     Blocking and collective. Each rank calls it once, and then makes a call that needs all ranks.
 
-    Args:
-        store: store that all ranks can reach.
-        rank: this rank.
-        ranks: the members' rank numbers in error messages, by rank.
-        said: data of this rank.
-        timeout: time limit for all ranks to arrive.
-        bounds_store: `timeout` also applies to each wait in the store, in place of its own limit.
+    `ranks` are the members' numbers in error messages. `timeout` is for all ranks to arrive; with
+    `bounds_store` also for each wait in the store, in place of its own limit.
 
     Raises:
         gradred.TimeoutError: a rank did not arrive in time: within `timeout`, or within the store's
@@ -104,11 +99,8 @@ _LEAST_WAIT = 0.001  # seconds; the stores take 0 for "no limit"
 def get(store: dist.Store, key: str, missing: str, limit: float | None = None) -> bytes:
     """Return the value of a key. Blocks until it exists.
 
-    Args:
-        store: the store.
-        key: the key.
-        missing: what is missing without it, for the error.
-        limit: time limit in seconds. None: the store's own.
+    `missing` is what is missing without it, for the error. `limit` is in seconds. None: the store's
+    own.
 
     Raises:
         gradred.TimeoutError: the time limit is over. The error says what is missing.

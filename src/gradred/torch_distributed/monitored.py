@@ -27,11 +27,7 @@ class MonitoredBarrier:
     Each call of a rank other than 0 has a key in the store, whose value changes once. Rank 0
     changes `_ARRIVED` to `_PASSES`, or the rank itself changes it to `_GONE` when its time is over.
 
-    Args:
-        store: store that only this group uses.
-        rank: this rank.
-        ranks: the ranks' numbers in error messages, by rank.
-        look: raises PeerLost if a rank has ended.
+    Only this group uses the store. `ranks` are numbers for error messages.
     """
 
     def __init__(

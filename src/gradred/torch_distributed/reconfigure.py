@@ -35,9 +35,8 @@ from gradred.torch_distributed.work import GradredWork, Tensor
 class Reconfigurable:
     """The handle of a group in this process, and how the group gets other ranks.
 
-    Args:
-        store: store that all present and later members reach under the same keys.
-        members: the group's present members. Empty: it has no ranks yet.
+    All present and later members reach the store under the same keys. Without members the group has
+    no ranks yet.
     """
 
     def __init__(self, store: dist.Store, members: Sequence[Member] = ()) -> None:
@@ -50,14 +49,10 @@ class Reconfigurable:
     def connect(self, options: Any, limit: float | None) -> Connected:
         """Connect the members that `torch.distributed.ReconfigureOptions` name, and no others.
 
-        Blocking and collective over them.
-
-        Args:
-            options: torch's options.
-            limit: time limit in seconds if the options have none.
+        Blocking and collective over them. The limit, in seconds, is for options without one.
 
         Raises:
-            TypeError: they are none.
+            TypeError: they are no such options.
             gradred.UsageError: this rank's options are not valid, and nothing has been done. Or
                 the members cannot be connected without their MPI, which may wait for lost ranks.
             gradred.TimeoutError: a member has not come in time.

@@ -68,9 +68,7 @@ class ElasticJob:
     def write(self, values: Any, at_once: bool = False) -> None:
         """Let rank 0 write a state, unless that would take too much of the time. Local.
 
-        Args:
-            values: result of `State.saved`. None: there is nothing to write.
-            at_once: write the state regardless of the time it takes.
+        Without values there is nothing to write. `at_once` writes regardless of the time it takes.
         """
         if values is None:
             return
@@ -109,9 +107,7 @@ class ElasticJob:
     def write_last(self, left: Comm | None) -> None:
         """Let one of the remaining ranks write the state of the last commit. Local.
 
-        Args:
-            left: communicator of the remaining ranks. None: they are unknown, so the rank that was
-                rank 0 at the last commit writes the state.
+        If the remaining ranks are not known, the one that was rank 0 at the last commit does.
         """
         if self._last is not None and (self._rank if left is None else left.Get_rank()) == 0:
             self._write()

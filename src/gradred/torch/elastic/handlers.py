@@ -14,11 +14,7 @@ from gradred.torch.functions import broadcast_optimizer_state, broadcast_paramet
 
 
 class StateHandler(Saved):
-    """Saves and restores one value. Register subclasses with `set_handler_registry`.
-
-    Attributes:
-        value: the value.
-    """
+    """Saves and restores one value. Register subclasses with `set_handler_registry`."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
