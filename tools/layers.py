@@ -106,7 +106,7 @@ USED_BY_THE_LABORATORY: dict[str, list[str]] = {
     "gradred._util.files": ["create"],
     "gradred._util.text": ["width", "wrapped"],
     "gradred.bench.machine": ["describe"],
-    "gradred.bench.options": ["Options", "byte_count", "positive", "require_writable"],
+    "gradred.bench.options": ["byte_count", "positive", "require_writable"],
     "gradred.bench.rank_zero": ["say", "write_json", "write_so_far", "write_text"],
     "gradred.cli.bench": ["start"],
     "gradred.cli.info": ["FACTS"],

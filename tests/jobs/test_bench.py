@@ -214,11 +214,11 @@ def test_file_that_cannot_be_written_is_refused_before_measuring(
 
 def test_file_that_can_be_written_is_not_there_before_it_is_measured(tmp_path: Path) -> None:
     path = tmp_path / "new" / "out.json"
-    options.require_writable(Options(json=str(path)))
+    options.require_writable(str(path))
     assert path.parent.is_dir()
     assert not path.exists()
     path.write_text("kept")
-    options.require_writable(Options(json=str(path)))
+    options.require_writable(str(path))
     assert path.read_text() == "kept"
 
 

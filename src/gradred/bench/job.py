@@ -38,8 +38,8 @@ def run(asked: Options) -> int:
     try:
         _require_peers(world.size)
         _require_sizes(asked, world.size)
-        written = asked if world.rank == 0 else Options()  # no files
-        _on_all(world, lambda: options.require_writable(written))
+        files = (asked.json, asked.plot) if world.rank == 0 else (None, None)
+        _on_all(world, lambda: options.require_writable(*files))
         device = None
         if asked.accelerator != "cpu":
             device = _on_all(world, lambda: Device(asked.accelerator, world))

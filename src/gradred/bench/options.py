@@ -261,9 +261,9 @@ def _check_accelerator(options: Options) -> None:
             raise UsageError(f"{asked} --peers {peer}", found, "Take --peers mpi")
 
 
-def require_writable(options: Options) -> None:
-    """Raise UsageError unless the requested files can be written; makes their folders."""
-    for option, name in (("--json", options.json), ("--plot", options.plot)):
+def require_writable(json: str | None, plot: str | None = None) -> None:
+    """Raise UsageError unless the files of --json, --plot can be written; makes their folders."""
+    for option, name in (("--json", json), ("--plot", plot)):
         if name is None or (option, name) == ("--json", "-"):
             continue
         path = Path(name)

@@ -53,7 +53,7 @@ def main(arguments: argparse.Namespace) -> int:
         asked = options.read(arguments)
         place = _place(arguments)
         if place:
-            options.require_writable(asked)
+            options.require_writable(asked.json, asked.plot)
             _warn_if_busy(arguments)
             words = [sys.executable, "-m", "gradred", "bench", "--as-rank", asked.text()]
             return start([*place, "--bind", arguments.bind], words)

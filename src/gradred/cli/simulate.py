@@ -188,7 +188,7 @@ def _check_files(arguments: argparse.Namespace) -> None:
     """Raise UsageError before the work begins, if its results could not be written."""
     if arguments.plot is not None:
         plot.require(arguments.plot)
-    options.require_writable(options.Options(json=arguments.json, plot=arguments.plot))
+    options.require_writable(arguments.json, arguments.plot)
 
 
 def draw(record: dict[str, Any], path: Path) -> None:

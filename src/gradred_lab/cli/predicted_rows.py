@@ -48,7 +48,7 @@ def predict(kind: str, arguments: argparse.Namespace, others: Mapping[str, str])
             found = "rows are predicted from the measurements alone"
             raise UsageError(f"{option} and --rows", found, "Leave out one of both")
     packages.require("pandas", f"simulate {kind} --rows", "pandas is not installed")
-    options.require_writable(options.Options(json=arguments.json))
+    options.require_writable(arguments.json)
     record, text = KINDS[kind](arguments.calibrate, arguments.rows)
     if arguments.json is not None:
         _write(arguments.json, json.dumps(record, indent=1) + "\n")

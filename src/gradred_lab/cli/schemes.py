@@ -180,7 +180,7 @@ def _check_files(asked: Settings) -> None:
             found = "its ending says no format"
             raise UsageError(asked.plot, found, "End its name in .svg, .png or .pdf")
         pictures.require("--plot")
-    options.require_writable(options.Options(json=asked.json, plot=asked.plot))
+    options.require_writable(asked.json, asked.plot)
 
 
 def _words(text: str) -> tuple[str, ...]:

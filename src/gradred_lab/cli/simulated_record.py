@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Run the program under hooks, write its trace and print it."""
     packages.require("torch", "simulate record", "PyTorch is not installed")
-    options.require_writable(options.Options(json=arguments.json))
+    options.require_writable(arguments.json)
     command = recording(arguments.program, arguments.iterations)
     with tempfile.TemporaryDirectory() as folder:
         found = trace.merge(_run(command, Path(folder), arguments.copies))

@@ -254,7 +254,7 @@ def check_files(record: str | None, plot: str | None) -> None:
         raise UsageError(f"--plot {plot}", "bars are drawn as SVG", "End it in .svg")
     if plot is not None:
         pictures.require("--plot")
-    options.require_writable(options.Options(json=record, plot=plot))
+    options.require_writable(record, plot)
 
 
 def write(record: dict[str, object], table: what_if.Table, name: str | None) -> None:

@@ -127,7 +127,7 @@ def main(arguments: argparse.Namespace) -> int:
     settings, folder = _settings(arguments), Path(arguments.out)
     settings.check()
     presets.find(settings.net)
-    options.require_writable(options.Options(json=str(folder / run.RESULTS)))
+    options.require_writable(str(folder / run.RESULTS))
     place = [
         word
         for option, value in (("-H", arguments.hosts), ("--hostfile", arguments.hostfile))
