@@ -231,8 +231,8 @@ def _read(
         found = "the leaves are longer than the result, so that they have an array of their own"
         raise UsageError(f"{method} with leaves", found, "Pass them as sendbuf")
     own = split.leaves[comm.Get_rank()]
-    recv = messages.read(recvbuf, f"{method}'s recvbuf", writable=True)
-    send = messages.read(sendbuf, f"{method}'s sendbuf", writable=False)
+    recv = messages.read(recvbuf, f"{method}'s recvbuf", writable=True, by_rows=True)
+    send = messages.read(sendbuf, f"{method}'s sendbuf", writable=False, by_rows=True)
     for buffer in (send, recv):
         if buffer.memory is not None:
             remedy = "Use gradred.allreduce(..., leaves=), which copies them to the host"

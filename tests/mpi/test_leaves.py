@@ -198,6 +198,7 @@ def test_arguments_that_do_not_fit(
         (MPI.IN_PLACE, {"leaves": 2}, "Pass them as sendbuf"),
         (np.ones(9), {"leaves": 2}, "Pass 2 times as many in sendbuf"),
         (np.ones(8, "f4"), {"leaves": 2}, "Pass two buffers of one type"),
+        (np.ones((2, 4), order="F"), {"leaves": 2}, "not in C order.*numpy.ascontiguousarray"),
         (np.ones(8), {"leaves": 2, "op": MPI.MINLOC}, "the MPI alone knows this operation"),
         (np.ones(8), {"leaves": 2, "stream": 0}, "Leave out stream="),
     ],

@@ -109,7 +109,13 @@ class _Parts:
 
 
 def read(
-    spec: Any, asked: str, *, writable: bool, blocks: int = 1, any_order: bool = False
+    spec: Any,
+    asked: str,
+    *,
+    writable: bool,
+    blocks: int = 1,
+    any_order: bool = False,
+    by_rows: bool = False,
 ) -> Message:
     """Read one specification.
 
@@ -119,6 +125,7 @@ def read(
         writable: whether the call writes there.
         blocks: the number of blocks of the elements; the message's `count` is that of one block.
         any_order: whether the axes of a dense array may have any order, as in channels_last.
+        by_rows: whether they must be in C order.
 
     Raises:
         gradred.UsageError: it is not valid, or describes more than the memory holds.
@@ -130,6 +137,9 @@ def read(
     layout = laid_out(memory, asked, is_result=writable)
     if not any_order:
         require_straight(layout, asked, is_result=writable)
+    if by_rows and not layout.by_rows:
+        found = "the array is not in C order"
+        raise UsageBufferError(asked, found, dense_remedy(parts.buffer, is_result=writable))
     if writable and not memory.writable:
         found = f"the memory is read-only ({type(parts.buffer).__name__})"
         raise UsageBufferError(asked, found, "Pass a writable array")
