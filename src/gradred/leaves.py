@@ -231,6 +231,30 @@ def _read(
         found = "the leaves are longer than the result, so that they have an array of their own"
         raise UsageError(f"{method} with leaves", found, "Pass them as sendbuf")
     own = split.leaves[comm.Get_rank()]
+    vectors = _of_numpy(sendbuf, recvbuf, own) or _of_any(method, sendbuf, recvbuf, own, leaves)
+    operation = ops.resolve(op)
+    if operation is None:
+        remedy = f"Use one of {', '.join(ops.OPS)}"
+        raise UsageError(f"{method} with leaves", "the MPI alone knows this operation", remedy)
+    return ask(comm, split, operation, vectors, method)
+
+
+def _of_numpy(x: Any, out: Any, own: int) -> Vectors | None:
+    """Return the vectors of NumPy's arrays; None if something about them needs a closer look."""
+    if type(x) is not np.ndarray or type(out) is not np.ndarray:
+        return None
+    given, result = _core.plain_array(x), _core.plain_array(out)
+    if given is None or result is None or given[1] != result[1] or x.size != own * out.size:
+        return None
+    is_apart = given[0] + x.nbytes <= result[0] or result[0] + out.nbytes <= given[0]
+    if not (is_apart and given[1] in ITEMSIZES and result[5]):
+        return None
+    if not (x.flags.c_contiguous and out.flags.c_contiguous):
+        return None
+    return Vectors(given[0], result[0], out.size, given[1])
+
+
+def _of_any(method: str, sendbuf: Any, recvbuf: Any, own: int, leaves: LeavesLike) -> Vectors:
     recv = messages.read(recvbuf, f"{method}'s recvbuf", writable=True, by_rows=True)
     send = messages.read(sendbuf, f"{method}'s sendbuf", writable=False, by_rows=True)
     for buffer in (send, recv):
@@ -244,12 +268,7 @@ def _read(
         found = f"sendbuf has {send.count} elements, recvbuf {recv.count}"
         raise UsageError(method, found, f"Pass {own} times as many in sendbuf, for leaves={leaves}")
     messages.refuse_overlap(method, send, recv, 1, 1)
-    operation = ops.resolve(op)
-    if operation is None:
-        remedy = f"Use one of {', '.join(ops.OPS)}"
-        raise UsageError(f"{method} with leaves", "the MPI alone knows this operation", remedy)
-    vectors = Vectors(send.address, recv.address, recv.count, send.dtype)
-    return ask(comm, split, operation, vectors, method)
+    return Vectors(send.address, recv.address, recv.count, send.dtype)
 
 
 def takes_leaves(method: str, look: Callable[..., Any]) -> Callable[..., Any]:
