@@ -18,7 +18,7 @@ from gradred.bench import options, plot, rank_zero
 from gradred.bench.options import byte_count, natural, positive
 from gradred.cli import laboratory
 from gradred.errors import UsageError
-from gradred.simulate import citations, plans, presets, sweep
+from gradred.simulate import calibration, citations, plans, presets, sweep
 
 _TITLE_WIDTH = 80  # characters
 _OF_SCHEDULES = {
@@ -169,7 +169,7 @@ def _question(arguments: argparse.Namespace) -> sweep.Question:
         raise UsageError(f"--runs {arguments.runs}", found, "Add --noise, or leave it out")
     fit = None
     if arguments.calibrate is not None:
-        fit = laboratory.module("predicted_rows").calibrated(preset, arguments.calibrate)
+        fit = calibration.calibrate(preset, Path(arguments.calibrate))
         network = fit.network
     return sweep.Question(
         net=next(name for name, one in presets.NETWORKS.items() if one is preset),

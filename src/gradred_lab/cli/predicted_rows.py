@@ -1,4 +1,4 @@
-"""`gradred simulate ... --rows`, `--calibrate`: predict what was not measured, with the error."""
+"""`gradred simulate ... --rows`: predict what was not measured, with the error of it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from gradred._util import files
 from gradred.bench import options
 from gradred.errors import UsageError
-from gradred.simulate.presets import Network
 from gradred_lab import packages
-from gradred_lab.simulate import calibration, measured, throughput
+from gradred_lab.simulate import measured, throughput
 
 
 def add_options(parser: argparse.ArgumentParser, kind: str) -> None:
@@ -54,11 +52,6 @@ def predict(kind: str, arguments: argparse.Namespace, others: Mapping[str, str])
         _write(arguments.json, json.dumps(record, indent=1) + "\n")
     print(text, file=sys.stderr if arguments.json == "-" else sys.stdout, flush=True)
     return 0
-
-
-def calibrated(network: Network, name: str) -> calibration.Calibration:
-    """Fit a network to the record of `gradred bench` in a file; see `calibration.calibrate`."""
-    return calibration.calibrate(network, Path(name))
 
 
 def _allreduce(calibrate: str, rows: str) -> tuple[dict[str, object], str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from gradred.errors import UsageError
+from gradred.simulate import calibration
 from gradred.simulate.plans import Layout
-from gradred_lab.simulate import calibration
 from gradred_lab.simulate.exchange import Exchange
 
 _OWN = "gradred"  # the name of the plan that gradred chooses, in a record
