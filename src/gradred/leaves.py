@@ -35,6 +35,7 @@ LeavesLike: TypeAlias = "SupportsIndex | Sequence[SupportsIndex]"
 _GATHERED_BYTES = 1 << 20
 # The schedule of a started call does so if a leaf is no longer.
 _WHOLE_BYTES = 64 << 10
+_FLOATS = ("real", "complex")  # kinds of element types
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,8 +67,6 @@ class Split(NamedTuple):
     """The number of parts of each rank."""
     widths: tuple[int, ...]
     """The number of leaves that each part stands for, of all ranks."""
-    compared: int
-    """What the ranks compare of it."""
 
 
 class Sum(NamedTuple):
@@ -81,13 +80,19 @@ class Sum(NamedTuple):
 
     @property
     def needs_no_tree(self) -> bool:
-        """Whether there is one way to add up the parts: there is one, or one of each of two."""
-        return self.split.parts == (1,) or (self.split.parts == (1, 1) and self.op != "avg")
+        """Whether any plan gives the bits: there is one part, or a float sum of one of each of two.
+
+        Other operations may depend on the order of the two, or be another one in the MPI: some add
+        integers up to a limit.
+        """
+        is_sum = self.op in ("sum", "premul") and ELEMENT_TYPES[self.given.dtype].kind in _FLOATS
+        return self.split.parts == (1,) or (self.split.parts == (1, 1) and is_sum)
 
     @property
     def layout(self) -> int:
         """The hash that the ranks compare."""
-        return self.given.layout ^ self.split.compared
+        how = f"{self.split.leaves} {self.op} {self.factor!r}"
+        return self.given.layout ^ zlib.crc32(how.encode())
 
 
 @functools.lru_cache(maxsize=256)
@@ -98,7 +103,7 @@ def _split(leaves: int | tuple[int, ...], size: int) -> Split | None:
         return None
     parts = [_core.parts_of_leaves(each, rank) for rank in range(size)]
     widths = tuple(itertools.chain.from_iterable(parts))
-    return Split(each, tuple(map(len, parts)), widths, zlib.crc32(repr(each).encode()))
+    return Split(each, tuple(map(len, parts)), widths)
 
 
 def split_of(leaves: LeavesLike, size: int, asked: str) -> Split:
@@ -115,8 +120,11 @@ def split_of(leaves: LeavesLike, size: int, asked: str) -> Split:
     whole: int | tuple[int, ...]
     given: Any = leaves
     try:
-        is_one = hasattr(given, "__index__")  # isinstance(given, SupportsIndex) takes microseconds
-        whole = operator.index(given) if is_one else tuple(map(operator.index, given))
+        whole = operator.index(given)
+    except TypeError:
+        whole = ()
+    try:
+        whole = whole or tuple(map(operator.index, given))
     except TypeError:
         remedy = "Pass the number of leaves of each rank, or a list with a number for each rank"
         raise UsageTypeError(asked, f"leaves is {type_of(leaves)}", remedy) from None
@@ -159,12 +167,29 @@ def run(asked: Sum, passed: Any) -> None:
     call = _core.Call(
         "allgather", own, address, most * given.count, given.dtype, layout=asked.layout
     )
-    _core.run(asked.comm, call, (passed, held))
+    try:
+        _core.run(asked.comm, call, (passed, held))
+    except UsageError as error:
+        error.args = (f"a sum of leaves={split.leaves}, whose parts are gathered: {error}",)
+        raise
     _core.add_parts(given.result, address, given.count, given.dtype, asked.op, split.leaves, most)
 
 
-def call_of(asked: Sum) -> tuple[_core.Call, Any]:
+def call_to_start(asked: Sum) -> tuple[_core.Call, Any]:
+    """The same as `call_of` for a call that the MPI may not carry out in an order of its own."""
+    call, held = call_of(asked)
+    several = len(asked.split.parts) > 1
+    if several and asked.needs_no_tree and not _core.starts(asked.comm, call):
+        call, held = call_of(asked, by_tree=True)
+    return call, held
+
+
+def call_of(asked: Sum, *, by_tree: bool = False) -> tuple[_core.Call, Any]:
     """Add up this rank's leaves, and return the call that adds up the parts of all ranks.
+
+    Args:
+        asked: the call.
+        by_tree: whether the schedule of the tree is used in any case.
 
     Returns:
         The call, and the object to keep alive until it has ended.
@@ -174,12 +199,11 @@ def call_of(asked: Sum) -> tuple[_core.Call, Any]:
     if len(split.parts) == 1:
         source, held = _add_own(asked, 1)
         _core.add_parts(given.result, source, given.count, given.dtype, asked.op, split.leaves, 1)
-        source, op = None, "sum"
+        source = None
     else:
         source, held = _add_own(asked, split.parts[rank])
-        op = "sum" if asked.op == "premul" else asked.op
     schedule = None
-    if not asked.needs_no_tree:
+    if by_tree or not asked.needs_no_tree:
         is_short = given.nbytes <= _WHOLE_BYTES
         schedule = _schedule(rank, split.leaves, 1 if is_short else len(split.parts))
     call = _core.Call(
@@ -188,7 +212,7 @@ def call_of(asked: Sum) -> tuple[_core.Call, Any]:
         given.result,
         given.count,
         given.dtype,
-        op,
+        "sum" if asked.op == "premul" else asked.op,
         layout=asked.layout,
         schedule=schedule,
     )
@@ -206,7 +230,7 @@ def _add_own(asked: Sum, room: int) -> tuple[int, Any]:
         Where its parts are, and the memory if it is new.
     """
     split, given, rank = asked.split, asked.given, asked.comm.Get_rank()
-    if split.parts[rank] == split.leaves[rank] == room and asked.op != "premul":
+    if 0 < split.parts[rank] == split.leaves[rank] == room and asked.op != "premul":
         return given.leaves, None
     held = np.empty(max(room * given.nbytes, 1), np.uint8)
     address = int(held.ctypes.data)
@@ -267,7 +291,10 @@ def _of_any(method: str, sendbuf: Any, recvbuf: Any, own: int, leaves: LeavesLik
     if send.count != own * recv.count:
         found = f"sendbuf has {send.count} elements, recvbuf {recv.count}"
         raise UsageError(method, found, f"Pass {own} times as many in sendbuf, for leaves={leaves}")
-    messages.refuse_overlap(method, send, recv, 1, 1)
+    nbytes = recv.count * ITEMSIZES[send.dtype]
+    if send.address < recv.address + nbytes and recv.address < send.address + own * nbytes:
+        found = "recvbuf lies in sendbuf"
+        raise UsageError(f"{method} with leaves", found, "Pass a recvbuf of its own memory")
     return Vectors(send.address, recv.address, recv.count, send.dtype)
 
 
@@ -291,7 +318,7 @@ def takes_leaves(method: str, look: Callable[..., Any]) -> Callable[..., Any]:
                 found = "the host adds up leaves, so that no stream can order the call"
                 raise UsageError(f"{method} with leaves", found, "Leave out stream=")
             asked = _read(method, comm, sendbuf, recvbuf, op, leaves)
-            call, held = call_of(asked) if starts else (None, None)
+            call, held = call_to_start(asked) if starts else (None, None)
         if call is None:
             return run(asked, (sendbuf, recvbuf))
         return Request.start(comm, call, (held, sendbuf, recvbuf))

@@ -119,6 +119,9 @@ def _check(schedule: Any, collective: str, rank: int, size: int) -> None:
             f"it made {type_of(schedule)}",
             "Return a gradred.schedules.Schedule",
         )
+    if schedule.leaves:
+        found = "it is one for leaves"
+        raise UsageError(f"plan={schedule!r}", found, "Pass leaves= instead of plan=")
     if (schedule.collective, schedule.rank, schedule.size) != (collective, rank, size):
         wanted = f"a schedule for {collective} by rank {rank} of {size}"
         raise UsageError(f"plan={schedule!r}", f"this call needs {wanted}", "Pass such a plan")

@@ -1,6 +1,6 @@
 """Training with the same bits on any number of ranks: the gradient of each micro-batch is a leaf.
 
-    ddp.register_comm_hook(torch_leaves.Leaves(per_rank), torch_leaves.sum_leaves)
+    ddp.register_comm_hook(torch_leaves.Leaves(per_rank, optimizer), torch_leaves.sum_leaves)
 
 A fixed binary tree adds up the leaves, those of rank 0 first, as `gradred.allreduce(leaves=)` does.
 This module works with process groups of any backend, and on any device.
@@ -18,10 +18,11 @@ from gradred.errors import UsageError
 from gradred.leaves import Split, split_of
 
 if TYPE_CHECKING:
-    from gradred.leaves import LeavesLike
-
     Exchange = Callable[[torch.Tensor, list[int], list[int]], torch.Tensor]
     Gather = Callable[[torch.Tensor], torch.Tensor]
+
+
+_all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # from 2.13 on
 
 
 class Tree:
@@ -87,37 +88,63 @@ def sum_parts(
 class Leaves:
     """The state of `sum_leaves`: the gradients of the micro-batches since the last step.
 
+    Blocking and collective over the group: the ranks compare their numbers.
+
     Args:
-        leaves: the number of micro-batches of each rank before a step, or a list with a number for
-            each rank of the group.
+        leaves: the number of micro-batches of each rank before a step, the same on all ranks, as
+            each backward pass of DistributedDataParallel is collective.
+        optimizer: the optimizer of the model. Its `step` raises a UsageError after another number
+            of backward passes.
         group: the process group of the model; None is the default group.
         average: whether the sum is divided by the number of leaves of all ranks.
 
     Raises:
-        gradred.UsageError: `leaves` is no number for each rank, or this rank has none.
+        gradred.UsageError: `leaves` is no number of at least 1, or the ranks' numbers differ.
 
     Example:
         Twelve micro-batches give the same model, bit for bit, on 1, 2, 3, 4, 6 or 12 ranks:
 
             ddp = DistributedDataParallel(model)
             per_rank = 12 // dist.get_world_size()
-            ddp.register_comm_hook(Leaves(per_rank), sum_leaves)
-            for batch in batches:
-                for micro_batch in batch.chunk(per_rank):  # without no_sync
+            ddp.register_comm_hook(Leaves(per_rank, optimizer), sum_leaves)
+            for micro_batches in batches:  # `per_rank` of them, without no_sync
+                for micro_batch in micro_batches:
                     loss(ddp(micro_batch)).backward()
                 optimizer.step()
                 optimizer.zero_grad()
     """
 
     def __init__(
-        self, leaves: LeavesLike, group: dist.ProcessGroup | None = None, *, average: bool = True
+        self,
+        leaves: int,
+        optimizer: torch.optim.Optimizer,
+        group: dist.ProcessGroup | None = None,
+        *,
+        average: bool = True,
     ) -> None:
         self.group = dist.group.WORLD if group is None else group
         size, self.rank = dist.get_world_size(self.group), dist.get_rank(self.group)
+        everyone: list[Any] = [None] * size
+        dist.all_gather_object(everyone, leaves, group=self.group)
+        require_alike(everyone, "Leaves")
         self.split = split_of(leaves, size, "Leaves")
-        require_own_leaves(self.split, self.rank, "Leaves")
+        if len({*self.split.leaves}) > 1:
+            found = f"leaves={leaves!r}, and each backward pass is collective"
+            raise UsageError("Leaves", found, "Pass one number for all ranks")
         self.average = average
         self._trees: dict[torch.nn.Parameter, tuple[int, Tree | None]] = {}
+        optimizer.register_step_pre_hook(lambda *_: self._require_complete())
+
+    def reset(self) -> None:
+        """Discard the gradients since the last step, as after an exception in a pass."""
+        self._trees.clear()
+
+    def _require_complete(self) -> None:
+        if self._trees:
+            passes, each = next(iter(self._trees.values()))[0], self.split.leaves[self.rank]
+            found = f"{passes} of {each} backward passes since the last sum, without no_sync"
+            remedy = "Make as many passes as leaves before each step, or reset() after an exception"
+            raise UsageError("a step with sum_leaves", found, remedy)
 
     def take(self, parameter: torch.nn.Parameter, gradient: torch.Tensor) -> Tree | None:
         """Add the gradient of a micro-batch. Returns this rank's sums after the last one."""
@@ -139,7 +166,7 @@ class Leaves:
 
         def gather(chunk: torch.Tensor) -> torch.Tensor:
             whole = chunk.new_empty(chunk.numel() * len(self.split.leaves))
-            dist.all_gather_into_tensor(whole, chunk, group=self.group)
+            _all_gather(whole, chunk, group=self.group)
             return whole
 
         total = sum_parts(self.split, self.rank, parts, exchange, gather)
@@ -159,18 +186,26 @@ def sum_leaves(state: Leaves, bucket: dist.GradBucket) -> torch.futures.Future[t
         bucket: torch's bucket.
     """
     buffer = bucket.buffer()
+    if buffer.is_sparse:
+        remedy = "Make the layer without sparse=True"
+        raise UsageError("sum_leaves", "a gradient is sparse, and leaves are dense", remedy)
     taken = [
-        (gradient, state.take(parameter, gradient))
+        (parameter, gradient, state.take(parameter, gradient))
         for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True)
     ]
-    finished = [(gradient, tree) for gradient, tree in taken if tree is not None]
+    finished = [(one, gradient, tree) for one, gradient, tree in taken if tree is not None]
     if len(finished) == len(taken):
-        columns = [[part for _, part in tree.parts()] for _, tree in finished]
+        columns = [[part for _, part in tree.parts()] for _, _, tree in finished]
         parts = [torch.cat([one.flatten() for one in row]) for row in zip(*columns, strict=True)]
         total = state.sum_parts(parts)
-        sizes = [gradient.numel() for gradient, _ in finished]
-        for (gradient, _), piece in zip(finished, total.split(sizes), strict=True):
+        sizes = [gradient.numel() for _, gradient, _ in finished]
+        for (one, gradient, _), piece in zip(finished, total.split(sizes), strict=True):
             gradient.copy_(piece.view_as(gradient))
+            # DDP leaves a gradient alone that no rank's last pass has used.
+            if one.grad is not None:
+                one.grad.copy_(gradient)
+            elif bool(gradient.count_nonzero()):
+                one.grad = gradient.clone()
     elif finished:
         found = "some parameters of a bucket have had more backward passes than others"
         raise UsageError("sum_leaves", found, "Register it before the first backward pass")
@@ -197,8 +232,9 @@ def as_leaf(gradient: torch.Tensor) -> torch.Tensor:
     return gradient + 0.0
 
 
-def require_own_leaves(split: Split, rank: int, asked: str) -> None:
-    """Raise UsageError if this rank has no leaf."""
-    if split.leaves[rank] == 0:
-        found = f"rank {rank} has no micro-batch, with leaves={split.leaves}"
-        raise UsageError(asked, found, "Give each rank one or more")
+def require_alike(everyone: Sequence[Any], asked: str) -> None:
+    """Raise UsageError unless all ranks have passed the same leaves."""
+    for rank, one in enumerate(everyone):
+        if one != everyone[0]:
+            found = f"rank 0 has leaves={everyone[0]!r}, rank {rank} leaves={one!r}"
+            raise UsageError(asked, found, "Pass the same on all ranks")

@@ -112,7 +112,8 @@ def test_one_number_of_leaves_for_all_ranks(comm: gradred.Comm) -> None:
     found = gradred.allreduce(mine, leaves=3, comm=comm)
     assert found.shape == (2, 5)
     assert found.tobytes() == alone(x).tobytes()
-    assert gradred.allreduce(mine, leaves=np.int64(3), comm=comm).tobytes() == found.tobytes()
+    for leaves in (np.int64(3), np.full(SIZE, 3), (3,) * SIZE):
+        assert gradred.allreduce(mine, leaves=leaves, comm=comm).tobytes() == found.tobytes()
 
 
 def test_leaves_that_are_numbers(comm: gradred.Comm) -> None:
@@ -138,6 +139,8 @@ def test_started_before_any_blocking_call_it_is_refused() -> None:
     x = drawn("float32", 3, 200_000)
     with pytest.raises(gradred.UsageError, match="leaves and a non-blocking call that the MPI"):
         gradred.iallreduce(x, leaves=3, comm=comm)
+    with pytest.raises(gradred.UsageError, match="leaves and a non-blocking call that the MPI"):
+        comm.Iallreduce(np.ones((1, 5), np.int16), np.empty(5, np.int16), leaves=1)
     assert gradred.allreduce(np.ones(2), comm=comm).tolist() == [SIZE] * 2
     assert gradred.iallreduce(x, leaves=3, comm=comm).wait().shape == (200_000,)
     comm.Free()
@@ -198,6 +201,7 @@ def test_arguments_that_do_not_fit(
         (MPI.IN_PLACE, {"leaves": 2}, "Pass them as sendbuf"),
         (np.ones(9), {"leaves": 2}, "Pass 2 times as many in sendbuf"),
         (np.ones(8, "f4"), {"leaves": 2}, "Pass two buffers of one type"),
+        (np.ones((2, 4), "f8"), {"leaves": 2, "overlaps": True}, "Pass a recvbuf of its own"),
         (np.ones((2, 4), order="F"), {"leaves": 2}, "not in C order.*numpy.ascontiguousarray"),
         (np.ones(8), {"leaves": 2, "op": MPI.MINLOC}, "the MPI alone knows this operation"),
         (np.ones(8), {"leaves": 2, "stream": 0}, "Leave out stream="),
@@ -206,9 +210,11 @@ def test_arguments_that_do_not_fit(
 def test_buffers_that_do_not_fit(
     comm: gradred.Comm, send: Any, arguments: dict[str, Any], text: str
 ) -> None:
+    arguments = dict(arguments)
+    out = send[0] if arguments.pop("overlaps", False) else np.empty(4)
     for method in (comm.Allreduce, comm.Iallreduce):
         with pytest.raises(gradred.UsageError, match=text):
-            method(send, np.empty(4), **arguments)
+            method(send, out, **arguments)
     assert gradred.allreduce(np.ones(2), comm=comm).tolist() == [SIZE] * 2
 
 
@@ -229,6 +235,56 @@ def test_ranks_with_different_splits_disagree(comm: gradred.Comm, count: int) ->
     with pytest.raises(gradred.UsageError):
         gradred.allreduce(np.ones((2, count)), leaves=split, comm=comm)
     assert gradred.allreduce(np.ones(2), comm=comm).tolist() == [SIZE] * 2
+
+
+@pytest.mark.skipif(SIZE == 1, reason="nobody to disagree with")
+@pytest.mark.parametrize("count", [3, 40_000, 300_000])
+@pytest.mark.parametrize(
+    ("own_op", "others"), [("max", "sum"), (gradred.premul(2.0), gradred.premul(3.0))]
+)
+def test_ranks_with_different_operations_disagree(
+    comm: gradred.Comm, own_op: Any, others: Any, count: int
+) -> None:
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    x = np.ones((3, count))
+    op = own_op if RANK == 0 else others
+    with pytest.raises(gradred.UsageError):
+        gradred.allreduce(x, op, leaves=3, comm=comm)
+    with pytest.raises(gradred.UsageError):
+        gradred.iallreduce(x, op, leaves=3, comm=comm).wait()
+    assert gradred.allreduce(np.ones(2), comm=comm).tolist() == [SIZE] * 2
+
+
+@pytest.mark.parametrize("op", ["land", "lor", "lxor", "bxor", "min"])
+def test_truth_values(comm: gradred.Comm, op: str) -> None:
+    x = np.random.default_rng(2).random((3 * SIZE, 50)) < 0.5
+    for way in WAYS:
+        found = way(comm, own(x, [3] * SIZE), op, [3] * SIZE)
+        assert found.tobytes() == alone(x, op).tobytes()
+
+
+def test_integers_wrap_however_the_ranks_split_them(comm: gradred.Comm) -> None:
+    x = np.full((SIZE, 40), 30_000, np.int16)
+    for way in WAYS:
+        assert way(comm, own(x, [1] * SIZE), "sum", 1).tobytes() == x.sum(0, np.int16).tobytes()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank has a leaf")
+def test_tensor_without_leaves_has_no_memory(comm: gradred.Comm) -> None:
+    torch = pytest.importorskip("torch")
+    split = [0] * (SIZE - 1) + [2]
+    for count in (3, 300_000):
+        x = torch.ones(split[RANK], count)
+        assert gradred.allreduce(x, leaves=split, comm=comm).tolist() == [2.0] * count
+        assert gradred.iallreduce(x, leaves=split, comm=comm).wait().tolist() == [2.0] * count
+
+
+def test_schedule_of_leaves_is_no_plan(comm: gradred.Comm) -> None:
+    def plan(rank: int, size: int) -> gradred.schedules.Schedule:
+        return gradred.schedules.leaf_tree(rank, [3] * size)
+
+    with pytest.raises(gradred.UsageError, match="Pass leaves= instead of plan="):
+        gradred.allreduce(np.ones(4), comm=comm, plan=plan)
 
 
 @pytest.mark.skipif(SIZE == 1, reason="nobody to disagree with")

@@ -83,14 +83,19 @@ def require_same_bits(found: list[Any], dtype: Any) -> None:
         assert differ == 0, f"{differ} of {mine.numel()} numbers"
 
 
+divides = pytest.mark.skipif(LEAVES % SIZE > 0, reason="ranks have equal numbers of leaves")
+
+
+@divides
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("as_view", [False, True])
 @pytest.mark.parametrize("bucket_cap_mb", [0.0002, 25])
 def test_ddp_trains_to_the_same_bits(dtype: Any, bucket_cap_mb: float, as_view: bool) -> None:
     model = model_of(dtype)
     ddp = DDP(model, bucket_cap_mb=bucket_cap_mb, gradient_as_bucket_view=as_view)
-    ddp.register_comm_hook(torch_leaves.Leaves(split()), torch_leaves.sum_leaves)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
+    state = torch_leaves.Leaves(LEAVES // SIZE, optimizer)
+    ddp.register_comm_hook(state, torch_leaves.sum_leaves)
     require_same_bits(
         trained(ddp, list(model.parameters()), optimizer, own(micro_batches(dtype))), dtype
     )
@@ -147,22 +152,124 @@ def test_a_step_before_the_last_backward_pass_is_refused() -> None:
         ({"compression": "fp16"}, "without compression"),
         ({"gradient_as_bucket_view": True}, "without compression"),
         ({"op": "Adasum"}, "Use op=Average or op=Sum"),
+        ({"op": "Max"}, "Use op=Average or op=Sum"),
+        ({"gradient_predivide_factor": 2.0}, "without compression"),
     ],
 )
 def test_options_that_do_not_go_with_leaves(arguments: dict[str, Any], text: str) -> None:
     if arguments.get("compression"):
         arguments = {"compression": hvd.Compression.fp16}
     if arguments.get("op"):
-        arguments = {"op": hvd.Adasum}
+        arguments = {"op": getattr(hvd, arguments["op"])}
     weight = torch.nn.Parameter(torch.ones(3))
     with pytest.raises(ValueError, match=text):
         hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), leaves=1, **arguments)
 
 
+def ddp_of(leaves: int, model: Any, **how: Any) -> tuple[Any, Any, Any]:
+    ddp = DDP(model, **how)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=1.0)
+    state = torch_leaves.Leaves(leaves, optimizer)
+    ddp.register_comm_hook(state, torch_leaves.sum_leaves)
+    return ddp, optimizer, state
+
+
+class OfTwo(torch.nn.Module):  # type: ignore[misc]
+    """Uses its second weight only where it is asked to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = torch.nn.Parameter(torch.ones(()))
+        self.b = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, uses: bool) -> Any:
+        return self.a + self.b if uses else self.a * 1
+
+
+@pytest.mark.skipif(4 % SIZE > 0, reason="ranks have equal numbers of leaves")
+@pytest.mark.parametrize("as_view", [False, True])
+def test_parameter_that_the_last_pass_does_not_use(as_view: bool) -> None:
+    how = {"find_unused_parameters": True, "gradient_as_bucket_view": as_view}
+    ddp, optimizer, _ = ddp_of(4 // SIZE, OfTwo(), **how)
+    for _ in range(2):
+        for leaf in range(RANK * 4 // SIZE, (RANK + 1) * 4 // SIZE):
+            ddp(leaf == 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert (ddp.module.a.item(), ddp.module.b.item()) == (-1.0, 0.5)
+
+
+def test_ddp_step_after_another_number_of_passes_is_refused() -> None:
+    ddp, optimizer, state = ddp_of(2, torch.nn.Linear(2, 1, bias=False))
+    before = ddp.module.weight.detach().clone()
+    for passes in (1, 3):
+        for _ in range(passes):
+            ddp(torch.ones(1, 2)).sum().backward()
+        with pytest.raises(gradred.UsageError, match="1 of 2 backward passes"):
+            optimizer.step()
+        state.reset()
+        optimizer.zero_grad()
+    with ddp.no_sync():
+        ddp(torch.ones(1, 2)).sum().backward()
+    ddp(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(gradred.UsageError, match="without no_sync"):
+        optimizer.step()
+    state.reset()
+    optimizer.zero_grad()
+    for _ in range(2):
+        ddp(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert torch.equal(ddp.module.weight, before - 1)
+
+
 def test_numbers_of_leaves_that_do_not_fit() -> None:
-    with pytest.raises(gradred.UsageError, match="Pass a number for each"):
-        torch_leaves.Leaves([1] * (SIZE + 1))
-    none = [1] * SIZE
-    none[RANK] = 0
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
     with pytest.raises(gradred.UsageError):
-        torch_leaves.Leaves(none)
+        torch_leaves.Leaves(0, optimizer)
+    if SIZE > 1:
+        text = "rank 0 has leaves=1, rank 1 leaves=2"
+        with pytest.raises(gradred.UsageError, match=text):
+            torch_leaves.Leaves(1 + RANK, optimizer)
+        with pytest.raises(gradred.UsageError, match=text):
+            hvd.DistributedOptimizer(optimizer, leaves=1 + RANK)
+        with pytest.raises(gradred.UsageError, match="Pass one number for all ranks"):
+            torch_leaves.Leaves([1] * (SIZE - 1) + [2], optimizer)
+
+
+def test_step_after_synchronize_uses_its_gradients() -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), leaves=1)
+    (3 * weight.sum()).backward()
+    optimizer.synchronize()
+    torch.nn.utils.clip_grad_value_([weight], 2.0)
+    optimizer.step()
+    assert weight.tolist() == [-1] * 3
+
+
+def test_frozen_parameter_is_not_moved() -> None:
+    weight, frozen = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
+    plain = torch.optim.SGD([weight, frozen], lr=1.0, weight_decay=0.5)
+    optimizer = hvd.DistributedOptimizer(plain, leaves=1)
+    frozen.requires_grad = False
+    weight.sum().backward()
+    optimizer.step()
+    assert (weight.tolist(), frozen.tolist()) == ([-0.5] * 2, [1] * 2)
+
+
+def test_gradients_that_are_no_leaves_are_refused() -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), leaves=1)
+    weight.grad = torch.ones(3)
+    with pytest.raises(gradred.UsageError, match="no backward pass has made"):
+        optimizer.step()
+    table = torch.nn.Embedding(4, 2, sparse=True)
+    for dense in (False, True):
+        plain = torch.optim.SGD(table.parameters(), lr=1.0)
+        optimizer = hvd.DistributedOptimizer(plain, leaves=1, sparse_as_dense=dense)
+        if dense:
+            table(torch.tensor([1])).sum().backward()
+            optimizer.step()
+        else:
+            with pytest.raises(gradred.UsageError, match="sparse_as_dense=True"):
+                table(torch.tensor([1])).sum().backward()
+            table.zero_grad()

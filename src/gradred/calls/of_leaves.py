@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gradred import _core, leaves, request
+from gradred import _core, leaves, ops, request
 from gradred.buffers import arrays
 from gradred.calls import arguments
 from gradred.calls.array_request import ArrayRequest, RequestOfOperations
@@ -59,7 +59,7 @@ def start(
     asked = Asked(name, comm, stream, plan, op)
     found = _prepare(asked, x, out, of)
     with asked.refusing():
-        call, parts = leaves.call_of(found.asked)
+        call, parts = leaves.call_to_start(found.asked)
     operation = request.start(asked.comm, call, (parts, found.held))
     return RequestOfOperations([(None, operation)], found.finish)
 
@@ -78,7 +78,10 @@ def _prepare(asked: Asked, x: Any, out: Any, of: LeavesLike) -> _Prepared:
             raise UsageError(name, why, "The first axis has as many leaves")
         target, finish = arguments.result(x, given, out, name, given.shape[1:])
         arguments.refuse_overlap(given, target, name)
-        operation = arguments.own_operation(asked.op, given.dtype, name)
+        operation = arguments.operation(asked.op, given.dtype, name)
+        if operation is None:
+            remedy = f"Use one of {', '.join(ops.OPS)}"
+            raise UsageError(f"{name} with leaves", "the MPI alone knows this operation", remedy)
         address, owner = arrays.bytes_on_host(given)
         result: Any = None
         if target.memory is not None:

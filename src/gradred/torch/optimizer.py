@@ -158,8 +158,10 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
             `sparse_as_dense`, and `groups` is not supported. Horovod has no such argument.
         leaves: the number of backward passes of each rank before a step, or a list with a number
             for each rank. A fixed binary tree adds up the gradients of all passes of all ranks, so
-            that the bits do not depend on the number of ranks. `step` blocks until then. It takes
-            the place of `backward_passes_per_step`. Horovod has no such argument.
+            that the bits do not depend on the number of ranks. A parameter has a gradient in each
+            pass, or in none. Until `synchronize` or `step` gradients are None; clip them after
+            `synchronize`. The call compares the ranks' values, blocking. It takes the place of
+            `backward_passes_per_step`. Horovod has no such argument.
 
     Raises:
         ValueError: the arguments are invalid.
@@ -175,7 +177,12 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     )
     if leaves is not None:
         _check_leaves(
-            op, backward_passes_per_step, compression, groups_given, gradient_as_bucket_view
+            op,
+            backward_passes_per_step,
+            gradient_predivide_factor,
+            compression,
+            groups_given,
+            gradient_as_bucket_view,
         )
     if num_groups:
         warnings.warn("num_groups is deprecated: pass groups", DeprecationWarning, stacklevel=2)
@@ -232,10 +239,19 @@ def _check(
 
 
 def _check_leaves(
-    op: int, passes: int, compression: Any, groups_given: bool, as_buckets: bool
+    op: int,
+    passes: int,
+    predivide_factor: float,
+    compression: Any,
+    groups_given: bool,
+    as_buckets: bool,
 ) -> None:
-    if op == basics.Adasum or compression is not Compression.none or groups_given or as_buckets:
-        remedy = "Use op=Average or op=Sum, without compression, groups and gradient_as_bucket_view"
+    is_sum = op in (Average, basics.Sum) and predivide_factor == 1.0
+    if not is_sum or compression is not Compression.none or groups_given or as_buckets:
+        remedy = (
+            "Use op=Average or op=Sum, without compression, groups, gradient_predivide_factor and "
+            "gradient_as_bucket_view"
+        )
         raise ValueError(explain("DistributedOptimizer", "leaves are sums of gradients", remedy))
     if passes != 1:
         found = "leaves is the number of backward passes, too"
