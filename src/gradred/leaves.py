@@ -120,11 +120,10 @@ def split_of(leaves: LeavesLike, size: int, asked: str) -> Split:
     whole: int | tuple[int, ...]
     given: Any = leaves
     try:
-        whole = operator.index(given)
-    except TypeError:
-        whole = ()
-    try:
-        whole = whole or tuple(map(operator.index, given))
+        try:
+            whole = operator.index(given)
+        except TypeError:
+            whole = tuple(map(operator.index, given))
     except TypeError:
         remedy = "Pass the number of leaves of each rank, or a list with a number for each rank"
         raise UsageTypeError(asked, f"leaves is {type_of(leaves)}", remedy) from None

@@ -179,6 +179,7 @@ def test_tensors(comm: gradred.Comm) -> None:
         ({"leaves": 3}, "The first axis has as many leaves"),
         ({"leaves": [2] * (SIZE + 1)}, "Pass a number for each of the"),
         ({"leaves": [0] * SIZE}, "not all of them 0"),
+        ({"leaves": 0}, "not all of them 0"),
         ({"leaves": "two"}, "Pass the number of leaves"),
         ({"leaves": 2.0}, "Pass the number of leaves"),
         ({"leaves": 2, "plan": "ring"}, "Leave out stream= and plan="),
