@@ -131,7 +131,8 @@ def doctests() -> bool:
     options = ["--doctest-modules", "--import-mode=importlib", "-q", "src"]
     # These modules need PyTorch, JAX or another framework, and have no examples that can run.
     names = ["bench/gloo.py", "horovod_path", "jax", "keras", "mxnet.py", "paddle", "ray.py"]
-    names += ["tensorflow", "torch", "torch_distributed", "torch_tensors.py", "torchft.py"]
+    names += ["tensorflow", "torch", "torch_distributed", "torch_leaves.py", "torch_tensors.py"]
+    names += ["torchft.py"]
     options += [f"--ignore=src/gradred/{name}" for name in names]
     options += ["--ignore=src/gradred_lab/train/pytorch"]
     return run(python_of(MPICH), "-m", "pytest", *options)
