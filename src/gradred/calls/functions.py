@@ -106,7 +106,7 @@ def allreduce(
         array([1., 1., 1.], dtype=float32)
     """
     if leaves is not None:
-        return of_leaves.run("allreduce", x, op, out, comm, stream, plan, leaves)
+        return of_leaves.run(Asked("allreduce", comm, stream, plan, op), x, out, leaves)
     return _core.allreduce_array(comm, x, op, out, stream, plan)
 
 
@@ -154,7 +154,7 @@ def iallreduce(
         array([1., 1., 1.], dtype=float32)
     """
     if leaves is not None:
-        return of_leaves.start("iallreduce", x, op, out, comm, stream, plan, leaves)
+        return of_leaves.start(Asked("iallreduce", comm, stream, plan, op), x, out, leaves)
     return _start("allreduce", comm, x, op, out, stream, plan)
 
 

@@ -15,12 +15,7 @@ from gradred.calls.one import Asked
 from gradred.errors import UsageError
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
-
     from gradred.leaves import LeavesLike
-    from gradred.ops import OpLike
-    from gradred.plans import PlanLike
-    from gradred.streams import StreamLike
 
 
 class _Prepared(NamedTuple):
@@ -29,34 +24,15 @@ class _Prepared(NamedTuple):
     finish: Callable[[], Any]
 
 
-def run(
-    name: str,
-    x: Any,
-    op: OpLike,
-    out: Any,
-    comm: MPI.Intracomm | None,
-    stream: StreamLike,
-    plan: PlanLike,
-    of: LeavesLike,
-) -> Any:
-    """Carry out the function `name` on leaves; the arguments are those of `allreduce`."""
-    found = _prepare(Asked(name, comm, stream, plan, op), x, out, of)
+def run(asked: Asked, x: Any, out: Any, of: LeavesLike) -> Any:
+    """Carry out an allreduce of the leaves in `x`."""
+    found = _prepare(asked, x, out, of)
     leaves.run(found.asked, found.held)
     return found.finish()
 
 
-def start(
-    name: str,
-    x: Any,
-    op: OpLike,
-    out: Any,
-    comm: MPI.Intracomm | None,
-    stream: StreamLike,
-    plan: PlanLike,
-    of: LeavesLike,
-) -> ArrayRequest[Any]:
-    """Start the function `name` on leaves; the arguments are those of `iallreduce`."""
-    asked = Asked(name, comm, stream, plan, op)
+def start(asked: Asked, x: Any, out: Any, of: LeavesLike) -> ArrayRequest[Any]:
+    """Start an allreduce of the leaves in `x`."""
     found = _prepare(asked, x, out, of)
     with asked.refusing():
         call, parts = leaves.call_to_start(found.asked)
