@@ -254,6 +254,11 @@ def full_ranks() -> bool:
     return checks.ranks(OPENMPI, *words, "--paths", "tests/mpi/test_user_ops.py") and well
 
 
+def three_ranks() -> bool:
+    """Run all of tests/mpi with three ranks, also what they do as two do."""
+    return checks.ranks(MPICH, "--no-unit", "--ranks", "3", "--whole")
+
+
 def tests_of_torch() -> bool:
     """Run PyTorch's own tests of backends of torch.distributed, with ranks started in two ways."""
     python = checks.python_of(OPENMPI)
@@ -335,6 +340,7 @@ NIGHTLY = (
     Stage("starting, openmpi", lambda: jobs(OPENMPI, *STARTING), beside=True),
     Stage("jobs, openmpi", lambda: jobs(OPENMPI, "tests/jobs", without=LEFT_OUT)),
     Stage("2 ranks, full", full_ranks, all_cores=True),
+    Stage("mpich, 3 ranks", three_ranks, all_cores=True),
     Stage(
         "mpich, 5 ranks",
         lambda: checks.ranks(MPICH, "--no-unit", "--ranks", "5"),

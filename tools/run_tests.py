@@ -1,6 +1,7 @@
 """Run the tests: those without MPI, then tests/mpi at each number of ranks.
 
-With --devices it runs those of tests/gpu instead, on a simulated driver.
+Three and four ranks leave out what they do as two do (AS_WITH_TWO), unless --whole is given. With
+--devices it runs the tests of tests/gpu instead, on a simulated driver.
 
 Each run is a job with a time limit; at its end all of its processes are ended. Every rank writes a
 result file, and a test counts as failed if it failed on any rank. The last line has the sums. Exit
@@ -38,6 +39,28 @@ WITHOUT_MPI = {
     "one process": ["tests/unit", *(f"--ignore={path}" for path in STARTS_PROCESSES)],
     "commands and jobs": STARTS_PROCESSES,
     "ranks as threads": ["tests/threads"],
+}
+# What three or four ranks do as two do, by the reason. They run the rest; with --whole, as in the
+# nightly run, also this. A name of tests/mpi without .py: a file, or one test of it.
+AS_WITH_TWO = {
+    "a rank reads and refuses its own arguments": (
+        *("arrays", "declared_calls", "elements", "forms", "handlers", "misuse"),
+        *("more_than_numbers", "other_libraries", "readers", "surface", "user_ops"),
+    ),
+    "a rank's own memory, signals, threads, children and reports": (
+        *("huge_pages", "objects", "signals", "status", "threads", "workers"),
+        "own_memory::test_memory_of_an_array_is_free_when_its_rank_lets_it_go",
+    ),
+    "a request is completed on each rank by itself": (
+        *("callbacks", "completion", "persistent_order", "requests", "started_arrays"),
+    ),
+    "mpi4py's class": ("comm_class",),
+    "whole programs, whose calls other files test": ("examples",),
+    "gradients are compressed, and a wait for one peer ends, on each rank by itself": (
+        "schemes::test_compressed_gradients_reach_the_same_loss_with_fewer_bytes",
+        "schemes::test_a_long_wait_says_for_what",
+        "schemes::test_a_message_that_does_not_come_is_a_timeout_error",
+    ),
 }
 # From so many ranks on, only tests that depend on their number run: results, plans, agreement.
 MANY_RANKS = 5
@@ -117,6 +140,23 @@ def core_seconds_used() -> float:
     """Return the core seconds of all ended descendants, except concurrent commands."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime - Beside.ended_core_seconds
+
+
+def tests_of(ranks: int, *, whole: bool) -> list[str]:
+    """Return pytest's words for the tests of tests/mpi that run with so many ranks."""
+    if ranks >= MANY_RANKS:
+        return OF_MANY_RANKS
+    left_out = [name for names in AS_WITH_TWO.values() for name in names]
+    if ranks <= 2 or whole:
+        left_out = []
+    return ["tests/mpi", *map(without, left_out)]
+
+
+def without(name: str) -> str:
+    """Return pytest's option that leaves out a file of tests/mpi, or a test of it."""
+    file, _, test = name.partition("::")
+    path = f"tests/mpi/test_{file}.py"
+    return f"--deselect={path}::{test}" if test else f"--ignore={path}"
 
 
 def run_on_devices(ranks: int, options: argparse.Namespace) -> Outcome:
@@ -238,6 +278,9 @@ def main() -> int:
         action="store_true",
         help="what the small sweep leaves out, and nothing else",
     )
+    parser.add_argument(
+        "--whole", action="store_true", help="with 3 or 4 ranks also what they do as two do"
+    )
     parser.add_argument("--timeout", type=float, default=400, help="seconds for one job")
     options = parser.parse_args()
     os.chdir(ROOT)
@@ -268,7 +311,7 @@ def main() -> int:
                     run_pytest("torch, 3 ranks on 2 hosts", paths, ranks, options, ON_HOSTS)
                 )
             continue
-        paths = ["tests/mpi"] if ranks < MANY_RANKS else OF_MANY_RANKS
+        paths = tests_of(ranks, whole=options.whole)
         outcomes.append(run_pytest(f"MPI, {ranks} ranks", paths, ranks, options))
         if options.on_devices and ranks == on_devices:
             outcomes.append(run_on_devices(ranks, options))

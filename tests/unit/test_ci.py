@@ -112,7 +112,7 @@ def test_test_that_hangs_ends_its_pytest_which_shows_the_stack(
 ) -> None:
     text = (
         "import pytest, time\n"
-        "@pytest.mark.timeout(2)\n"
+        "@pytest.mark.timeout(0.3)\n"
         "def test_that_never_ends():\n"
         "    time.sleep(60)\n"
     )
@@ -491,6 +491,26 @@ def test_tests_of_the_gate_are_there() -> None:
         for test in table.values():
             file, _, name = test.partition("::")
             assert f"def {name.partition('[')[0]}(" in (ROOT / file).read_text(), test
+
+
+def test_what_three_ranks_do_as_two_is_there_and_runs_nightly_with_three() -> None:
+    run_tests = importlib.import_module("run_tests")
+    left_out = [name for names in run_tests.AS_WITH_TWO.values() for name in names]
+    for name in left_out:
+        file, _, test = name.partition("::")
+        source = (ROOT / "tests" / "mpi" / f"test_{file}.py").read_text()
+        assert f"def {test}(" in source or not test, name
+        assert not re.search(r"size (< 3|!= 3|> 2)", source, re.IGNORECASE) or test, name
+    assert len(run_tests.tests_of(3, whole=False)) == 1 + len(left_out) == 1 + len(set(left_out))
+    for ranks, whole in ((2, False), (2, True), (3, True)):
+        assert run_tests.tests_of(ranks, whole=whole) == ["tests/mpi"]
+
+
+def test_nightly_run_has_all_tests_of_three_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks, nightly = importlib.import_module("checks"), importlib.import_module("nightly")
+    (stage,) = (one for one in nightly.NIGHTLY if one.name == "mpich, 3 ranks")
+    monkeypatch.setattr(checks, "ranks", lambda *words, **_: list(words))
+    assert stage.check() == [checks.MPICH, "--no-unit", "--ranks", "3", "--whole"]
 
 
 def nightly(
