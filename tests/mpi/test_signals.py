@@ -118,7 +118,10 @@ def leave() -> NoReturn:
 
 @pytest.mark.usefixtures("usable")
 @pytest.mark.parametrize("count", [1, 1000, 100_000])
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGUSR1, signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)],
+)
 @pytest.mark.parametrize("form", ["blocking", "Wait", "Waitall"])
 def test_exception_of_a_handler_is_raised_after_the_call(
     comm: gradred.Comm, form: str, number: int, count: int
