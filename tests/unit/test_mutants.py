@@ -8,6 +8,7 @@ them pass.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import pytest
 from core_testing import MutationResult, mutate_schedules
@@ -29,42 +30,42 @@ HARMLESS = re.compile(
     r"recv chunk 0 in slot 0 .*: buffer of target: chunk 0$"
 )
 
-# Equivalent mutants over 1 to 9 ranks (all mutants), in the samples of 16 and 31, and in that of 64
-# ranks; in place, and with the input in a separate buffer.
+# Equivalent mutants over 1 to 7 ranks and over 8 and 9 (all mutants), in the samples of 16 and 31,
+# and in that of 64 ranks; in place, and with the input in a separate buffer.
 EQUIVALENT = {
-    ("allreduce", "ring"): ((0, 0, 0), (241, 4, 0)),
-    ("allreduce", "recursive_doubling"): ((0, 0, 0), (37, 2, 3)),
-    ("allreduce", "rabenseifner"): ((30, 0, 0), (67, 2, 0)),
-    ("allreduce", "circulant"): ((46, 4, 0), (129, 2, 0)),
-    ("allreduce", "direct"): ((0, 0, 0), (45, 1, 0)),
-    ("allreduce", "recursive_multiplying"): ((0, 0, 0), (43, 5, 0)),
-    ("allreduce", "hierarchical"): ((0, 0, 0), (49, 3, 2)),
-    ("allreduce", "swing"): ((29, 1, 0), (66, 1, 0)),
-    ("reduce_scatter", "ring"): ((0, 0, 0), (241, 5, 0)),
-    ("reduce_scatter", "recursive_halving"): ((31, 2, 0), (68, 2, 0)),
-    ("reduce_scatter", "circulant"): ((46, 0, 1), (129, 1, 2)),
-    ("reduce_scatter", "direct"): ((0, 0, 0), (45, 1, 0)),
-    ("reduce_scatter", "hierarchical"): ((0, 0, 0), (103, 1, 0)),
-    ("allgather", "ring"): ((0, 0, 0), (45, 0, 0)),
-    ("allgather", "recursive_doubling"): ((0, 0, 0), (37, 0, 0)),
-    ("allgather", "circulant"): ((0, 0, 0), (45, 1, 0)),
-    ("allgather", "direct"): ((0, 0, 0), (45, 0, 0)),
-    ("allgather", "hierarchical"): ((0, 0, 0), (45, 0, 0)),
-    ("bcast", "binomial"): ((0, 0, 0), (9, 1, 0)),
-    ("bcast", "scatter_allgather"): ((0, 0, 0), (9, 0, 0)),
-    ("bcast", "hierarchical"): ((0, 0, 0), (9, 2, 0)),
-    ("scan", "linear"): ((0, 0, 0), (45, 9, 4)),
-    ("scan", "pipelined"): ((0, 0, 0), (417, 2, 0)),
-    ("scan", "recursive_doubling"): ((0, 0, 0), (45, 1, 1)),
-    ("exscan", "linear"): ((56, 25, 14), (56, 23, 10)),
-    ("exscan", "pipelined"): ((672, 6, 0), (672, 3, 4)),
-    ("exscan", "recursive_doubling"): ((79, 7, 3), (79, 5, 4)),
-    ("gather", "binomial"): ((0, 0, 0), (19, 2, 0)),
-    ("gather", "linear"): ((0, 0, 0), (9, 0, 0)),
-    ("scatter", "binomial"): ((0, 0, 0), (17, 3, 0)),
-    ("scatter", "linear"): ((0, 0, 0), (17, 1, 0)),
+    ("allreduce", "ring"): ((0, 0, 0, 0), (113, 128, 4, 0)),
+    ("allreduce", "recursive_doubling"): ((0, 0, 0, 0), (21, 16, 2, 3)),
+    ("allreduce", "rabenseifner"): ((13, 17, 0, 0), (34, 33, 2, 0)),
+    ("allreduce", "circulant"): ((24, 22, 4, 0), (69, 60, 2, 0)),
+    ("allreduce", "direct"): ((0, 0, 0, 0), (28, 17, 1, 0)),
+    ("allreduce", "recursive_multiplying"): ((0, 0, 0, 0), (26, 17, 5, 0)),
+    ("allreduce", "hierarchical"): ((0, 0, 0, 0), (23, 26, 3, 2)),
+    ("allreduce", "swing"): ((12, 17, 1, 0), (33, 33, 1, 0)),
+    ("reduce_scatter", "ring"): ((0, 0, 0, 0), (113, 128, 5, 0)),
+    ("reduce_scatter", "recursive_halving"): ((14, 17, 2, 0), (35, 33, 2, 0)),
+    ("reduce_scatter", "circulant"): ((24, 22, 0, 1), (69, 60, 1, 2)),
+    ("reduce_scatter", "direct"): ((0, 0, 0, 0), (28, 17, 1, 0)),
+    ("reduce_scatter", "hierarchical"): ((0, 0, 0, 0), (44, 59, 1, 0)),
+    ("allgather", "ring"): ((0, 0, 0, 0), (28, 17, 0, 0)),
+    ("allgather", "recursive_doubling"): ((0, 0, 0, 0), (21, 16, 0, 0)),
+    ("allgather", "circulant"): ((0, 0, 0, 0), (28, 17, 1, 0)),
+    ("allgather", "direct"): ((0, 0, 0, 0), (28, 17, 0, 0)),
+    ("allgather", "hierarchical"): ((0, 0, 0, 0), (28, 17, 0, 0)),
+    ("bcast", "binomial"): ((0, 0, 0, 0), (7, 2, 1, 0)),
+    ("bcast", "scatter_allgather"): ((0, 0, 0, 0), (7, 2, 0, 0)),
+    ("bcast", "hierarchical"): ((0, 0, 0, 0), (7, 2, 2, 0)),
+    ("scan", "linear"): ((0, 0, 0, 0), (28, 17, 9, 4)),
+    ("scan", "pipelined"): ((0, 0, 0, 0), (189, 228, 2, 0)),
+    ("scan", "recursive_doubling"): ((0, 0, 0, 0), (28, 17, 1, 1)),
+    ("exscan", "linear"): ((30, 26, 25, 14), (30, 26, 23, 10)),
+    ("exscan", "pipelined"): ((280, 392, 6, 0), (280, 392, 3, 4)),
+    ("exscan", "recursive_doubling"): ((45, 34, 7, 3), (45, 34, 5, 4)),
+    ("gather", "binomial"): ((0, 0, 0, 0), (11, 8, 2, 0)),
+    ("gather", "linear"): ((0, 0, 0, 0), (7, 2, 0, 0)),
+    ("scatter", "binomial"): ((0, 0, 0, 0), (13, 4, 3, 0)),
+    ("scatter", "linear"): ((0, 0, 0, 0), (13, 4, 1, 0)),
 }
-NONE = ((0, 0, 0), (0, 0, 0))
+NONE = ((0, 0, 0, 0), (0, 0, 0, 0))
 
 
 def parameters_of(collective: str, name: str, size: int) -> dict[str, int]:
@@ -93,22 +94,28 @@ def check_survivors(result: MutationResult) -> int:
     return len(result.equivalent)
 
 
+# 8 and 9 ranks take three times as long as all others.
+@pytest.mark.parametrize(
+    ("sizes", "column"), [(range(1, 8), 0), pytest.param((8, 9), 1, marks=pytest.mark.full)]
+)
 @pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize(("collective", "name"), ALGORITHMS)
 def test_every_mutant_for_up_to_9_ranks_is_rejected_or_equivalent(
-    collective: str, name: str, in_place: bool
+    collective: str, name: str, in_place: bool, sizes: Sequence[int], column: int
 ) -> None:
-    results = [judge(collective, name, size, in_place) for size in range(1, 10)]
-    # One rank has to copy its input, unless it gets nothing.
-    assert (results[0].mutants == 0) == (in_place or collective == "exscan")
-    assert all(result.mutants > 10 for result in results[2:])
-    survivors = sum(map(check_survivors, results))
-    assert survivors == EQUIVALENT.get((collective, name), NONE)[not in_place][0]
+    results = {size: judge(collective, name, size, in_place) for size in sizes}
+    for size, result in results.items():
+        # One rank has to copy its input, unless it gets nothing.
+        nothing = size == 1 and (in_place or collective == "exscan")
+        assert (result.mutants == 0) == nothing
+        assert result.mutants > 10 or size < 3
+    survivors = sum(map(check_survivors, results.values()))
+    assert survivors == EQUIVALENT.get((collective, name), NONE)[not in_place][column]
 
 
 # A power of two, and a number far from one. 64 ranks take three times as long as both.
 @pytest.mark.parametrize(
-    ("sizes", "column"), [((16, 31), 1), pytest.param((64,), 2, marks=pytest.mark.full)]
+    ("sizes", "column"), [((16, 31), 2), pytest.param((64,), 3, marks=pytest.mark.full)]
 )
 @pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize(("collective", "name"), ALGORITHMS)
