@@ -117,7 +117,7 @@ def resident() -> int:
 def test_what_communicators_keep_for_later_calls_is_bounded_for_all_of_them_together() -> None:
     """The limit is 256 MiB for all of them, not for each."""
     x = np.ones(64 << 17)  # 64 MiB, and as much scratch memory
-    comms = [WORLD.Dup() for _ in range(9)]
+    comms = [WORLD.Dup() for _ in range(8)]
 
     def call(comm: gradred.Comm) -> None:
         y = gradred.allreduce(x, plan="recursive_doubling", comm=comm)
@@ -161,10 +161,14 @@ def test_program_that_makes_no_blocking_call_is_reported_once_by_rank_zero() -> 
 
 
 def memory_of_all_ranks() -> int:
-    """Bytes, counted once where ranks share them."""
+    """Bytes, counted once where ranks share them.
+
+    Without files: other programs' use of a library decides about a rank's share in those.
+    """
     MPI.COMM_WORLD.Barrier()
+    kinds = ("Pss_Anon:", "Pss_Shmem:")
     with open("/proc/self/smaps_rollup", encoding="ascii") as lines:
-        own = next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024
+        own = sum(int(line.split()[1]) for line in lines if line.startswith(kinds)) * 1024
     return int(MPI.COMM_WORLD.allreduce(own))
 
 
@@ -189,8 +193,8 @@ def test_a_communicator_takes_little_memory(made_by: str) -> None:
         return grown
 
     grown_by(WORLD, 5)
-    grown_by(MPI.COMM_WORLD, 300)  # the MPI keeps its memory for the next ones
-    assert grown_by(WORLD, 300) < 300 * SIZE * 16_000, "beyond the MPI's"
+    grown_by(MPI.COMM_WORLD, 150)  # the MPI keeps its memory for the next ones
+    assert grown_by(WORLD, 150) < 150 * SIZE * 16_000, "beyond the MPI's"
 
 
 def test_communicators_grow_in_any_order_and_begin_small_again() -> None:

@@ -393,60 +393,75 @@ MISTAKES = {
     "empty specification": Mistake(lambda a: {"x": []}, applies=on_buffers),
 }
 
-CASES = [
-    pytest.param(call, mistake, id=f"{call.name}-{name}")
-    for call in CALLS.values()
-    for name, mistake in MISTAKES.items()
-    if mistake.applies(call)
-]
+
+def mistakes_of(call: Call) -> dict[str, Mistake]:
+    return {name: mistake for name, mistake in MISTAKES.items() if mistake.applies(call)}
+
+
+each_call = pytest.mark.parametrize("name", CALLS)
 
 
 @pytest.fixture(autouse=True)
 def communicator_stays_usable() -> Iterator[None]:
     yield
+    assert_usable()
+
+
+def assert_usable() -> None:
     y = np.full(5, RANK, "int64")
     COMM.Allreduce(MPI.IN_PLACE, y)
     assert (y == SIZE * (SIZE - 1) // 2).all()
 
 
-def refused(call: Call, arguments: Arguments) -> UsageError:
+def refused(call: Call, arguments: Arguments, mistake: str) -> UsageError:
     """The error of a call; asserts that the arrays are unchanged."""
     before = [np.array(array, copy=True) for array in (arguments.x, arguments.y) if is_array(array)]
-    with pytest.raises(UsageError) as caught:
+    try:
         call.run(arguments)
+    except UsageError as error:
+        caught = error
+    else:
+        pytest.fail(f"{call.name} takes {mistake}")
     after = [array for array in (arguments.x, arguments.y) if is_array(array)]
     for old, new in zip(before, after, strict=True):
-        assert (old == np.asarray(new)).all()
-    return caught.value
+        assert (old == np.asarray(new)).all(), mistake
+    return caught
 
 
 def is_array(x: Any) -> bool:
     return isinstance(x, np.ndarray)
 
 
-@pytest.mark.parametrize(("call", "mistake"), CASES)
-def test_mistake_of_all_ranks_is_refused_with_what_to_do(call: Call, mistake: Mistake) -> None:
-    arguments = Arguments.of(call)
-    arguments = dataclasses.replace(arguments, **mistake.make(arguments))
-    message = str(refused(call, arguments))
-    asked, found, remedy = message.partition(": ")[0], *message.partition(": ")[2].split(". ", 1)
-    assert asked, message
-    assert found, message
-    assert remedy.endswith((".", "?")), message
-    assert mistake.says in message
+@each_call
+def test_mistake_of_all_ranks_is_refused_with_what_to_do(name: str) -> None:
+    call = CALLS[name]
+    for what, mistake in mistakes_of(call).items():
+        arguments = Arguments.of(call)
+        arguments = dataclasses.replace(arguments, **mistake.make(arguments))
+        message = str(refused(call, arguments, what))
+        asked, _, rest = message.partition(": ")
+        found, _, remedy = rest.partition(". ")
+        assert asked, (what, message)
+        assert found, (what, message)
+        assert remedy.endswith((".", "?")), (what, message)
+        assert mistake.says in message, what
+        assert_usable()
 
 
 @pytest.mark.skipif(SIZE == 1, reason="one rank has no peers")
-@pytest.mark.parametrize(
-    ("call", "mistake"), [case for case in CASES if case.values[1].alone and case.values[0]]
-)
-def test_mistake_of_one_rank_ends_the_call_of_all(call: Call, mistake: Mistake) -> None:
-    arguments = Arguments.of(call)
-    if RANK == SIZE - 1:
-        refused(call, dataclasses.replace(arguments, **mistake.make(arguments)))
-    else:
-        with pytest.raises(UsageError, match=f"rank {SIZE - 1}"):
-            call.run(arguments)
+@each_call
+def test_mistake_of_one_rank_ends_the_call_of_all(name: str) -> None:
+    call = CALLS[name]
+    for what, mistake in mistakes_of(call).items():
+        if not mistake.alone:
+            continue
+        arguments = Arguments.of(call)
+        if RANK == SIZE - 1:
+            refused(call, dataclasses.replace(arguments, **mistake.make(arguments)), what)
+        else:
+            with pytest.raises(UsageError, match=f"rank {SIZE - 1}"):
+                call.run(arguments)
+        assert_usable()
 
 
 def test_lists_of_arrays_that_do_not_fit_are_refused() -> None:
@@ -502,4 +517,4 @@ def test_read_only_result_of_a_broadcast_is_refused_where_it_would_be_written() 
     call = CALLS["comm.Bcast"]
     arguments = Arguments.of(call)
     arguments.x = read_only(arguments.x)
-    assert "read-only" in str(refused(call, arguments))
+    assert "read-only" in str(refused(call, arguments, "a read-only result"))

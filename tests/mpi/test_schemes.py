@@ -436,7 +436,7 @@ def test_messages_of_all_lengths_arrive_under_their_names_in_any_order(
 @needs_two
 def test_a_message_that_does_not_come_is_a_timeout_error(carrier: transport.Transport) -> None:
     exchange = Exchange(carrier, lambda where: None)
-    exchange._timeout = 0.2
+    exchange._timeout = 0.1
     peer = (WORLD.rank + 1) % WORLD.size
     with pytest.raises(TimeoutError, match=rf"all 0 of step 0 of rank {peer}: it has not come"):
         exchange.get(peer, Key(Stage.ALL))
@@ -447,12 +447,12 @@ def test_a_long_wait_says_for_what(
     carrier: transport.Transport, capfd: pytest.CaptureFixture[str]
 ) -> None:
     exchange = Exchange(carrier, lambda where: None)
-    exchange._timeout, exchange._warn_after = 0.7, 0.1
+    exchange._timeout, exchange._warn_after = 0.35, 0.05
     peer = (WORLD.rank + 1) % WORLD.size
     with pytest.raises(TimeoutError):
         exchange.get(peer, Key(Stage.GRADIENT, 3, 5))
     lines = [line for line in capfd.readouterr().err.splitlines() if "has waited" in line]
-    assert 1 <= len(lines) <= 3  # after 0.1, 0.2 and 0.4 s
+    assert 1 <= len(lines) <= 3  # after 0.05, 0.1 and 0.2 s
     assert all(f"rank {WORLD.rank} has waited" in line for line in lines)
     assert all(f"s for gradient 3 of step 5 of rank {peer}" in line for line in lines)
 
