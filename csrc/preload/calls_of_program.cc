@@ -48,8 +48,9 @@ std::optional<Call> call_of(const Reduction& asked) {
   if (!dtype || !op || asked.count <= 0 || find_reduction(*op, *dtype) == nullptr) {
     return std::nullopt;
   }
-  const mpi::Mpi& mpi = mpi::get();  // which has few operations of bytes
+  const mpi::Mpi& mpi = mpi::get();  // which has few operations of bytes and of MPI_C_BOOL
   if (mpi.normalise(asked.type) == mpi.is.byte_type) return std::nullopt;
+  if (*dtype == DType::kBool && !is_logical(*op)) return std::nullopt;
   Call call{.kind = asked.kind,
             .in = {asked.send},
             .out = {asked.recv},

@@ -118,7 +118,9 @@ def test_what_programs_do_beside_plain_calls_works(compiled: Compile, case: str)
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("case", ["wrong_arguments", "wrong_type_on_a_copy"])
+@pytest.mark.parametrize(
+    "case", ["wrong_arguments", "wrong_operation_of_truths", "wrong_type_on_a_copy"]
+)
 def test_wrong_arguments_are_the_mpis_to_report(compiled: Compile, case: str) -> None:
     alone = run(2, compiled("cases.c"), case, preloads=False)
     if alone.returncode != 0:

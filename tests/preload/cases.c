@@ -61,6 +61,19 @@ static void wrong_arguments(void) {
   use_world();
 }
 
+/* MPI defines logical operations of MPI_C_BOOL alone. */
+static void wrong_operation_of_truths(void) {
+  use_world();
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  const MPI_Op undefined[] = {MPI_MIN, MPI_MAX, MPI_BAND, MPI_BOR, MPI_BXOR};
+  _Bool mine = rank == 0, both = 0;
+  for (int i = 0; i < 5; ++i) {
+    EXPECT(MPI_Allreduce(&mine, &both, 1, MPI_C_BOOL, undefined[i], MPI_COMM_WORLD) != 0);
+  }
+  EXPECT(MPI_Allreduce(&mine, &both, 1, MPI_C_BOOL, MPI_LOR, MPI_COMM_WORLD) == MPI_SUCCESS);
+  EXPECT(both);
+}
+
 /* The handler of another communicator has nothing to do with it. */
 static void wrong_type_on_a_copy(void) {
   MPI_Comm copy;
@@ -312,6 +325,7 @@ static const struct {
               {"disagree_with_handler", disagree_with_handler},
               {"disagree_fatally", disagree_fatally},
               {"wrong_arguments", wrong_arguments},
+              {"wrong_operation_of_truths", wrong_operation_of_truths},
               {"wrong_type_on_a_copy", wrong_type_on_a_copy},
               {"no_call", no_call},
               {"call_in_finalize", call_in_finalize},
