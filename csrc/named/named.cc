@@ -388,8 +388,8 @@ void NamedOperations::tell_timeline(const NamedOperation& operation,
 void NamedOperations::close() noexcept {
   closed_.store(true, std::memory_order_relaxed);
   leave(has_exit_reason() ? how_it_leaves()
-                          : "has left: its operations have been shut down, as at the end of a "
-                            "program");
+                          : "has left: its operations have been shut down, as shutdown(), "
+                            "reconfigure() and the end of a program do");
   if (relay_ != nullptr && !is_fork_of_rank()) relay_->settle();
 }
 
