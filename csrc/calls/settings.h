@@ -26,11 +26,12 @@ struct Settings {
   std::optional<RankOfJob> rank_of_job;  // of this process; differs
   bool progress_thread = true;           // may advance what is in flight, if the MPI allows that
   std::size_t ipc_bytes = std::size_t{32} << 20;  // of a device workspace; 0: none; may differ
-  bool ipc_programs = true;                // devices may open the program's allocations; may differ
-  std::string trace;                       // file for a Chrome trace; empty: none; may differ
-  bool profile = false;                    // rank 0's value holds for a communicator
-  std::string profile_file;                // empty: only a table; may differ
-  std::string result_hash;                 // file for hashes of results; empty: none; may differ
+  bool ipc_programs = true;  // devices may open the program's allocations; may differ
+  std::string trace;         // file for a Chrome trace; empty: none; may differ
+  bool profile = false;      // rank 0's value holds for a communicator
+  std::string profile_file;  // empty: only a table; may differ
+  std::string metrics;       // "", a file, ":" and a port, or "otel"; a profile is kept; may differ
+  std::string result_hash;   // file for hashes of results; empty: none; may differ
   bool deterministic = false;              // rank 0's: plans depend only on what ranks agree on
   bool one_order = false;                  // rank 0's: sums have an order that no length changes
   bool tune = true;                        // rank 0's: links and the MPI are measured between hosts

@@ -18,6 +18,15 @@ constexpr std::uint64_t kEarly = 16;
 constexpr std::uint64_t kLeastGap = 256, kGapStep = 8, kMoreOfShortest = 4;
 constexpr std::size_t kShortestBytes = 1024;
 
+// The bytes that pass each rank's link, for one byte that a row counts (nccl-tests,
+// PERFORMANCE.md).
+double bus_share(Kind kind, std::size_t ranks) {
+  if (ranks < 2) return 0;
+  const auto others = static_cast<double>(ranks - 1);
+  if (has_blocks(kind)) return others;  // rows count one block
+  return kind == Kind::kAllreduce ? 2 * others / static_cast<double>(ranks) : 1;
+}
+
 std::uint64_t scatter(std::uint64_t value) { return value * 0x9E3779B97F4A7C15ULL >> 58; }
 
 // The sums of all profiles that have ended, and the profiles that live. Never freed: communicators
@@ -72,7 +81,8 @@ std::uint8_t size_class_of(std::size_t bytes) {
 ProfileRow::ProfileRow(const ProfileKey& its_key, bool samples, std::size_t ranks)
     : key(its_key),
       always_times_(!samples || std::size_t{1} << its_key.size_class > kAlwaysTimedBytes),
-      always_looks_(std::size_t{1} << its_key.size_class > kAlwaysTimedBytes * (ranks - 1)) {}
+      always_looks_(std::size_t{1} << its_key.size_class > kAlwaysTimedBytes * (ranks - 1)),
+      lateness_(ranks) {}
 
 void ProfileRow::took(std::uint64_t ns) {
   const bool early = calls() < kEarly;
@@ -103,6 +113,7 @@ void ProfileRow::add_waits(const WaitTimes& waits) {
 }
 
 void ProfileRow::look(const NodeGroup& node) {
+  if (lateness_.size() < static_cast<std::size_t>(node.size())) return;  // made before the set-up
   std::uint64_t first = ~std::uint64_t{0}, last = 0;
   int last_rank = 0;
   for (int rank = 0; rank < node.size(); ++rank) {
@@ -112,13 +123,19 @@ void ProfileRow::look(const NodeGroup& node) {
     if (came > last) last_rank = rank;
     last = std::max(last, came);
   }
-  lateness_.resize(static_cast<std::size_t>(node.size()));
   for (int rank = 0; rank < node.size(); ++rank) {
-    lateness_[static_cast<std::size_t>(rank)].ns += node.arrival_ns(rank) - first;
+    bump(lateness_[static_cast<std::size_t>(rank)].ns, node.arrival_ns(rank) - first);
   }
-  ++lateness_[static_cast<std::size_t>(last_rank)].last;
+  bump(lateness_[static_cast<std::size_t>(last_rank)].last, 1);
   bump(looks_, 1);
   bump(skew_ns_, last - first);
+}
+
+std::vector<Lateness> ProfileRow::lateness() const {
+  if (get(looks_) == 0) return {};
+  std::vector<Lateness> made;
+  for (const LatenessCounters& one : lateness_) made.push_back({get(one.ns), get(one.last)});
+  return made;
 }
 
 ProfileCounts ProfileRow::counts() const {
@@ -194,17 +211,21 @@ ProfileRow& Profile::find_row(const Call& call, Mode mode) {
   return *row;
 }
 
-// ---- at the end -----------------------------------------------------------------------------
+// ---- of the process -----------------------------------------------------------------------------
 
 void ProfileTotals::add(const Profile& profile) {
   const std::lock_guard lock(profile.mutex_);
   for (const auto& [key, row] : profile.rows_) {
     Row& total = rows[key];
-    total.counts.add(row->counts());
-    for (std::size_t rank = 0; rank < row->lateness().size(); ++rank) {
+    const ProfileCounts counts = row->counts();
+    total.counts.add(counts);
+    total.bus_bytes +=
+        static_cast<double>(counts.bytes) * bus_share(key.kind, profile.world_.size());
+    const std::vector<Lateness> lateness = row->lateness();
+    for (std::size_t rank = 0; rank < std::min(lateness.size(), profile.world_.size()); ++rank) {
       Lateness& late = total.lateness[profile.world_[rank]];
-      late.ns += row->lateness()[rank].ns;
-      late.last += row->lateness()[rank].last;
+      late.ns += lateness[rank].ns;
+      late.last += lateness[rank].last;
     }
   }
 }

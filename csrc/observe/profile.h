@@ -95,8 +95,9 @@ class ProfileRow {
   // Right after an operation of the node group, before the next one.
   void look(const NodeGroup& node);
 
+  // Other threads may read these.
   ProfileCounts counts() const;
-  const std::vector<Lateness>& lateness() const { return lateness_; }  // by rank; empty: no looks
+  std::vector<Lateness> lateness() const;  // by rank; empty: no looks
 
  private:
   static constexpr std::uint64_t kStartedGap = 16;
@@ -114,7 +115,10 @@ class ProfileRow {
   Counter waited_ns_{0}, exposed_ns_{0}, looks_{0}, skew_ns_{0};
   std::array<Counter, kWaitCauses> waits_{};
   std::array<std::array<Counter, 2>, kUsedTransports> transports_{};
-  std::vector<Lateness> lateness_;
+  struct LatenessCounters {
+    Counter ns{0}, last{0};
+  };
+  std::vector<LatenessCounters> lateness_;
 };
 
 // The profile of one communicator.
@@ -176,6 +180,7 @@ struct ProfileTotals {
   struct Row {
     ProfileCounts counts;
     std::map<int, Lateness> lateness;  // by rank in MPI_COMM_WORLD
+    double bus_bytes = 0;              // bytes that pass each rank's link
   };
 
   std::uint64_t since_ns = 0;  // time of the first call; 0: there was none

@@ -61,6 +61,9 @@ void begin_core() {
   try {
     begin(mpi_library);
     core = Core::kBegun;
+    if (!settings().metrics.empty() && !is_python()) {
+      tell_once("GRADRED_METRICS needs Python: this program has no metrics");
+    }
   } catch (const std::exception& error) {
     core = Core::kFailed;
     report(error.what());

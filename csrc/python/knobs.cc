@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/trace.h"
+#include "calls/settings.h"
 #include "observe/reports/profile_report.h"
 #include "runtime/environment.h"
 #include "runtime/knob_values.h"
@@ -93,14 +95,24 @@ void bind_knobs(py::module_& m) {
   m.def("reset_knob", [](const py::str& name) { reset_knob(encoded(name)); }, py::arg("name"));
   m.def("reset_knobs", &reset_knobs);
   m.def("parse_duration", &duration_in, py::arg("text"));
-  m.def("begin_communicator", &begin_communicator,
-        "Read the knobs, which hold for communicators that are used first from now on.");
+  m.def(
+      "begin_communicator",
+      [] {
+        begin_communicator();
+        return settings().metrics;
+      },
+      "Read the knobs, which hold for communicators that are used first from now on. Return where "
+      "metrics are wanted; empty: nowhere.");
   m.def(
       "profile_json", [] { return json_of(profile_so_far()); },
       "Return what the calls of this process have cost so far, on communicators with a profile: "
       "the "
       "record "
       "that GRADRED_PROFILE=FILE writes.");
+  m.def(
+      "path_of_rank",
+      [](const py::str& path, int rank) { return decoded(trace_path(encoded(path), rank)); },
+      py::arg("path"), py::arg("rank"));
   m.def("figures_folder", [] { return decoded(figures_folder()); });
 }
 

@@ -86,6 +86,16 @@ constexpr std::array kKnobs = {
                settings.profile = !file.empty();
                settings.profile_file = file == kProfileTable ? "" : file;
              }},
+    Knob{.name = "metrics",
+         .initial = "none",
+         .unset = "none",
+         .help = "Figures while the program runs, for Prometheus and OpenTelemetry: a file of each "
+                 "rank (%r stands for its number), a port such as :9400, which one rank of each "
+                 "host serves, or otel. Python programs only; rank 0's value decides whether "
+                 "calls are counted.",
+         .read = [](std::string_view text) { return unless_unset(text, stripped); },
+         .apply = [](const KnobValue& value,
+                     Settings& settings) { settings.metrics = text_or_empty(value); }},
     Knob{.name = "result_hash",
          .initial = "none",
          .unset = "none",

@@ -18,6 +18,11 @@ std::optional<std::string>& wanted_profile() {
   return *wanted;
 }
 
+// What metrics may name beside a file is a port or OpenTelemetry.
+bool is_file(const std::string& metrics) {
+  return !metrics.empty() && metrics.front() != ':' && metrics != "otel";
+}
+
 // Whether the last call has found all that this one would find. That is no matter of course if a
 // knob names a file, whose folder may have ended since.
 class LastRead {
@@ -31,7 +36,8 @@ class LastRead {
     changes_ = knob_changes();
   }
   void end(const Settings& found) {
-    valid_ = found.trace.empty() && found.profile_file.empty() && found.result_hash.empty();
+    valid_ = found.trace.empty() && found.profile_file.empty() && found.result_hash.empty() &&
+             !is_file(found.metrics);
   }
 
  private:
@@ -39,6 +45,14 @@ class LastRead {
   std::uint64_t changes_ = 0;
   std::string environment_;
 };
+
+// Prometheus's exporters write %r for what is {rank} in other knobs.
+std::string with_place_of_rank(std::string path) {
+  if (const std::size_t at = path.find("%r"); at != std::string::npos) {
+    path.replace(at, 2, "{rank}");
+  }
+  return path;
+}
 
 }  // namespace
 
@@ -61,10 +75,14 @@ void read_settings() {
   if (!found.result_hash.empty()) {
     found.result_hash = require_destination("result_hash", found.result_hash);
   }
+  if (is_file(found.metrics)) {
+    found.metrics = require_destination("metrics", with_place_of_rank(found.metrics));
+  }
   wait_limits().warn = found.warn_ns;
   wait_limits().timeout = found.timeout_ns;
   expect_ranks_on_host(found.ranks_on_host);
   if (found.profile) wanted_profile() = found.profile_file;
+  found.profile = found.profile || !found.metrics.empty();
   measure_driver_calls = found.profile || !found.trace.empty();
   settings() = found;
   last->end(found);

@@ -54,6 +54,7 @@ def begin(
         disagreement=disagreement,
     )
     status.answer_with_stacks()
+    _publish(_core.begin_communicator())
     atexit.register(_leave)
     with contextlib.suppress(RuntimeError):  # raised if Python is ending already
         threading._register_atexit(_show_end_of_main_thread)  # type: ignore[attr-defined]
@@ -84,8 +85,15 @@ def spare_workers() -> None:
 
 def configure() -> None:
     """Read the settings; they apply to communicators that are first used from now on."""
-    _core.begin_communicator()
+    _publish(_core.begin_communicator())
     status.answer_with_stacks()
+
+
+def _publish(wanted: str) -> None:
+    if wanted:
+        from gradred.observe import metrics  # here, as few programs need an HTTP server
+
+        metrics.begin(wanted)
 
 
 def shown() -> None:
@@ -120,6 +128,8 @@ def _leave() -> None:
     """End gradred before mpi4py calls MPI_Finalize; a forked child has nothing to end."""
     if os.getpid() != _process:
         return
+    if "gradred.observe.metrics" in sys.modules:
+        sys.modules["gradred.observe.metrics"].end()
     try:
         _core.end_program()
     finally:

@@ -223,6 +223,12 @@ def test_profile_without_calls_names_each_rank(compiled: Compile, tmp_path: Path
     assert [profile_rows(tmp_path, rank) for rank in range(2)] == [{}, {}]
 
 
+def test_metrics_that_need_python_are_said_to_be_missing(compiled: Compile) -> None:
+    done = run(2, compiled("cases.c"), "use_world", GRADRED_METRICS=":9400")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("GRADRED_METRICS needs Python") == 2
+
+
 @pytest.mark.parametrize("way", ["deep", "plain"])
 def test_mpi_that_is_out_of_reach_is_said_once(compiled: Compile, way: str, tmp_path: Path) -> None:
     plugin = compiled("plugin.c", "mpicc", "cc", "-shared", "-fPIC")

@@ -68,6 +68,7 @@ Row merged(const std::vector<Counted>& rows) {
     const double time_s = in_seconds(counts.time_ns());
     made.calls += counts.calls;
     made.bytes += counts.bytes;
+    made.bus_bytes += row->bus_bytes;
     made.timed_calls += counts.early_calls + counts.timed_calls;
     made.time_s += time_s;
     made.exposed_s += blocks(each.mode) ? time_s : in_seconds(counts.exposed_ns);

@@ -36,6 +36,7 @@ struct ProfileRecord {
     std::string mode;             // "blocking", "started" or "persistent"
     std::uint64_t max_bytes = 0;  // calls of up to so many bytes, and of more than half of that
     std::uint64_t calls = 0, bytes = 0;
+    double bus_bytes = 0;  // through each rank's link, as nccl-tests count them
     // How many of the calls were timed; time_s contains an estimate for the others.
     std::uint64_t timed_calls = 0;
     double time_s = 0, exposed_s = 0;

@@ -25,7 +25,9 @@ from gradred._util import clock
 from gradred._util.text import ranges, ranks_text
 
 RANK, _STACK = "gradred-rank", "gradred-stack"
+METRICS, SERVES = "gradred-metrics", "gradred-serves"  # the second, if it serves all ranks' metrics
 _MOST_OF_STACKS = 1 << 20  # bytes
+_MOST_OF_METRICS = 1 << 24
 _SIGNAL = signal.SIGRTMIN + 9
 _kept: list[int] = []  # descriptors that stay open as long as the process runs
 
@@ -135,9 +137,29 @@ def shown() -> Iterator[tuple[dict[str, int], dict[str, str]]]:
         with contextlib.suppress(OSError):  # the process has ended
             for entry in os.scandir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError):
-                    if os.readlink(entry.path).startswith(f"/memfd:{_STACK}"):
-                        files[_STACK] = entry.path
+                    target = os.readlink(entry.path)
+                    for name in (_STACK, METRICS, SERVES):
+                        if target.startswith((f"/memfd:{name} ", f"/memfd:{name}-new ")):
+                            files.setdefault(name, entry.path)
         yield {"pid": pid, "rank": rank, "size": size}, files
+
+
+def page_of_this_rank() -> bytes:
+    """Return this rank's status page; zeros if it has none."""
+    for pid, _, _, file in _core.shown_ranks():
+        if pid == os.getpid():
+            return page_in(f"/proc/self/fd/{file}")
+    return bytes(_core.STATUS_PAGE[1])
+
+
+def published(name: str) -> list[bytes]:
+    """Return the memory files of this name that the ranks of this job have on this host."""
+    job, found = _core.launcher_of(os.getpid()), []
+    for about, files in shown():
+        if name in files and _core.launcher_of(about["pid"]) == job:
+            with contextlib.suppress(OSError):  # the rank has ended
+                found.append(_part(files[name], 0, _MOST_OF_METRICS))
+    return found
 
 
 def _part(path: str, begin: int, count: int) -> bytes:
