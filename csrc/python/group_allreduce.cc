@@ -1,6 +1,7 @@
 // The short way of torch.distributed's all_reduce, for a call that waits for it: one function from
 // torch's arguments to the end of the operation. Whatever it does not serve goes to Python.
-#include <datetime.h>  // after Python.h
+#include <Python.h>
+#include <datetime.h>
 #include <pybind11/pybind11.h>
 #include <structmember.h>
 

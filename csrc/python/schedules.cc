@@ -26,10 +26,12 @@ namespace {
 
 namespace py = pybind11;
 
-constexpr std::array<std::string_view, 4> kKinds = {"send", "recv", "reduce", "copy"};
+constexpr std::array<std::string_view, 4> kStepKinds = {"send", "recv", "reduce", "copy"};
 constexpr std::array<std::string_view, 3> kBuffers = {"work", "scratch", "input"};
 
-std::string_view kind_of(const Step& step) { return kKinds[static_cast<std::size_t>(step.kind)]; }
+std::string_view kind_of(const Step& step) {
+  return kStepKinds[static_cast<std::size_t>(step.kind)];
+}
 std::string_view buffer_of(const Span& span) {
   return kBuffers[static_cast<std::size_t>(span.buffer)];
 }
