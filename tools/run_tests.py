@@ -50,6 +50,8 @@ AS_WITH_TWO = {
     "a rank's own memory, signals, threads, children and reports": (
         *("huge_pages", "objects", "signals", "status", "threads", "workers"),
         "own_memory::test_memory_of_an_array_is_free_when_its_rank_lets_it_go",
+        "communicators::test_what_communicators_keep_for_later_calls_is_bounded"
+        "_for_all_of_them_together",
     ),
     "a request is completed on each rank by itself": (
         *("callbacks", "completion", "persistent_order", "requests", "started_arrays"),

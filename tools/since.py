@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -155,11 +155,22 @@ def layer_of(name: str) -> str:
     return PYTHON_PARTS.get(name, name)
 
 
+def statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """All statements of a file; ast.walk() takes longer, since it visits expressions too."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for part in ("body", "orelse", "handlers", "finalbody", "cases"):
+            inside = getattr(node, part, None)
+            waiting += inside if isinstance(inside, list) else []
+
+
 @cache
 def imported(path: Path) -> frozenset[str]:
     """Return the layers of gradred, and of the core, that a file imports."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(ast.parse(path.read_text())):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
