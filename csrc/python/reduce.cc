@@ -4,7 +4,9 @@
 
 #include <pybind11/pybind11.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +20,7 @@
 #include "python/raw_buffers.h"
 #include "reduce/exact_sum.h"
 #include "reduce/leaf_sums.h"
+#include "reduce/wire.h"
 
 namespace gradred {
 namespace {
@@ -90,9 +93,36 @@ void add_parts_of(std::uintptr_t result, std::uintptr_t address, std::size_t cou
   add_parts(LeafTree(leaves), all, most, reinterpret_cast<void*>(result));
 }
 
+void encode_wire_at(const std::string& wire, std::uintptr_t values, std::size_t count,
+                    std::uintptr_t to, const std::string& isa) {
+  const WithoutGil released;
+  encode_wire(wire_named(wire), reinterpret_cast<const float*>(values), count,
+              reinterpret_cast<std::byte*>(to), isa);
+}
+
+void decode_wire_at(const std::string& wire, std::uintptr_t from, std::size_t count,
+                    std::uintptr_t values, bool adds, const std::string& isa) {
+  const WithoutGil released;
+  decode_wire(wire_named(wire), reinterpret_cast<const std::byte*>(from), count,
+              reinterpret_cast<float*>(values), adds, isa);
+}
+
 }  // namespace
 
 void bind_reduce(py::module_& m) {
+  m.attr("WIRES") =
+      py::tuple(py::cast(std::vector<std::string>(std::begin(kWires), std::end(kWires))));
+  m.def(
+      "wire_bytes",
+      [](const std::string& wire, std::size_t count) {
+        return wire_bytes(wire_named(wire), count);
+      },
+      py::arg("wire"), py::arg("count"), "Return the bytes of so many encoded float32 numbers.");
+  m.def("encode_wire", &encode_wire_at, py::arg("wire"), py::arg("values"), py::arg("count"),
+        py::arg("to"), py::arg("isa") = "", "Encode float32 numbers, as csrc/reduce/wire.h says.");
+  m.def("decode_wire", &decode_wire_at, py::arg("wire"), py::arg("coded"), py::arg("count"),
+        py::arg("values"), py::arg("adds"), py::arg("isa") = "",
+        "Decode numbers to `values`, or add them to those there.");
   m.def(
       "has_reduction",
       [](const std::string& op, const std::string& dtype) {

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from gradred.persistent import PersistentAllreduce
     from gradred.request import Request
     from gradred.user_ops import UserOp, user_op
+    from gradred.wire import WIRES
     from gradred.without_mpi import connect
 
 __version__ = "0.1.0"
@@ -67,6 +68,7 @@ _LAZY = {
         "launch.run_function": "run",
         "memory": "empty empty_like zeros",
         "ops": "OPS Premul premul",
+        "wire": "WIRES",
         "persistent": "PersistentAllreduce",
         "request": "Request",
         "user_ops": "UserOp user_op",
@@ -83,10 +85,12 @@ _START_MPI = {
     "comm",
     "persistent",
     "request",
+    "wire",
 }
 
 __all__ = [
     "OPS",
+    "WIRES",
     "Allreduce",
     "ArrayRequest",
     "Comm",

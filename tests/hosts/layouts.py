@@ -8,6 +8,7 @@ import faked
 LAYOUT = faked.fake_hosts()
 
 import numpy as np  # noqa: E402 (after the host has its name)
+import pytest  # noqa: E402
 from mpi4py import MPI  # noqa: E402
 
 import gradred  # noqa: E402
@@ -116,6 +117,53 @@ def leaves(comm: gradred.Comm) -> None:
         assert gradred.allreduce(mine, leaves=each, comm=comm).tobytes() == wanted, (each, count)
         started = gradred.iallreduce(mine, leaves=[each] * SIZE, comm=comm)
         assert started.wait().tobytes() == wanted, ("started", each, count)
+
+
+def reference(x: list[np.ndarray], wire: str) -> np.ndarray:
+    """What a compressed wire between hosts makes of the sums inside them."""
+    hosts = sorted(set(LAYOUT))
+    sums = [np.sum([x[r] for r in range(SIZE) if LAYOUT[r] == h], 0, "float32") for h in hosts]
+    each = -(-x[0].size // (128 * len(hosts))) * 128
+    result = np.empty_like(x[0])
+    for owner, host in enumerate(hosts):
+        part = slice(owner * each, (owner + 1) * each)
+        total = np.zeros_like(result[part])
+        for other, own in zip(hosts, sums, strict=True):
+            total += own[part] if other == host else through(own[part], wire)
+        result[part] = through(total, wire)
+    return result
+
+
+def through(x: np.ndarray, wire: str) -> np.ndarray:
+    coded, y = np.zeros(_core.wire_bytes(wire, x.size), "uint8"), np.empty_like(x)
+    x = np.ascontiguousarray(x)
+    _core.encode_wire(wire, x.ctypes.data, x.size, coded.ctypes.data)
+    _core.decode_wire(wire, coded.ctypes.data, x.size, y.ctypes.data, False)
+    return y
+
+
+def wires(comm: gradred.Comm) -> None:
+    """Compressed between hosts: the same bits on all ranks, those of the codec applied in turn."""
+    for wire, count in itertools.product(gradred.WIRES, (0, 1, 127, 128, 1000, 100_003)):
+        x = [np.random.default_rng(r).standard_normal(count).astype("f4") for r in range(SIZE)]
+        wanted = reference(x, wire)
+        mine = x[RANK].copy()
+        got = gradred.allreduce(mine, comm=comm, wire=wire)
+        assert got.tobytes() == wanted.tobytes(), (wire, count)
+        assert np.array_equal(mine, x[RANK]), "the input has changed"
+        mean = gradred.allreduce(mine, "avg", out=mine, comm=comm, wire=wire)
+        assert mean is mine
+        assert mean.tobytes() == (wanted / np.float32(SIZE)).tobytes()
+        twice = gradred.allreduce(x[RANK], gradred.premul(2.0), comm=comm, wire=wire)
+        assert np.array_equal(twice, 2 * wanted)
+    other = comm.Dup()
+    for _ in range(2):
+        assert gradred.allreduce(np.ones(3, "f4"), comm=other, wire="int8").tolist() == [SIZE] * 3
+    other.Free()
+    for mine in (None if RANK else "int8", "bf16" if RANK else "int8"):
+        with pytest.raises(gradred.UsageError, match="disagree"):
+            gradred.allreduce(np.ones(5, "f4"), comm=comm, wire=mine)
+    assert gradred.allreduce(np.ones(3, "f4"), comm=comm, wire="int4").tolist() == [SIZE] * 3
 
 
 def others(comm: gradred.Comm) -> None:

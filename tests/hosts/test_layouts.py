@@ -51,6 +51,11 @@ def test_sums_of_leaves_have_the_same_bits_on_any_layout(layout: str, slices: st
     run(layout, "leaves", GRADRED_SLICES=slices)
 
 
+@pytest.mark.parametrize("layout", ["0,1", "0,0,1", "0,1,2,1"])
+def test_compressed_wire_has_the_same_bits_on_all_ranks(layout: str) -> None:
+    run(layout, "wires")
+
+
 # On two hosts every plan adds two sums, so their order does not matter.
 @pytest.mark.parametrize(
     "layout",

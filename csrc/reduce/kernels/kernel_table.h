@@ -19,6 +19,7 @@ struct Kernels {
   Row reduce[kOps];
   Scale scale[kDTypes];  // real and complex types; nullptr for integers and bool
   ExactFunctions exact;
+  WireFunctions wires[5];  // by Wire
 };
 
 // The tables of an instruction set, by name; empty: of the best one. Returns nullptr if this

@@ -8,6 +8,7 @@
 #include "reduce/kernels/float_mode.h"
 #include "reduce/kernels/kernel_table.h"
 #include "reduce/kernels/operations.h"
+#include "reduce/kernels/wire_blocks.h"
 
 namespace gradred::GRADRED_ISA {
 namespace {
@@ -131,7 +132,11 @@ constexpr Kernels::Row row(std::tuple<T...>*) {
 
 template <class... T, std::size_t... op>
 constexpr Kernels table(std::tuple<T...>* types, std::index_sequence<op...>) {
-  return {{row<static_cast<Op>(op)>(types)...}, {Operations<T>::scale...}, {&largest, &extract}};
+  return {{row<static_cast<Op>(op)>(types)...},
+          {Operations<T>::scale...},
+          {&largest, &extract},
+          {halves<BFloat16Wire>(), halves<Float16Wire>(), scaled<Int8Wire>(), scaled<Float8Wire>(),
+           scaled<Int4Wire>()}};
 }
 
 }  // namespace

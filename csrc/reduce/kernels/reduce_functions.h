@@ -24,4 +24,13 @@ struct ExactFunctions {
   bool (*extract)(double* rest, const double* values, double sigma, double* sum);
 };
 
+// A form of float32 numbers between hosts, on whole blocks (reduce/wire.h).
+constexpr std::size_t kWireBlock = 128;  // numbers
+struct WireFunctions {
+  std::size_t block_bytes;
+  void (*encode)(const float* values, std::size_t blocks, std::byte* to);
+  void (*decode)(const std::byte* from, std::size_t blocks, float* values);
+  void (*add)(const std::byte* from, std::size_t blocks, float* values);
+};
+
 }  // namespace gradred

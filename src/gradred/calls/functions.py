@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from mpi4py import MPI
 
 from gradred import _core
-from gradred.calls import arguments, docstrings, many, of_leaves, one
+from gradred.calls import arguments, docstrings, many, of_leaves, of_wire, one
 from gradred.calls.array_request import ArrayRequest, RequestOfOperations
 from gradred.calls.one import Asked
 from gradred.comm import Comm
@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 
         leaves: LeavesLike | None
 
+    class HowOfAllreduce(HowOfSums, total=False):
+        """The same with the form of the wire."""
+
+        wire: str | None
+
 
 ArrayT = TypeVar("ArrayT")
 OutT = TypeVar("OutT")
@@ -61,10 +66,10 @@ def _start(
 
 @overload
 def allreduce(
-    x: ArrayT, op: OpLike = ..., *, out: None = ..., **how: Unpack[HowOfSums]
+    x: ArrayT, op: OpLike = ..., *, out: None = ..., **how: Unpack[HowOfAllreduce]
 ) -> ArrayT: ...
 @overload
-def allreduce(x: Any, op: OpLike = ..., *, out: OutT, **how: Unpack[HowOfSums]) -> OutT: ...
+def allreduce(x: Any, op: OpLike = ..., *, out: OutT, **how: Unpack[HowOfAllreduce]) -> OutT: ...
 @docstrings.blocking
 def allreduce(
     x: Any,
@@ -75,6 +80,7 @@ def allreduce(
     stream: StreamLike = None,
     plan: PlanLike = None,
     leaves: LeavesLike | None = None,
+    wire: str | None = None,
 ) -> Any:
     """Reduce the arrays of all ranks elementwise; every rank gets the result.
 
@@ -100,11 +106,15 @@ def allreduce(
             the result depend on the list of all leaves alone, not on how many ranks share it. A
             list has the number of each rank, if they differ. The result has the shape of a leaf;
             `"avg"` divides by the number of leaves. The host adds up, also arrays of a GPU.
+        wire: a form of `gradred.WIRES` in which float32 travels between hosts, for sums and means.
+            The result then has an error, as docs/wire.md says. The host encodes and adds up.
 
     Example:
         >>> gradred.allreduce(numpy.ones(3, "float32"), comm=MPI.COMM_SELF)
         array([1., 1., 1.], dtype=float32)
     """
+    if wire is not None:
+        return of_wire.run(Asked("allreduce", comm, stream, plan, op), x, out, wire, leaves)
     if leaves is not None:
         return of_leaves.run(Asked("allreduce", comm, stream, plan, op), x, out, leaves)
     return _core.allreduce_array(comm, x, op, out, stream, plan)

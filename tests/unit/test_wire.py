@@ -1,0 +1,121 @@
+"""The forms of a compressed wire: errors, special numbers, the same bits by every processor."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+from core_testing import isas
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from gradred import _core
+
+BLOCK = 128
+# The largest number of a form with a scale, and the distance of its numbers at the top.
+MOST = {"int8": 127.0, "int4": 7.0, "fp8_e4m3": 448.0}
+Floats: TypeAlias = "np.ndarray[Any, np.dtype[np.float32]]"
+
+
+def encoded(x: Floats, wire: str, isa: str = "") -> bytes:
+    to = np.zeros(_core.wire_bytes(wire, x.size), np.uint8)
+    _core.encode_wire(wire, x.ctypes.data, x.size, to.ctypes.data, isa)
+    return to.tobytes()
+
+
+def decoded(
+    coded: bytes, count: int, wire: str, isa: str = "", begin: float | None = None
+) -> Floats:
+    x = np.full(count, 0 if begin is None else begin, np.float32)
+    held = np.frombuffer(coded, np.uint8)
+    _core.decode_wire(wire, held.ctypes.data, count, x.ctypes.data, begin is not None, isa)
+    return x
+
+
+def through(x: Floats, wire: str) -> Floats:
+    return decoded(encoded(x, wire), x.size, wire)
+
+
+def bounds(x: Floats, wire: str) -> Floats:
+    """The largest error of each number, as docs/wire.md states it."""
+    padded = np.zeros(-(-x.size // BLOCK) * BLOCK)
+    padded[: x.size] = np.abs(x)
+    most = np.repeat(padded.reshape(-1, BLOCK).max(1), BLOCK)[: x.size]
+    if wire == "bf16":
+        return np.abs(x) * 2**-8 + 2.0**-133
+    if wire == "fp16":
+        return np.abs(x) * 2**-11 + 2.0**-25
+    if wire == "fp8_e4m3":
+        return np.maximum(np.abs(x) * (2**-4 + 2**-20), most / 448 * 2**-9) * 1.0001 + 2.0**-140
+    return most / MOST[wire] * 0.50001 + 2.0**-140
+
+
+@pytest.mark.parametrize("wire", _core.WIRES)
+@settings(max_examples=60, deadline=None)
+@given(
+    x=hnp.arrays(
+        np.float32,
+        st.integers(1, 300),
+        elements=st.floats(-(2.0**15), 2.0**15, width=32),
+    )
+)
+def test_error_is_within_the_stated_bound(wire: str, x: Floats) -> None:
+    error = np.abs(through(x, wire).astype(float) - x.astype(float))
+    assert (error <= bounds(x, wire)).all()
+
+
+@pytest.mark.parametrize("wire", _core.WIRES)
+def test_every_processor_has_the_same_bits(wire: str) -> None:
+    rng = np.random.default_rng(5)
+    for count in (1, 127, 128, 129, 5000):
+        x = (rng.standard_normal(count) * 10.0 ** rng.integers(-30, 30, count)).astype(np.float32)
+        x[rng.integers(0, count, 3)] = [0.0, -0.0, 1e-42]
+        codes = {encoded(x, wire, isa) for isa in isas()}
+        assert len(codes) == 1
+        (code,) = codes
+        assert len({decoded(code, count, wire, isa).tobytes() for isa in isas()}) == 1
+        sums = {decoded(code, count, wire, isa, begin=0.3).tobytes() for isa in isas()}
+        assert sums == {(np.float32(0.3) + decoded(code, count, wire)).tobytes()}
+
+
+@pytest.mark.parametrize(("wire", "most"), MOST.items())
+def test_whole_multiples_of_a_scale_are_exact(wire: str, most: float) -> None:
+    whole = np.arange(-7, 8, dtype=np.float32)
+    x = np.concatenate([whole, [most]]).astype(np.float32) * np.float32(0.25)
+    np.testing.assert_array_equal(through(x, wire), x)
+
+
+@pytest.mark.parametrize("wire", _core.WIRES)
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+def test_infinity_and_nan_make_nan_of_their_block_alone(wire: str, bad: float) -> None:
+    x = np.ones(3 * BLOCK, np.float32)
+    x[BLOCK + 3] = bad
+    y = through(x, wire)
+    if wire in MOST:
+        assert np.isnan(y[BLOCK : 2 * BLOCK]).all()
+        y[BLOCK : 2 * BLOCK] = 1
+    else:
+        np.testing.assert_array_equal(y[BLOCK + 3], np.float32(bad))
+        y[BLOCK + 3] = 1
+    np.testing.assert_array_equal(y, 1)
+
+
+@pytest.mark.parametrize("wire", _core.WIRES)
+def test_zeros_and_numbers_too_small_for_a_scale_come_out_as_zeros(wire: str) -> None:
+    x = np.array([0.0, -0.0, 1e-45, -1e-45], np.float32)
+    y = through(x, wire)
+    assert (y == 0).all()
+    assert wire not in MOST or not np.signbit(y).any()
+
+
+def test_bytes_of_each_form() -> None:
+    sizes = {wire: _core.wire_bytes(wire, 129) for wire in _core.WIRES}
+    assert sizes == {"bf16": 512, "fp16": 512, "int8": 264, "fp8_e4m3": 264, "int4": 136}
+
+
+def test_nan_with_low_bits_stays_nan() -> None:
+    x = np.array([0x7F800001, 0xFFFFFFFF, 0x7F80FFFF], np.uint32).view(np.float32)
+    for wire in _core.WIRES:
+        assert np.isnan(through(x, wire)).all()
