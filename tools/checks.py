@@ -132,7 +132,7 @@ def doctests() -> bool:
     # These modules need PyTorch, JAX or another framework, and have no examples that can run.
     names = ["bench/gloo.py", "horovod_path", "jax", "keras", "mxnet.py", "paddle", "ray.py"]
     names += ["tensorflow", "torch", "torch_distributed", "torch_leaves.py", "torch_tensors.py"]
-    names += ["torchft.py"]
+    names += ["torch_wire.py", "torchft.py"]
     options += [f"--ignore=src/gradred/{name}" for name in names]
     options += ["--ignore=src/gradred_lab/train/pytorch"]
     return run(python_of(MPICH), "-m", "pytest", *options)

@@ -68,6 +68,7 @@ PYTHON_LAYERS: dict[str, list[str]] = {
     "tensors": ["named"],
     "torch_tensors": ["tensors"],
     "torch_leaves": ["leaves"],
+    "torch_wire": ["torch_leaves"],
     "without_mpi": ["comm"],
     "__init__": ["calls", "hashing", "memory", "without_mpi"],
     "bench": ["__init__"],

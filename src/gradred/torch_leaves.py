@@ -232,9 +232,9 @@ def as_leaf(gradient: torch.Tensor) -> torch.Tensor:
     return gradient + 0.0
 
 
-def require_alike(everyone: Sequence[Any], asked: str) -> None:
-    """Raise UsageError unless all ranks have passed the same leaves."""
+def require_alike(everyone: Sequence[Any], asked: str, name: str = "leaves") -> None:
+    """Raise UsageError unless all ranks have passed the same argument of this name."""
     for rank, one in enumerate(everyone):
         if one != everyone[0]:
-            found = f"rank 0 has leaves={everyone[0]!r}, rank {rank} leaves={one!r}"
+            found = f"rank 0 has {name}={everyone[0]!r}, rank {rank} {name}={one!r}"
             raise UsageError(asked, found, "Pass the same on all ranks")

@@ -1,0 +1,130 @@
+"""DistributedDataParallel with gradients that are compressed between hosts.
+
+    ddp.register_comm_hook(torch_wire.Wire("int8"), torch_wire.compress)
+
+The sums are those of `gradred.allreduce(wire=)`. This module works with process groups of any
+backend; gradients of a GPU are encoded by the host.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gradred import _core
+from gradred.errors import UsageError
+from gradred.torch_leaves import require_alike
+
+_BLOCK = 128
+_all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # from 2.13 on
+
+
+class Wire:
+    """The state of `compress`: the form of the wire, and where the ranks are.
+
+    Blocking and collective over the group, since it makes groups for the ranks of each host, and
+    one for the first ranks of all hosts. Make it on all ranks of the default group.
+
+    Args:
+        form: a name of `gradred.WIRES`.
+        group: the process group of the model; None is the default group.
+
+    Raises:
+        gradred.UsageError: there is no such form, or the ranks name different ones.
+    """
+
+    def __init__(self, form: str, group: dist.ProcessGroup | None = None) -> None:
+        group = dist.group.WORLD if group is None else group
+        everyone: list[Any] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(everyone, (form, socket.gethostname()), group=group)
+        require_alike([one for one, _ in everyone], "Wire", "form")
+        if form not in _core.WIRES:
+            remedy = f"Name one of {', '.join(_core.WIRES)}"
+            raise UsageError("Wire", f"form={form!r} is none", remedy)
+        self.form, self.size = form, len(everyone)
+        global_ranks = dist.get_process_group_ranks(group)
+        on_host: dict[str, list[int]] = {}
+        for rank, (_, host) in zip(global_ranks, everyone, strict=True):
+            on_host.setdefault(host, []).append(rank)
+        own = dist.get_rank()
+        for ranks in on_host.values():
+            made = dist.new_group(ranks)
+            if own in ranks:
+                self._inside, self._first, self._alone = made, ranks[0], len(ranks) == 1
+        first = [ranks[0] for ranks in on_host.values()]
+        self._hosts, self._place = len(first), first.index(self._first)
+        self._sends = own == self._first
+        self._across = dist.new_group(first) if self._hosts > 1 else None
+
+    def sum(self, vector: torch.Tensor) -> None:
+        """Replace a flat float32 tensor of the CPU by the sum of all ranks'. Blocks."""
+        if not self._alone:
+            dist.all_reduce(vector, group=self._inside)
+        if self._across is not None:
+            if self._sends:
+                self._exchange(vector)
+            if not self._alone:
+                dist.broadcast(vector, self._first, group=self._inside)
+
+    def _exchange(self, vector: torch.Tensor) -> None:
+        hosts, place = self._hosts, self._place
+        each = -(-vector.numel() // (_BLOCK * hosts)) * _BLOCK
+        parts = [vector[i * each : (i + 1) * each] for i in range(hosts)]
+        length = _core.wire_bytes(self.form, each)
+        coded = torch.zeros(hosts, length, dtype=torch.uint8)
+        for i, part in enumerate(parts):
+            self._encode(part, coded[i])
+        came = torch.empty_like(coded)
+        dist.all_to_all_single(came, coded, group=self._across)
+        total = torch.zeros_like(parts[place])
+        for i in range(hosts):
+            if i == place:
+                total += parts[place]
+            else:
+                self._decode(came[i], total, adds=True)
+        own = torch.zeros(length, dtype=torch.uint8)
+        self._encode(total, own)
+        _all_gather(came.view(-1), own, group=self._across)
+        for i, part in enumerate(parts):
+            self._decode(came[i], part, adds=False)
+
+    def _encode(self, values: torch.Tensor, to: torch.Tensor) -> None:
+        _core.encode_wire(self.form, values.data_ptr(), values.numel(), to.data_ptr())
+
+    def _decode(self, coded: torch.Tensor, values: torch.Tensor, *, adds: bool) -> None:
+        where = (values.numel(), values.data_ptr())
+        _core.decode_wire(self.form, coded.data_ptr(), *where, adds)
+
+
+def compress(state: Wire, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Average gradients over a compressed wire: a hook of DistributedDataParallel.
+
+    Blocks until the bucket's mean is there. All ranks get the same bits.
+
+    Args:
+        state: the form of the wire.
+        bucket: torch's bucket, of float32.
+
+    Raises:
+        gradred.UsageError: the gradients are of another type.
+    """
+    buffer = bucket.buffer()
+    if buffer.dtype is not torch.float32:
+        found = f"a compressed wire carries float32, not {buffer.dtype}"
+        raise UsageError("compress", found, "Leave the hook out")
+    vector = buffer.cpu() if buffer.is_cuda else buffer
+    state.sum(vector.detach())
+    if vector is not buffer:
+        buffer.copy_(vector)
+    ended: torch.futures.Future[torch.Tensor] = torch.futures.Future(
+        devices=[buffer.device] if buffer.is_cuda else []
+    )
+    ended.set_result(buffer.div_(state.size))
+    return ended
+
+
+# torch compares a hook's annotations, if there are any, with its classes, not with texts.
+compress.__annotations__ = {}

@@ -1,0 +1,121 @@
+"""DistributedDataParallel over a compressed wire: hosts that are told apart by their names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pytorch.groups import RANK, SIZE, group_of_all, torch
+
+import gradred
+
+pytest.importorskip("gradred.torch")
+from gradred import torch_wire
+
+__all__ = ["group_of_all"]  # a fixture of this module
+pytestmark = [
+    pytest.mark.usefixtures("initialised"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+dist = torch.distributed
+DDP = torch.nn.parallel.DistributedDataParallel
+
+
+def hosts(layout: str) -> list[int]:
+    """The host of each rank: each its own, all on one, or the last one alone."""
+    apart = {"apart": list(range(SIZE)), "one": [0] * SIZE}
+    return apart.get(layout, [0] * (SIZE - 1) + [1])
+
+
+@pytest.fixture(params=["apart", "one", "last alone"])
+def layout(request: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    found = hosts(request.param)
+    monkeypatch.setattr(torch_wire.socket, "gethostname", lambda: f"h{found[RANK]}")
+    return found
+
+
+def through(x: Any, wire: str) -> Any:
+    coded, y = np.zeros(gradred._core.wire_bytes(wire, x.size), "u1"), np.empty_like(x)
+    gradred._core.encode_wire(wire, x.ctypes.data, x.size, coded.ctypes.data)
+    gradred._core.decode_wire(wire, coded.ctypes.data, x.size, y.ctypes.data, False)
+    return y
+
+
+def reference(x: list[Any], layout: list[int], wire: str) -> Any:
+    """The sums by the definition of docs/wire.md."""
+    names = sorted(set(layout))
+    sums = [np.sum([x[r] for r in range(SIZE) if layout[r] == h], 0, "f4") for h in names]
+    if len(names) == 1:
+        return sums[0]
+    each = -(-x[0].size // (128 * len(names))) * 128
+    parts = []
+    for owner in range(len(names)):
+        part = slice(owner * each, (owner + 1) * each)
+        total = np.zeros_like(sums[0][part])
+        for host, own in enumerate(sums):
+            total += own[part] if host == owner else through(own[part].copy(), wire)
+        parts.append(through(total, wire))
+    return np.concatenate(parts)
+
+
+@pytest.mark.parametrize("form", gradred.WIRES)
+def test_sums_are_those_of_the_definition(group_of_all: Any, layout: list[int], form: str) -> None:
+    state = torch_wire.Wire(form)
+    for count in (1, 128, 5000):
+        # Halves, so that sums inside a host are exact in any order.
+        x = [
+            np.random.default_rng(r).integers(-99, 99, count).astype("f4") / 2 for r in range(SIZE)
+        ]
+        mine = torch.from_numpy(x[RANK].copy())
+        state.sum(mine)
+        assert mine.numpy().tobytes() == reference(x, layout, form).tobytes(), count
+
+
+def trained(form: str | None) -> tuple[float, bytes]:
+    torch.manual_seed(3)
+    layers = [torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1)]
+    ddp = DDP(torch.nn.Sequential(*layers))
+    if form is not None:
+        ddp.register_comm_hook(torch_wire.Wire(form), torch_wire.compress)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    made = torch.Generator().manual_seed(7 + RANK)
+    for _ in range(60):
+        x = torch.randn(32, 16, generator=made)
+        loss = (ddp(x) - x[:, :1] * x[:, 1:2]).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    total = loss.detach().clone()
+    dist.all_reduce(total)
+    bits = b"".join(one.detach().numpy().tobytes() for one in ddp.parameters())
+    return float(total) / SIZE, bits
+
+
+@pytest.mark.parametrize("form", ["int8", "bf16"])
+def test_training_ends_alike_and_with_the_same_bits_on_all_ranks(
+    group_of_all: Any, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setattr(torch_wire.socket, "gethostname", lambda: f"h{RANK}")
+    plain, _ = trained(None)
+    loss, bits = trained(form)
+    assert loss == pytest.approx(plain, rel=0.05)
+    everyone: list[Any] = [None] * SIZE
+    dist.all_gather_object(everyone, bits)
+    assert set(everyone) == {bits}
+
+
+def test_wrong_forms_are_refused(group_of_all: Any) -> None:
+    with pytest.raises(gradred.UsageError, match="form='int3' is none"):
+        torch_wire.Wire("int3")
+    if SIZE > 1:
+        with pytest.raises(gradred.UsageError, match="rank 0 has form='bf16', rank . form='int8'"):
+            torch_wire.Wire("int8" if RANK else "bf16")
+
+
+def test_gradients_of_another_type_are_refused(group_of_all: Any) -> None:
+    ddp = DDP(torch.nn.Linear(3, 2).double())
+    ddp.register_comm_hook(torch_wire.Wire("int8"), torch_wire.compress)
+    with pytest.raises(Exception, match="carries float32, not"):
+        ddp(torch.ones(4, 3).double()).sum().backward()
