@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from gradred import cli
+from gradred.errors import UsageError
 from gradred_lab.simulate import (
     accuracy,
     grouping,
@@ -19,6 +20,8 @@ from gradred_lab.simulate import (
     links,
     messages,
     networks,
+    rates,
+    throughput,
     training_validation,
     work,
 )
@@ -250,7 +253,6 @@ def test_every_row_gets_an_answer_and_a_reason(strange: Training) -> None:
     ("at", "words"),
     [
         (setting(16, 4, scheduler="nobody's"), 'scheduler "nobody\'s" is unknown: buckets'),
-        (setting(16, 4, network="a fast one"), "name has no speed: 10 Gb/s, a guess"),
         (setting(16, 4, framework="another"), "of PyTorch, another setting"),
         (setting(16, 4, batch=32), "on one device (a guess: 4 GPUs less 5 %), "),
     ],
@@ -260,6 +262,73 @@ def test_what_is_guessed_says_so(at: Training, words: str) -> None:
     model = Trainings(fit)
     assert words in model.predict(at).reason
     assert "guess" not in model.predict(setting(16, 4)).reason
+
+
+@pytest.mark.parametrize(
+    ("words", "gigabits", "inside"),
+    [
+        ("8x 400 Gb InfiniBand per node", 3200, None),
+        ("NVLink 1800 GB/s; 4x 400 Gb", 1600, 1800e9),
+        ("NVL72 1.8 TB/s, 3.2 Tb/s EFA", 3200, 1800e9),
+        ("PCIe within a node; 4x HDR", 800, None),
+        ("HDR200", 200, None),
+        ("1x 100 Gb EDR InfiniBand", 100, None),
+        ("NDR", 400, None),
+        ("XDR", 800, None),
+        ("2x Slingshot-11", 400, None),
+        ("8x400G RoCE", 3200, None),
+        ("200 Gbits/s", 200, None),
+        ("12.5 GB/s per node", 100, None),
+        ("EFA", None, None),
+        ("a fast one", None, None),
+        ("NVLink 900 GB/s", None, 900e9),
+    ],
+)
+def test_rates_of_links_are_read_as_people_write_them(
+    words: str, gigabits: float | None, inside: float | None
+) -> None:
+    assert rates.between_nodes(words) == (None if gigabits is None else gigabits * 1e9)
+    assert rates.inside_node(words) == inside
+
+
+def test_size_of_an_unknown_network_counts() -> None:
+    means = []
+    for more in ({"parameters": 10**6}, {"gradient_bytes": 10**9}, {}):
+        given: dict[str, object] = {"model": "own", "parameters": 10**9, "tensors": 7, **more}
+        alone = Speed(setting(1, 1, **given), 200.0, None)
+        outcome = Trainings([*cluster(((4, 1), (8, 2))), alone]).predict(setting(16, 4, **given))
+        means.append(outcome.mean)
+    assert means == sorted(means, reverse=True)
+    assert len(set(means)) == 3
+    assert "in 7 tensors of one size, a guess" in outcome.reason
+    assert len(networks.find("own", "", (10**9, None)).elements) == 100
+
+
+@pytest.mark.parametrize(
+    ("row", "place", "remedy"),
+    [
+        ({"network": "fast"}, "line 3, column network", "8x 400 Gb InfiniBand per node"),
+        ({"model": "own"}, "line 3, column model", "column parameters"),
+        ({"model": "own", "parameters": "many"}, "line 3, column parameters", "whole number"),
+    ],
+)
+def test_what_is_not_understood_is_an_error_with_line_and_column(
+    tmp_path: Path, row: dict[str, str], place: str, remedy: str
+) -> None:
+    pytest.importorskip("pandas")
+    right = {name: str(getattr(setting(8, 2), name)) for name in COLUMNS}
+    path = tmp_path / "rows.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*COLUMNS, "parameters"])
+        writer.writeheader()
+        writer.writerows([right, right | row, right])
+    with pytest.raises(UsageError) as caught:
+        throughput.read_rows(str(path))
+    assert place in str(caught.value)
+    assert remedy in str(caught.value)
+    path.write_text(path.read_text().replace(row.get("network", "own"), "resnet50 10 GbE"))
+    if "parameters" not in row:
+        assert len(throughput.read_rows(str(path))) == 3
 
 
 def test_speeds_of_networks_are_read_in_each_spelling() -> None:

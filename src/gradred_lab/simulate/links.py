@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 
+from gradred_lab.simulate import rates
 from gradred_lab.simulate.iteration import Link, Scheme
 from gradred_lab.simulate.throughput import Training
 
@@ -15,8 +15,9 @@ _INSIDE = (("nvlink", 60e9), ("pcie", 5e9), ("", 8e9))
 _SHARES = (("tcp", "infiniband", 0.25), ("gbe", "", 0.9), ("infiniband", "", 0.58), ("", "", 0.5))
 _LATENCY_INSIDE = 2e-5  # seconds of a message among the GPUs of a node, per doubling
 _LATENCY = {True: 2.5e-4, False: 7e-5}  # among eight GPUs of several nodes: by TCP or not
-_BITS = re.compile(r"(\d+(?:\.\d+)?)\s*G(?:b|bit|bE|bps)\b", re.IGNORECASE)
-_GUESSED_BITS = 10e9  # per second, of a network whose name has no such number
+# The share of the bytes of a GPU's links, as vendors add up both directions, that it moves: 60 of
+# the 300 GB/s of a V100's NVLink.
+_SHARE_INSIDE = 0.2
 _SERIAL = 4.0  # the power mean of the node's and the network's time: they work at the same time
 # How a message among more GPUs takes longer: between log2 p (trees) and p (rings). The published
 # fits of 10 GbE and of 56 Gb InfiniBand from 8 to 16 workers have 0.8 and 1.3 (MG-WFBP), but part
@@ -61,8 +62,9 @@ def nominal(training: Training) -> Terms:
     """The terms by the name of the network alone."""
     words = training.network.lower()
     inside = next(speed for name, speed in _INSIDE if name in words)
-    found = _BITS.search(words)
-    bits = float(found[1]) * 1e9 if found else _GUESSED_BITS
+    if named := rates.inside_node(training.network):
+        inside = named * _SHARE_INSIDE
+    bits = rates.between_nodes(training.network) or math.inf  # read only where there is one node
     share = next(share for one, other, share in _SHARES if one in words and other in words)
     latency = _LATENCY["tcp" in words or "gbe" in words]
     return Terms(1 / inside, 8 / (bits * share), _LATENCY_INSIDE, latency)
@@ -74,8 +76,6 @@ def guesses(training: Training) -> list[str]:
     name = training.scheduler.lower().replace("-", "")
     if training.gpus > 1 and name not in _SCHEDULERS and name not in ("", "none"):
         found.append(f"scheduler {training.scheduler!r} is unknown: buckets, a guess")
-    if training.nodes > 1 and not _BITS.search(training.network):
-        found.append(f"the network's name has no speed: {_GUESSED_BITS / 1e9:.0f} Gb/s, a guess")
     return found
 
 
@@ -124,4 +124,6 @@ def scheme(training: Training) -> Scheme:
 
 def itemsize(training: Training) -> float:
     """Bytes on the wire of an element: of mixed precision some frameworks send 2, others 4."""
+    if training.gradient_bytes and training.parameters:
+        return training.gradient_bytes / training.parameters
     return 4.0 if training.precision.lower() in ("fp32", "float32", "tf32", "") else 3.0

@@ -30,7 +30,7 @@ _BY_NAME = (
     ("gpt-2", "gpt2_small"),
 )
 _GPT = re.compile(r"h(\d+)\s+l(\d+)\s+s(\d+)\s+v(\d+)")
-_UNKNOWN = 5_000_000 // 100  # elements of each of a hundred tensors
+_TENSORS = 100  # of a network of which only the number of elements is given
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,17 @@ def names() -> list[str]:
     return list(_models())
 
 
-def find(model: str, options: str) -> Network:
-    """The network of a table's model; of one nobody knows, a hundred tensors of middling size."""
+def find(
+    model: str, options: str, numbers: tuple[int | None, int | None] = (None, None)
+) -> Network:
+    """The network of a table's model.
+
+    Args:
+        model: its name.
+        options: of the training, which say of some networks which variant it is.
+        numbers: of elements and of tensors, of a network that nobody knows here. Without the second
+            it has a hundred tensors, all of one size. Without both it is not known.
+    """
     gpt = _GPT.search(model)
     if gpt:
         return _transformer(model, *(int(number) for number in gpt.groups()))
@@ -61,7 +70,9 @@ def find(model: str, options: str) -> Network:
         if known in _models():
             table = _models()[known]
             return _network(known, table["elements"], table["forward_macs"])
-    return _network(model, [_UNKNOWN] * 100, [1] * 100, is_known=False)
+    elements, tensors = numbers[0], numbers[1] or _TENSORS
+    each = (elements or 0) // tensors
+    return _network(model, [each] * tensors, [1] * tensors, is_known=False)
 
 
 def _network(name: str, elements: list[int], work: list[int], *, is_known: bool = True) -> Network:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 Parser: TypeAlias = Callable[[str], Any]
+Missing: TypeAlias = Callable[[Mapping[str, Any]], "tuple[str, str, str] | None"]
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,10 @@ def _number(text: str, what: str, *, zero: bool) -> float | None:
 
 
 def read(
-    path: str, columns: Mapping[str, Column], ascending: Sequence[tuple[str, str]] = ()
+    path: str,
+    columns: Mapping[str, Column],
+    ascending: Sequence[tuple[str, str]] = (),
+    missing: Missing | None = None,
 ) -> list[dict[str, Any]]:
     """The values of each line by column; columns that nobody asked for are passed over.
 
@@ -104,6 +108,7 @@ def read(
         path: a CSV file with a heading.
         columns: those that are read; one that the table lacks is read as empty.
         ascending: pairs of columns with numbers, of which the second one's is not the smaller.
+        missing: says of a line's values which column lacks what, and the remedy.
 
     Raises:
         UsageError: the file cannot be read, lacks a column, or a field is not what it should be.
@@ -124,7 +129,12 @@ def read(
                 found = f"it is {value:g}, and {smaller} is {least:g}"
                 where = f"{path}, line {line}, column {larger}"
                 raise UsageError(where, found, f"Give at least {smaller}")
-    return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+    records = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+    for line, record in zip(texts.index, records, strict=True):
+        if missing is not None and (lack := missing(record)):
+            name, found, remedy = lack
+            raise UsageError(f"{path}, line {line}, column {name}", found, remedy)
+    return records
 
 
 def _value(where: str, column: Column, text: str) -> Any:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gradred.errors import UsageError
-from gradred_lab.simulate import tables
+from gradred_lab.simulate import networks, rates, tables
 from gradred_lab.simulate.tables import Column
 
 _GIVEN = {
@@ -22,6 +23,9 @@ _GIVEN = {
     "options": Column(tables.words, may_lack=True),
     "gpus": Column(tables.count),
     "nodes": Column(tables.count),
+    "parameters": Column(tables.optional_count, may_lack=True),
+    "tensors": Column(tables.optional_count, may_lack=True),
+    "gradient_bytes": Column(tables.optional_count, may_lack=True),
 }
 FIT = {
     **_GIVEN,
@@ -31,6 +35,22 @@ FIT = {
 ROWS = {**_GIVEN, "images_per_s": Column(tables.ignored, may_lack=True)}
 
 _ASCENDING = (("nodes", "gpus"),)
+
+
+def _missing(record: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    """Say that the network between nodes has no rate, or a model no size: nobody guesses them."""
+    known = networks.find(record["model"], record["options"]).is_known
+    if not known and not record["parameters"]:
+        found = f"no network is called {record['model']!r}, and its size is not given"
+        names = ", ".join(networks.names())
+        remedy = f"Fill the column parameters, or name {names}, or h4096 l32 s8192 v128256"
+        return "model", found, remedy
+    if record["nodes"] == 1 or rates.between_nodes(record["network"]):
+        return None
+    found = (
+        f"it is {record['network']!r}, with no rate of the network between {record['nodes']} nodes"
+    )
+    return "network", found, "Write for example '8x 400 Gb InfiniBand per node', or 4x HDR"
 
 
 @dataclass(frozen=True)
@@ -48,6 +68,15 @@ class Training:
     options: str
     gpus: int
     nodes: int
+    parameters: int | None = None
+    """The elements of all gradients, of a model whose network is not known by its name."""
+    tensors: int | None = None
+    gradient_bytes: int | None = None
+    """What all gradients have on the wire."""
+
+    def columns(self) -> dict[str, Any]:
+        """The values by column, without the columns about a model's size that are empty."""
+        return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
 
     @property
     def setting(self) -> Training:
@@ -75,7 +104,7 @@ def read_fit(path: str) -> list[Speed]:
     Raises:
         UsageError: the file is not such a table, or has no line but the heading.
     """
-    records = tables.read(path, FIT, _ASCENDING)
+    records = tables.read(path, FIT, _ASCENDING, _missing)
     if not records:
         found = "it has a heading and no measurement"
         raise UsageError(f"{path}, line 2", found, "Give a line per measurement")
@@ -84,7 +113,7 @@ def read_fit(path: str) -> list[Speed]:
 
 def read_rows(path: str) -> list[Training]:
     """The trainings to predict, in the order of the file; their speeds are not looked at."""
-    return [_training(record) for record in tables.read(path, ROWS, _ASCENDING)]
+    return [_training(record) for record in tables.read(path, ROWS, _ASCENDING, _missing)]
 
 
 def _training(record: dict[str, Any]) -> Training:

@@ -226,7 +226,7 @@ class Trainings:
 def _seconds(training: Training, one: float, terms: Terms, overlap: float) -> float:
     exposed = (
         iteration.added(
-            _network(training.model, training.options),
+            _network(training),
             one,
             links.scheme(training),
             links.link(training, terms),
@@ -240,8 +240,13 @@ def _seconds(training: Training, one: float, terms: Terms, overlap: float) -> fl
 
 
 @functools.lru_cache(maxsize=1024)
-def _network(model: str, options: str) -> Network:
-    return networks.find(model, options)
+def _network_of(model: str, options: str, numbers: tuple[int | None, int | None]) -> Network:
+    return networks.find(model, options, numbers)
+
+
+def _network(training: Training) -> Network:
+    numbers = (training.parameters, training.tensors)
+    return _network_of(training.model, training.options, numbers)
 
 
 def _with_stall(training: Training, found: Found, modelled: float) -> float:
@@ -277,8 +282,8 @@ def _deviation(step: str, exposed: float, doublings: float) -> float:
 
 def _reason(training: Training, found: Found, exposed: float) -> str:
     link = links.link(training, found.terms)
-    network = _network(training.model, training.options)
-    unknown = "" if network.is_known else " (network unknown: a guess)"
+    network = _network(training)
+    unknown = "" if network.is_known else " of one size, a guess"
     megabytes = float(network.elements.sum()) * links.itemsize(training) / 1e6
     parts = [
         f"{1e3 * found.one:.3g} ms on one device{found.guessed}, {megabytes:.3g} MB of gradients "

@@ -29,7 +29,7 @@ def training(calibrate: str, rows: str) -> dict[str, object]:
         "calibrate": calibrate,
         "band_percent": round(100 * accuracy.QUANTILE),
         "rows": [
-            {**dataclasses.asdict(one), **_columns(outcome, reach)}
+            {**one.columns(), **_columns(outcome, reach)}
             for one, outcome in zip(asked, outcomes, strict=True)
         ],
         "cross_validation": {
