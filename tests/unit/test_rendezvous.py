@@ -180,11 +180,11 @@ def test_proof_for_one_side_does_not_serve_the_other(opened: Opened) -> None:
 def test_slow_and_silent_callers_have_a_deadline(opened: Opened, clock: SteppedClock) -> None:
     silent, slow = opened.connect(), opened.connect()
     opened.until(lambda: opened.callers == 2)
-    clock.step(rendezvous._TO_PROVE / 3)
+    clock.step(authentication.PROVE / 3)
     slow.sendall(b"s")
     opened.turn(0.1)
     assert opened.callers == 2
-    clock.step(rendezvous._TO_PROVE)
+    clock.step(authentication.PROVE)
     opened.turn()
     assert opened.callers == 0
     for caller in (silent, slow):

@@ -18,12 +18,18 @@ from __future__ import annotations
 import hmac
 import os
 import socket
+import time
 
 from gradred._util import clock
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # protocol.py says why `typing` is not imported
+    from collections.abc import Iterable
+
 CHALLENGE = 32  # bytes
 PROOF = 32
-_PROVE = 5.0  # seconds for whoever answers at an address to prove that it is the job's server
+PROVE = 5.0  # seconds for each of both ends to prove that it is of this job
+_AGAIN = 0.1  # seconds before all addresses are tried again
 # A host that does not answer for about 20 s is lost; the kernels find that out, no process wakes.
 _KEEP_ALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -36,7 +42,7 @@ _KEEP_ALIVE = (
 _SERVER, _SUPERVISOR = b"gradred server", b"gradred supervisor"
 
 
-class AuthenticationError(Exception):
+class AuthenticationError(OSError):
     """The other end does not know the secret, or has not proved it in time."""
 
 
@@ -51,6 +57,43 @@ def answer(secret: bytes, challenge: bytes) -> tuple[bytes, bytes]:
 def is_expected(proof: bytes, expected: bytes) -> bool:
     """Return whether two proofs are the same, in a time that does not depend on the answer."""
     return hmac.compare_digest(proof, expected)
+
+
+class Caller:
+    """A caller of the server, which reads no byte more than the proof takes.
+
+    Args:
+        connection: not blocking.
+        secret: of the job.
+    """
+
+    def __init__(self, connection: socket.socket, secret: bytes) -> None:
+        self.connection, self._secret = connection, secret
+        self.until = clock.now() + PROVE  # it has to have proved by then that it is of this job
+        self._received = b""
+        self._expected: bytes | None = None  # the proof, once its challenge was answered
+        self.is_proved = False
+
+    def fileno(self) -> int:
+        """Return the descriptor, for `select`."""
+        return self.connection.fileno()
+
+    def hear(self) -> bool:
+        """Take what has come of a challenge and a proof; False, or OSError, to close it."""
+        wanted = CHALLENGE if self._expected is None else PROOF
+        try:
+            data = self.connection.recv(wanted - len(self._received))
+        except BlockingIOError:
+            return True
+        self._received += data
+        if len(self._received) < wanted:
+            return bool(data)
+        received, self._received = self._received, b""
+        if self._expected is None:
+            words, self._expected = answer(self._secret, received)
+            return self.connection.send(words) == len(words)  # the buffer is empty, so it fits
+        self.is_proved = is_expected(received, self._expected)
+        return self.is_proved
 
 
 def keep_alive(connection: socket.socket) -> None:
@@ -70,11 +113,44 @@ def connect(secret: bytes, address: str, deadline: float) -> socket.socket:
     left = max(0.1, deadline - clock.now())
     connection = socket.create_connection((host, int(port)), timeout=left)
     try:
-        convince(connection, secret, min(deadline, clock.now() + _PROVE))
+        convince(connection, secret, min(deadline, clock.now() + PROVE))
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def connect_to_any(
+    secret: bytes,
+    addresses: Iterable[str],
+    deadline: float,
+    each: float = float("inf"),
+    tried_again: type[OSError] = ConnectionResetError,
+) -> socket.socket:
+    """Connect to the job's server at the first address where it authenticates itself. Blocks.
+
+    Args:
+        secret: of the job.
+        addresses: of the server.
+        deadline: of the last try.
+        each: seconds for an answer from one address.
+        tried_again: after such an error, by default because the server had too many callers, all
+            addresses are tried again.
+
+    Raises:
+        ConnectionError: the server is at none of them; the text says why.
+    """
+    while True:
+        reasons, again = [], False
+        for address in addresses:
+            try:
+                return connect(secret, address, min(deadline, clock.now() + each))
+            except OSError as error:
+                reasons.append(f"{address}: {getattr(error, 'strerror', None) or error}")
+                again = again or isinstance(error, tried_again)
+        if not again or clock.now() > deadline:
+            raise ConnectionError(", ".join(reasons))
+        time.sleep(_AGAIN)
 
 
 def convince(connection: socket.socket, secret: bytes, deadline: float) -> None:

@@ -49,7 +49,6 @@ _SIOCGIFADDR = 0x8915
 _VARIABLES = ("PMI_FD", "PMI_RANK", "PMI_SIZE")
 _NO_SERVER = "!"  # in place of the secret and the addresses, before the reason
 _EACH = 3.0  # seconds for an answer from one address
-_AGAIN = 0.2  # seconds before all addresses are tried again
 _HAVE_PMI_1 = ("MPICH", "Intel MPI", "MVAPICH", "MVAPICH2")
 
 
@@ -216,26 +215,16 @@ def _mapping(hosts: Sequence[str]) -> str:
 def _connect(secret: bytes, addresses: Sequence[str], line: str, asked: str) -> socket.socket:
     """Connect to the server for what the line says."""
     deadline = clock.now() + _CONNECT
-    reasons: dict[str, str] = {}
-    while True:
-        for address in addresses:
-            try:
-                until = min(deadline, clock.now() + _EACH)
-                made = authentication.connect(secret, address, until)
-            except (OSError, authentication.AuthenticationError) as error:
-                reasons[address] = str(error)
-                continue
-            made.setblocking(True)
-            authentication.keep_alive(made)
-            made.sendall(line.encode() + b"\n")
-            return made
-        if clock.now() > deadline:
-            break
-        time.sleep(_AGAIN)
-    tried = ", ".join(f"{address}: {reason}" for address, reason in reasons.items())
-    found = f"{socket.gethostname()} cannot reach rank 0's host ({tried})"
-    remedy = "See that hosts of the job may connect to any port of each other"
-    raise TransportError(asked, found, remedy)
+    try:
+        made = authentication.connect_to_any(secret, addresses, deadline, _EACH, OSError)
+    except ConnectionError as error:
+        found = f"{socket.gethostname()} cannot reach rank 0's host ({error})"
+        remedy = "See that hosts of the job may connect to any port of each other"
+        raise TransportError(asked, found, remedy) from None
+    made.setblocking(True)
+    authentication.keep_alive(made)
+    made.sendall(line.encode() + b"\n")
+    return made
 
 
 def _initialise(

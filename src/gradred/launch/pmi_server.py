@@ -47,7 +47,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # see protocol
     from collections.abc import Callable, Mapping
 
-_TO_PROVE = 5.0  # seconds for a caller to prove that it is a rank of this job
 _NAP = 0.05  # seconds until the next caller is accepted after one could not be
 _TO_COME = 5.0  # seconds for ranks to come after a failure: they learn of it
 _LONGEST_LINE = 8192  # bytes
@@ -55,28 +54,16 @@ _MORE_CALLERS = 64  # than there are connections of ranks; one more, and the fir
 _MAXES = "kvsname_max=256 keylen_max=64 vallen_max=1024"
 
 
-class _Connection:
-    """One that a caller has made.
+class _Connection(authentication.Caller):
+    """One that a caller has made."""
 
-    Args:
-        socket: not blocking.
-        until: when it has to have proved that it is a rank's.
-    """
-
-    def __init__(self, socket: socket.socket, until: float) -> None:
-        self.socket, self.until = socket, until
-        self.expected: bytes | None = None  # the proof, once its challenge was answered
-        self.is_proved = False
-        self.kind, self.rank, self.host = "", -1, ""
-        self.received = b""
-
-    def fileno(self) -> int:
-        return self.socket.fileno()
+    kind, rank, host = "", -1, ""
+    received = b""
 
     def send(self, line: str) -> None:
         """Send a line; a rank that has gone is noticed when its connection is read."""
         with contextlib.suppress(OSError):
-            self.socket.sendall(line.encode() + b"\n")
+            self.connection.sendall(line.encode() + b"\n")
 
 
 class Server:
@@ -160,7 +147,7 @@ class Server:
             return
         made.setblocking(False)
         authentication.keep_alive(made)
-        one = _Connection(made, clock.now() + _TO_PROVE)
+        one = _Connection(made, self._secret)
         self._connections[one] = None
         self._selector.register(one, selectors.EVENT_READ, functools.partial(self._read, one))
         strangers = [other for other in self._connections if not other.is_proved]
@@ -174,7 +161,7 @@ class Server:
         if one in self._in_barrier:
             self._in_barrier.remove(one)
         self._selector.unregister(one)
-        one.socket.close()
+        one.connection.close()
         if not one.kind or self._failure:
             return
         if one.rank not in self._begun:
@@ -194,40 +181,24 @@ class Server:
     def _read(self, one: _Connection) -> None:
         if one not in self._connections:  # dropped since the event
             return
-        room = _LONGEST_LINE if one.is_proved else self._unproved_length(one) - len(one.received)
         try:
-            data = one.socket.recv(room)
-        except BlockingIOError:
-            return
+            going_on = self._take_lines(one) if one.is_proved else one.hear()
         except OSError:
-            data = b""
-        one.received += data
-        if not data or not (self._take_lines(one) if one.is_proved else self._take_proof(one)):
+            going_on = False
+        if not going_on:
             self._drop(one)
 
-    def _unproved_length(self, one: _Connection) -> int:
-        return authentication.CHALLENGE if one.expected is None else authentication.PROOF
-
-    def _take_proof(self, one: _Connection) -> bool:
-        if len(one.received) < self._unproved_length(one):
-            return True
-        received, one.received = one.received, b""
-        if one.expected is not None:
-            one.is_proved = authentication.is_expected(received, one.expected)
-            return one.is_proved
-        answered, one.expected = authentication.answer(self._secret, received)
-        try:
-            one.socket.sendall(answered)
-        except OSError:
-            return False
-        return True
-
     def _take_lines(self, one: _Connection) -> bool:
-        *lines, one.received = one.received.split(b"\n")
+        """Return False to drop the connection, as `_take_line` does."""
+        try:
+            data = one.connection.recv(_LONGEST_LINE)
+        except BlockingIOError:
+            return True
+        *lines, one.received = (one.received + data).split(b"\n")
         for line in lines:
             if not self._take_line(one, line.decode(errors="replace")):
                 return False
-        return len(one.received) < _LONGEST_LINE
+        return bool(data) and len(one.received) < _LONGEST_LINE
 
     def _take_line(self, one: _Connection, line: str) -> bool:
         """Return False to drop the connection."""

@@ -16,54 +16,30 @@ import contextlib
 import ctypes
 import os
 import signal
-import socket
 import sys
-import time
 
 from gradred._util import clock
 from gradred.launch import authentication, protocol, supervisor, variables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # protocol.py says why `typing` is not imported
-    from collections.abc import Iterable
     from typing import Any
 
 BOOTSTRAP = protocol.bootstrap("proxy")
 
 _CONNECT = 20.0  # seconds to reach the launcher
-_AGAIN = 0.1  # seconds before the next attempt after the launcher had too many callers
 _PR_SET_CHILD_SUBREAPER = 36
-
-
-def _connect(secret: bytes, addresses: Iterable[str]) -> socket.socket:
-    """Connect to the launcher, at the first of its addresses where the peer authenticates itself.
-
-    A peer that has not done so learns nothing about this job.
-    """
-    deadline = clock.now() + _CONNECT
-    while True:
-        reasons, again = [], False
-        for address in addresses:
-            try:
-                return authentication.connect(secret, address, deadline)
-            except authentication.AuthenticationError as error:
-                reasons.append(f"{address}: {error}")
-            except ConnectionResetError as error:  # the launcher limits the number of callers
-                reasons.append(f"{address}: {error.strerror or error}")
-                again = True
-            except OSError as error:
-                reasons.append(f"{address}: {error.strerror or error}")
-        if not again or clock.now() > deadline:
-            break
-        time.sleep(_AGAIN)
-    raise SystemExit(
-        f"gradred run: {os.uname().nodename} cannot reach the launcher ({', '.join(reasons)})"
-    )
 
 
 def _supervise(job: str, from_proxy: int, prctl: Any) -> int:
     secret, *addresses = job.split()
-    channel = protocol.ControlChannel(_connect(secret.encode(), addresses))
+    try:
+        deadline = clock.now() + _CONNECT
+        connection = authentication.connect_to_any(secret.encode(), addresses, deadline)
+    except ConnectionError as error:
+        text = f"{os.uname().nodename} cannot reach the launcher ({error})"
+        raise SystemExit(f"gradred run: {text}") from None
+    channel = protocol.ControlChannel(connection)
     rank = next(int(os.environ[name]) for name, _ in variables.RANK_VARIABLES if name in os.environ)
     hello = {"rank": rank, "host": os.uname().nodename}
     channel.send(protocol.HELLO, protocol.encode(hello))

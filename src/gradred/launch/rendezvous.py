@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import os
 import secrets
@@ -15,26 +14,16 @@ from gradred._util import clock
 from gradred.errors import Error
 from gradred.launch import authentication, protocol
 
-_TO_PROVE = 5.0  # seconds for a caller to prove that it is a supervisor, and to name its rank
 _MORE_CALLERS = 64  # unproved callers allowed beyond the number of ranks; then the first is closed
 _BACKLOG = 128  # callers that the kernel queues; further ones try again a second later
 _LARGEST_HELLO = 4096  # bytes
 
 
-@dataclasses.dataclass(eq=False)
-class _Caller:
+class _Caller(authentication.Caller):
     """A caller that has not authenticated itself yet, or not named its rank."""
 
-    connection: socket.socket
-    until: float
-    received: bytes = b""
-    expected: bytes | None = None
-    """The proof expected from it, once the server has answered its challenge."""
     channel: protocol.ControlChannel | None = None
     """The channel, once it has proved that it knows the secret."""
-
-    def fileno(self) -> int:
-        return self.connection.fileno()
 
 
 class RendezvousServer:
@@ -111,7 +100,7 @@ class RendezvousServer:
             remedy = "Allow more open files (ulimit -n)"
             raise Error(f"starting {self._ranks} ranks", found, remedy) from error
         connection.setblocking(False)
-        caller = _Caller(connection, clock.now() + _TO_PROVE)
+        caller = _Caller(connection, self._secret.encode())
         self._callers[caller] = None
         self._selector.register(caller, selectors.EVENT_READ, functools.partial(self._hear, caller))
         if len(self._callers) > self._ranks + _MORE_CALLERS:
@@ -130,30 +119,13 @@ class RendezvousServer:
         if caller not in self._callers:  # closed since the event
             return
         try:
-            going_on = self._hear_hello(caller) if caller.channel else self._hear_proof(caller)
+            going_on = self._hear_hello(caller) if caller.channel else caller.hear()
         except OSError:
             going_on = False
         if not going_on:
             self._turn_away(caller)
-
-    def _hear_proof(self, caller: _Caller) -> bool:
-        """Read a caller's challenge or proof, no byte more; False to close the connection."""
-        wanted = authentication.CHALLENGE if caller.expected is None else authentication.PROOF
-        try:
-            data = caller.connection.recv(wanted - len(caller.received))
-        except BlockingIOError:
-            return True
-        caller.received += data
-        if len(caller.received) < wanted:
-            return bool(data)
-        received, caller.received = caller.received, b""
-        if caller.expected is None:
-            words, caller.expected = authentication.answer(self._secret.encode(), received)
-            return caller.connection.send(words) == len(words)  # the buffer is empty, so it fits
-        if not authentication.is_expected(received, caller.expected):
-            return False
-        caller.channel = protocol.ControlChannel(caller.connection, _LARGEST_HELLO)
-        return True
+        elif caller.is_proved and caller.channel is None:
+            caller.channel = protocol.ControlChannel(caller.connection, _LARGEST_HELLO)
 
     def _hear_hello(self, caller: _Caller) -> bool:
         channel = caller.channel

@@ -33,7 +33,6 @@ Arrived: TypeAlias = tuple[int, Bytes]
 """The rank that has sent a message, and the message."""
 
 _TO_CONNECT = 60.0  # seconds for all ranks to connect
-_TO_PROVE = 5.0  # seconds for a caller to prove that it is a rank
 _TO_MISS = 1.5  # seconds after an error of the MPI in which the end of a rank becomes known
 _LENGTH = struct.Struct("!Q")
 _RANK = struct.Struct("!I")
@@ -191,17 +190,13 @@ class TcpConnections(_Transport):
     def _connected(
         self, secret: bytes, peer: int, addresses: list[str], deadline: float
     ) -> socket.socket:
-        why = ""
-        for address in addresses:
-            try:
-                connection = authentication.connect(secret, address, deadline)
-                connection.sendall(_RANK.pack(self.rank))
-            except (OSError, authentication.AuthenticationError) as error:
-                why = str(error)
-            else:
-                return connection
-        found = f"none of {', '.join(addresses)} answers as it ({why})"
-        raise TransportError(f"a connection to rank {peer}", found, "See its errors")
+        try:
+            connection = authentication.connect_to_any(secret, addresses, deadline)
+            connection.sendall(_RANK.pack(self.rank))
+        except OSError as error:
+            found = f"it answers at none of its addresses ({error})"
+            raise TransportError(f"a connection to rank {peer}", found, "See its errors") from error
+        return connection
 
     def _admit(self, server: socket.socket, secret: bytes, look: Look, deadline: float) -> None:
         """Accept connections until each higher rank has proved itself; the others are closed."""
@@ -276,7 +271,7 @@ def _prove(
 ) -> None:
     """Answer a caller, and add it to `came` if it proves that it knows the secret."""
     try:
-        until = clock.now() + _TO_PROVE
+        until = clock.now() + authentication.PROVE
         challenge = authentication.read(caller, authentication.CHALLENGE, until)
         words, expected = authentication.answer(secret, challenge)
         caller.sendall(words)
@@ -285,7 +280,7 @@ def _prove(
             raise ConnectionRefusedError
         number = authentication.read(caller, _RANK.size, until)
         came.append((_RANK.unpack(number)[0], caller))
-    except (OSError, authentication.AuthenticationError):
+    except OSError:
         caller.close()
 
 
