@@ -17,6 +17,7 @@ import torch
 from torch._C import _distributed_c10d as c10d
 
 from gradred.errors import PeerLost, UsageError
+from gradred.torch_distributed.methods import METHODS
 
 if TYPE_CHECKING:
     from gradred.torch_distributed.reconfigure import ReconfigurableGroup
@@ -34,22 +35,8 @@ def _is_callable_by_torch() -> bool:
 
 CALLED_BY_TORCH = _is_callable_by_torch()
 
-OPERATIONS = (
-    *("broadcast", "allreduce", "allreduce_coalesced", "reduce", "gather", "scatter", "barrier"),
-    *("allgather", "all_gather_single", "allgather_coalesced", "all_gather_single_coalesced"),
-    *("reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced"),
-    *("all_to_all_single", "alltoall", "send", "recv", "recv_anysource"),
-)
+OPERATIONS = (*(name for name in METHODS if name != "gather_single"), "allreduce_coalesced")
 """The group's methods that torch's C++ code calls."""
-
-OLD_NAMES = {
-    "all_gather_single": "_allgather_base",
-    "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
-    "reduce_scatter_single": "_reduce_scatter_base",
-    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
-    "all_to_all_single": "alltoall_base",
-}
-"""Names that an older PyTorch has for them."""
 
 
 class GradredBackend(c10d.Backend):

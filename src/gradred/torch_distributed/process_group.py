@@ -26,8 +26,8 @@ from gradred.torch_distributed.backend import CALLED_BY_TORCH, GradredBackend
 from gradred.torch_distributed.callbacks import Numbers, numbers_here, running
 from gradred.torch_distributed.compiling import left_alone
 from gradred.torch_distributed.connecting import Connected, NotYet
-from gradred.torch_distributed.forms import FORMS
 from gradred.torch_distributed.in_flight import after_writes, note
+from gradred.torch_distributed.methods import METHODS
 from gradred.torch_distributed.monitored import MonitoredBarrier
 from gradred.torch_distributed.other_devices import OtherDevices, handing_on, serve_other_devices
 from gradred.torch_distributed.profiling import is_profiled, shown
@@ -72,25 +72,21 @@ _REDUCTIONS = {
 _Collective = TypeVar("_Collective", bound=Callable[..., Any])
 
 
-def _collective(title: str, inputs: int = 0) -> Callable[[_Collective], _Collective]:
-    """Decorate a collective: it takes all of torch's forms, and gets the first one of `FORMS`.
+def _collective(method: _Collective) -> _Collective:
+    """Decorate a collective: it takes all of torch's forms, and gets the first one of `METHODS`.
 
-    If this rank's arguments are invalid, all ranks get a UsageError. The arguments are those of
-    `shown`.
+    If this rank's arguments are invalid, all ranks get a UsageError.
     """
-    return lambda method: _called(shown(title, inputs)(method))
-
-
-def _called(method: _Collective) -> _Collective:
-    kind, first = method.__name__, FORMS[method.__name__].first
-    are_several = method.__name__.endswith("_coalesced")  # operations, in flight at once
+    kind, about = method.__name__, METHODS[method.__name__]
+    are_several = kind.endswith("_coalesced")  # operations, in flight at once
+    method = shown(about.title, about.inputs)(method)
 
     @functools.wraps(method)
     def call(self: ProcessGroupOfRanks, *args: Any, **kwargs: Any) -> Any:
         numbers = numbers_here(self, self._numbers)
         before = numbers.taken
         try:
-            given = first(args, kwargs)
+            given = about.first(args, kwargs)
             if self._coalesced is None and getattr(given[-1], "asyncOp", True) is False:
                 # The program waits for it now. So the submission waits, and no signal handler of
                 # the program's runs while the tensors are read.
@@ -348,7 +344,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
     # ---- collectives ---------------------------------------------------------------------------
 
-    @_collective("all_reduce")
+    @_collective
     def allreduce(self, tensors: Any, opts: Any) -> GradredWork:
         """Reduce over all ranks, in place."""
         given = as_list(tensors)
@@ -375,7 +371,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
         return self._work([request], finish, [tensor], opts)
 
-    @_collective("broadcast")
+    @_collective
     def broadcast(self, tensors: Any, opts: Any) -> GradredWork:
         """Broadcast the root's tensors, in place."""
         given, root = as_list(tensors), opts.rootRank
@@ -387,7 +383,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         finish = None if is_root else functools.partial(put_back, parts)
         return self._work([request], finish, given, opts, written=[] if is_root else given)
 
-    @_collective("barrier")
+    @_collective
     def barrier(self, opts: Any) -> GradredWork:
         """Start a barrier."""
         return self._work([self._submit("barrier", [], None)], None, [], opts)
@@ -424,7 +420,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
         return self._work([request], finish, out, opts, placed=target is not None)
 
-    @_collective("all_gather", inputs=1)
+    @_collective
     def allgather(self, outputs: Any, inputs: Any, opts: Any) -> GradredWork:
         """Gather all ranks' tensors in a list on all ranks."""
         found = outputs[0] if isinstance(outputs[0], (list, tuple)) else outputs
@@ -453,25 +449,21 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         requests = _core.call_with_waits(0.0, submit)  # all are in flight at once
         return self._work(requests, lambda: put_back(parts), out, opts)
 
-    @_collective("all_gather", inputs=1)
+    @_collective
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any) -> GradredWork:
         """Gather all ranks' tensors in one tensor."""
         target = dense(output, "all_gather_single")
         require_fit(target, tensor, self._ranks, "all_gather_single")
         return self._gather(tensor, lambda whole: put(whole, target), [output], opts, target)
 
-    _allgather_base = all_gather_single
-
-    @_collective("all_gather", inputs=1)
+    @_collective
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> GradredWork:
         """Gather several tensors, each in one tensor."""
         pairs = zip(outputs, inputs, strict=True)
         works = [ProcessGroupOfRanks.all_gather_single(self, *pair, opts) for pair in pairs]
         return together(works, self._limit_of(opts))
 
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-
-    @_collective("all_gather", inputs=1)
+    @_collective
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> GradredWork:
         """Gather several tensors, each in a list."""
         works = [
@@ -480,7 +472,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         ]
         return together(works, self._limit_of(opts), result=[list(row) for row in outputs])
 
-    @_collective("reduce_scatter", inputs=1)
+    @_collective
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any) -> GradredWork:
         """Reduce one tensor over all ranks. Each rank receives its part of the result."""
         asked = "reduce_scatter_single"
@@ -499,18 +491,14 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
         return self._work([request], finish, [output], opts, placed=True)
 
-    _reduce_scatter_base = reduce_scatter_single
-
-    @_collective("reduce_scatter", inputs=1)
+    @_collective
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> GradredWork:
         """Reduce several tensors. Each rank receives its part of each result."""
         pairs = zip(outputs, inputs, strict=True)
         works = [ProcessGroupOfRanks.reduce_scatter_single(self, *pair, opts) for pair in pairs]
         return together(works, self._limit_of(opts))
 
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
-
-    @_collective("reduce_scatter", inputs=1)
+    @_collective
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any) -> GradredWork:
         """Reduce lists of tensors over all ranks. Each rank receives the result at its index."""
         output = as_list(outputs)[0]
@@ -530,7 +518,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         limit, own_rank = self._limit_of(opts), self._own_rank
         return together([work], limit, lambda: put(sums[own_rank], target), [output])
 
-    @_collective("reduce")
+    @_collective
     def reduce(self, tensors: Any, opts: Any) -> GradredWork:
         """Reduce to the root. The tensors of the other ranks stay unchanged."""
         tensor = as_list(tensors)[0]
@@ -546,31 +534,24 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         finish = functools.partial(target.copy_, whole) if is_copied_back else None
         return self._work([request], finish, [tensor], opts, written=[tensor] if is_root else [])
 
-    @_collective("gather", inputs=1)
+    @_collective
     def gather(self, outputs: Any, inputs: Any, opts: Any) -> GradredWork:
         """Gather all ranks' tensors on the root."""
-        flat = _contiguous(as_list(inputs)[0], "gather").reshape(-1)
-        root = opts.rootRank
-        is_root = self._own_rank == root
+        flat, is_root = as_list(inputs)[0], self._own_rank == opts.rootRank
         found = outputs[0] if outputs and isinstance(outputs[0], (list, tuple)) else outputs
         targets = [dense(target, "gather") for target in found] if is_root else []
         if is_root:
             require_one_for_each(targets, self._ranks, "gather")
             for target in targets:
                 require_fit(target, flat, 1, "gather")
-        splits = [int(rank == root) for rank in range(self._ranks)]
-        request = self._swap(flat.reshape(1, flat.numel()), splits, ResultPlace(None), "gather")
+        flat = _contiguous(flat, "gather").reshape(-1)
+        whole = flat.new_empty(len(targets) * flat.numel())
+        work = ProcessGroupOfRanks.gather_single(self, whole, flat, opts)
+        increment_versions(targets)
+        limit, out = self._limit_of(opts), list(found) if is_root else []
+        return together([work], limit, lambda: put_behind(whole, targets), out)
 
-        expected, names = [int(is_root)] * self._ranks, self._engine.ranks
-
-        def finish() -> None:
-            require_one_root(expected, request.rows[0], names, "gather")
-            if is_root and flat.numel():
-                put_behind(torch.from_numpy(request.outputs[0]).view(flat.dtype), targets)
-
-        return self._work([request], finish, list(found) if is_root else [], opts)
-
-    @_collective("gather_single", inputs=1)
+    @_collective
     def gather_single(self, output: Tensor, tensor: Tensor, opts: Any) -> GradredWork:
         """Gather all ranks' tensors in one tensor on the root."""
         row = _contiguous(tensor, "gather_single").reshape(1, tensor.numel())
@@ -583,9 +564,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         check = functools.partial(require_one_root, expected, ranks=names, asked="gather")
         return self._result_of_swap(row, splits, target, "gather", check, opts)
 
-    gather_into_tensor = gather_single
-
-    @_collective("scatter", inputs=1)
+    @_collective
     def scatter(self, outputs: Any, inputs: Any, opts: Any) -> GradredWork:
         """Send one of the root's tensors to each rank."""
         output, root = as_list(outputs)[0], opts.rootRank
@@ -636,7 +615,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
 
         return self._work([request], finish, [output], opts)
 
-    @_collective("all_to_all", inputs=1)
+    @_collective
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, output_splits: Any, input_splits: Any, opts: Any
     ) -> GradredWork:
@@ -657,9 +636,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         check = functools.partial(require_rows, expected, asked=asked)
         return self._result_of_swap(data, rows, output, asked, check, opts)
 
-    alltoall_base = all_to_all_single
-
-    @_collective("all_to_all", inputs=1)
+    @_collective
     def alltoall(self, outputs: Any, inputs: Any, opts: Any) -> GradredWork:
         """Exchange tensors. Each rank receives one tensor of every rank's list."""
         after_writes(inputs)
@@ -708,6 +685,10 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         """Receive a message from any rank."""
         return self._receive(tensors, None, tag)
 
+
+for _name, _method in METHODS.items():
+    if _method.old:
+        setattr(ProcessGroupOfRanks, _method.old, getattr(ProcessGroupOfRanks, _name))
 
 COLLECTIVES = [
     name

@@ -20,9 +20,9 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from gradred._util import clock
-from gradred.torch_distributed.backend import CALLED_BY_TORCH, OLD_NAMES, OPERATIONS
+from gradred.torch_distributed.backend import CALLED_BY_TORCH, OPERATIONS
 from gradred.torch_distributed.compiling import left_alone
-from gradred.torch_distributed.forms import FORMS
+from gradred.torch_distributed.methods import METHODS
 from gradred.torch_distributed.profiling import tensors_of
 from gradred.torch_distributed.splitting import SplittableGroup
 from gradred.torch_distributed.work import GradredWork
@@ -32,7 +32,7 @@ _DURATIONS, _IN_FLIGHT, _MORE_TIME = "durations", "in flight", "more time"
 _groups: weakref.WeakSet[WatchableGroup] = weakref.WeakSet()
 
 
-class _Hooks:
+class _Hooks(dict[int, Callable[[Any], None]]):
     """The program's functions that torch calls before, or after, each operation of a group.
 
     torch has this object in place of them, from the first one to the end of the program: its C++
@@ -41,36 +41,9 @@ class _Hooks:
 
     KEY = 0x67726164726564  # of this object among torch's hooks
 
-    def __init__(self) -> None:
-        self._functions: dict[int, Callable[[Any], None]] = {}
-        self._are_known = False  # to torch
-
     def __call__(self, about: Any) -> None:
-        for function in list(self._functions.values()):
+        for function in list(self.values()):
             function(about)
-
-    def add(
-        self,
-        key: int,
-        function: Callable[[Any], None],
-        register: Callable[[int, Callable[[Any], None]], None],
-    ) -> None:
-        """Call a function from now on, in place of an earlier one with this key."""
-        if not callable(function):
-            raise TypeError(f"a hook has to be a function, and is {type(function).__name__}")
-        self._functions[key] = function
-        if not self._are_known:
-            register(self.KEY, self)
-            self._are_known = True
-
-    def remove(self, key: int) -> None:
-        """Call a function no more."""
-        self._functions.pop(key, None)
-
-    def end(self, unregister: Callable[[int], None]) -> None:
-        """Take this object from torch."""
-        if self._are_known:
-            unregister(self.KEY)
 
 
 class _Popping(threading.local):
@@ -149,7 +122,7 @@ class WatchableGroup(SplittableGroup):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._watchers: set[Any] = set()  # words above, and the hooks
-        self._before, self._after = _Hooks(), _Hooks()
+        self._hooks: dict[str, _Hooks] = {}  # before ("pre") and after ("post") operations
         self._more_seconds = 0.0  # part of the time limit until `_more_time_for` has ended
         self._more_time_for: GradredWork | None = None
         _groups.add(self)
@@ -219,30 +192,40 @@ class WatchableGroup(SplittableGroup):
 
     if CALLED_BY_TORCH:  # otherwise torch has no hooks
 
+        def _add_hook(self, when: str, key: int, hook: Callable[[Any], None]) -> None:
+            if not callable(hook):
+                raise TypeError(f"a hook has to be a function, and is {type(hook).__name__}")
+            if when not in self._hooks:
+                self._hooks[when] = _Hooks()
+                getattr(super(), f"register_{when}_hook")(_Hooks.KEY, self._hooks[when])
+            self._hooks[when][key] = hook
+            self.watch((when, key))
+
+        def _remove_hook(self, when: str, key: int) -> None:
+            if when in self._hooks:
+                self._hooks[when].pop(key, None)
+            self.unwatch((when, key))
+
         def register_pre_hook(self, hook_id: int, hook: Callable[[Any], None]) -> None:
             """Call a function before each operation starts."""
-            self._before.add(hook_id, hook, super().register_pre_hook)
-            self.watch(("before", hook_id))
+            self._add_hook("pre", hook_id, hook)
 
         def unregister_pre_hook(self, hook_id: int) -> None:
             """End what `register_pre_hook` has begun."""
-            self._before.remove(hook_id)
-            self.unwatch(("before", hook_id))
+            self._remove_hook("pre", hook_id)
 
         def register_post_hook(self, hook_id: int, hook: Callable[[Any], None]) -> None:
             """Call a function after each operation has started."""
-            self._after.add(hook_id, hook, super().register_post_hook)
-            self.watch(("after", hook_id))
+            self._add_hook("post", hook_id, hook)
 
         def unregister_post_hook(self, hook_id: int) -> None:
             """End what `register_post_hook` has begun."""
-            self._after.remove(hook_id)
-            self.unwatch(("after", hook_id))
+            self._remove_hook("post", hook_id)
 
         def end_hooks(self) -> None:
             """Take the program's hooks from torch, as Python is about to end."""
-            self._before.end(super().unregister_pre_hook)
-            self._after.end(super().unregister_post_hook)
+            for when in self._hooks:
+                getattr(super(), f"unregister_{when}_hook")(_Hooks.KEY)
 
 
 class WatchedGroup(WatchableGroup):
@@ -250,7 +233,7 @@ class WatchedGroup(WatchableGroup):
 
     def gather_single(self, *given: Any, **named: Any) -> Any:
         """Gather all ranks' tensors in one tensor on the root; for hooks a gather of its rows."""
-        output, tensor, opts = FORMS["gather_single"].first(given, named)
+        output, tensor, opts = METHODS["gather_single"].first(given, named)
         is_root, whole = opts.rootRank == self._own_rank, self._ranks * tensor.numel()
         if not self._has_torchs_hooks() or (
             is_root and (not output.is_contiguous() or output.numel() != whole)
@@ -285,11 +268,10 @@ def _watched_method(name: str) -> Callable[..., Any]:
 for _name in OPERATIONS:
     _method = _watched_method(_name)
     setattr(WatchedGroup, _name, _method)
-    if _name in OLD_NAMES:  # torch's own method calls the one by the new name
-        _old = OLD_NAMES[_name]
-        setattr(
-            WatchedGroup, _old, getattr(dist.ProcessGroup, _old) if CALLED_BY_TORCH else _method
-        )
+    if _name in METHODS and (_old := METHODS[_name].old):
+        # torch's own method calls the one by the new name.
+        _method = getattr(dist.ProcessGroup, _old) if CALLED_BY_TORCH else _method
+        setattr(WatchedGroup, _old, _method)
 left_alone(WatchedGroup)
 
 

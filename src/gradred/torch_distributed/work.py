@@ -17,35 +17,13 @@ from gradred._util import clock
 from gradred.errors import TimeoutError  # noqa: A004
 from gradred.torch_distributed.callbacks import count_callbacks
 from gradred.torch_distributed.compiling import left_alone
+from gradred.torch_distributed.methods import METHODS
 from gradred.torch_distributed.profiling import Shown, show_paths, waiting
 from gradred.torch_tensors import stream_of
 
 Tensor: TypeAlias = torch.Tensor
 
-# torch's `OpType`, which older PyTorch does not show, by the group's methods.
-_OP_TYPES = {
-    "broadcast": 0,
-    "allreduce": 1,
-    "reduce": 3,
-    "allgather": 4,
-    "all_gather_single": 5,
-    "allgather_coalesced": 6,
-    "gather": 7,
-    "gather_single": 7,
-    "scatter": 8,
-    "reduce_scatter": 9,
-    "all_to_all_single": 10,
-    "alltoall": 11,
-    "send": 12,
-    "recv": 13,
-    "recv_anysource": 14,
-    "barrier": 15,
-    "reduce_scatter_single": 16,
-    "coalesced": 17,
-    "reduce_scatter_single_coalesced": 19,
-    "all_gather_single_coalesced": 20,
-}
-_UNKNOWN = 100
+_COALESCED, _UNKNOWN = 17, 100  # of torch's `OpType`
 _NUMBER = re.compile(r"operation (\d+) of ")
 
 
@@ -241,7 +219,9 @@ class GradredWork(dist.Work):
 
     def _get_op_type(self) -> int:
         """The kind of operation, as the number of a torch `OpType`."""
-        return _OP_TYPES.get(self.kind, _UNKNOWN)
+        if self.kind in METHODS:
+            return METHODS[self.kind].number
+        return _COALESCED if self.kind else _UNKNOWN
 
     def _get_sequence_number(self) -> int:
         """The operation's number in its group, from 1. Raises RuntimeError for a message."""

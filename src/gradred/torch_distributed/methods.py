@@ -1,4 +1,4 @@
-"""The forms in which programs call methods of torch's process groups.
+"""The methods of torch's process groups, and the forms in which programs call them: one table.
 
 torch's binding overloads most of these methods: lists of tensors with an options object, or single
 tensors with a root, an operation and a time limit. Here every form becomes the first one.
@@ -26,18 +26,27 @@ _RIGHT: dict[str, Callable[[Any], bool]] = {
 }
 
 
-class Forms:
-    """The forms of one method.
+class Method:
+    """A method of a group.
 
     Args:
-        options: class of the options object, and other classes that serve.
+        number: that of torch's `OpType`, which older PyTorch does not show.
+        title: torch's name of the operation in profiles.
+        options: torch's name of the options' class, and of other classes that serve.
         names: parameters of each form, separated by spaces. The last one of the first form is
             "opts". In other forms "root", "op" and "timeout" stand for attributes of the options.
+        old: another name, which older PyTorch has for it.
     """
 
-    def __init__(self, options: tuple[type, ...], *names: str) -> None:
-        self._options, self._forms = options, [one.split() for one in names]
-        self._count = len(self._forms[0])
+    def __init__(
+        self, number: int, title: str, options: str = "", *names: str, old: str = ""
+    ) -> None:
+        self.number, self.title, self.old = number, title, old
+        self._options = [getattr(c10d, f"{one}Options") for one in options.split()]
+        self._forms = [one.split() for one in names]
+        self._count = len(self._forms[0]) if names else 0
+        self.inputs = int(self._count > 2)
+        """The index of the argument with the tensors that are sent."""
 
     def first(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the arguments of the first form, by position. Options are never missing.
@@ -86,41 +95,55 @@ class Forms:
         return "Pass " + " or ".join(f"({', '.join(names)})" for names in self._forms)
 
 
-_SPLITS = "output input output_split_sizes input_split_sizes"
-_ALL_TO_ALL = Forms((c10d.AllToAllOptions,), f"{_SPLITS} opts", f"{_SPLITS} timeout")
-_ALL_GATHER = Forms((c10d.AllgatherOptions,), "output input opts")
-_REDUCE_SCATTER = Forms((c10d.ReduceScatterOptions,), "outputTensor inputTensor opts")
 _LISTS = "output_tensors input_tensors"
+_SPLITS = "output input output_split_sizes input_split_sizes"
 
-FORMS: dict[str, Forms] = {
-    "allreduce": Forms(
-        (c10d.AllreduceOptions, c10d.AllreduceCoalescedOptions),
-        "tensors opts",
-        "tensors op timeout",
-        "tensor op timeout",
+METHODS = {
+    "broadcast": Method(0, "broadcast", "Broadcast", "tensors opts", "tensor root timeout"),
+    "allreduce": Method(
+        *(1, "all_reduce", "Allreduce AllreduceCoalesced"),
+        *("tensors opts", "tensors op timeout", "tensor op timeout"),
     ),
-    "broadcast": Forms((c10d.BroadcastOptions,), "tensors opts", "tensor root timeout"),
-    "allgather": Forms(
-        (c10d.AllgatherOptions,), f"{_LISTS} opts", "output_tensors input_tensor timeout"
+    "reduce": Method(3, "reduce", "Reduce", "tensors opts", "tensor root op timeout"),
+    "allgather": Method(
+        *(4, "all_gather", "Allgather"),
+        *(f"{_LISTS} opts", "output_tensors input_tensor timeout"),
     ),
-    "all_gather_single": _ALL_GATHER,
-    "all_gather_single_coalesced": Forms((c10d.AllgatherOptions,), "outputs inputs opts"),
-    "allgather_coalesced": Forms((c10d.AllgatherOptions,), "output_lists input_list opts"),
-    "reduce_scatter": Forms(
-        (c10d.ReduceScatterOptions,), f"{_LISTS} opts", "output input op timeout"
+    "all_gather_single": Method(
+        5, "all_gather", "Allgather", "output input opts", old="_allgather_base"
     ),
-    "reduce_scatter_single": _REDUCE_SCATTER,
-    "reduce_scatter_single_coalesced": Forms((c10d.ReduceScatterOptions,), "outputs inputs opts"),
-    "reduce": Forms((c10d.ReduceOptions,), "tensors opts", "tensor root op timeout"),
-    "gather": Forms(
-        (c10d.GatherOptions,), f"{_LISTS} opts", "output_tensors input_tensor root timeout"
+    "all_gather_single_coalesced": Method(
+        20, "all_gather", "Allgather", "outputs inputs opts", old="allgather_into_tensor_coalesced"
     ),
-    "gather_single": Forms((c10d.GatherOptions,), "output input opts"),
-    "scatter": Forms(
-        (c10d.ScatterOptions,), f"{_LISTS} opts", "output_tensor input_tensors root timeout"
+    "allgather_coalesced": Method(6, "all_gather", "Allgather", "output_lists input_list opts"),
+    "gather": Method(
+        7, "gather", "Gather", f"{_LISTS} opts", "output_tensors input_tensor root timeout"
     ),
-    "all_to_all_single": _ALL_TO_ALL,
-    "alltoall": Forms((c10d.AllToAllOptions,), f"{_LISTS} opts"),
-    "barrier": Forms((c10d.BarrierOptions,), "opts", "timeout"),
+    "gather_single": Method(
+        7, "gather_single", "Gather", "output input opts", old="gather_into_tensor"
+    ),
+    "scatter": Method(
+        8, "scatter", "Scatter", f"{_LISTS} opts", "output_tensor input_tensors root timeout"
+    ),
+    "reduce_scatter": Method(
+        9, "reduce_scatter", "ReduceScatter", f"{_LISTS} opts", "output input op timeout"
+    ),
+    "reduce_scatter_single": Method(
+        *(16, "reduce_scatter", "ReduceScatter", "outputTensor inputTensor opts"),
+        old="_reduce_scatter_base",
+    ),
+    "reduce_scatter_single_coalesced": Method(
+        *(19, "reduce_scatter", "ReduceScatter", "outputs inputs opts"),
+        old="reduce_scatter_tensor_coalesced",
+    ),
+    "all_to_all_single": Method(
+        *(10, "all_to_all", "AllToAll", f"{_SPLITS} opts", f"{_SPLITS} timeout"),
+        old="alltoall_base",
+    ),
+    "alltoall": Method(11, "all_to_all", "AllToAll", f"{_LISTS} opts"),
+    "send": Method(12, "send"),
+    "recv": Method(13, "recv"),
+    "recv_anysource": Method(14, "recvAnySource"),
+    "barrier": Method(15, "barrier", "Barrier", "opts", "timeout"),
 }
-"""The forms of a group's methods, by the names that this package gives them."""
+"""By the names that this package gives them."""
