@@ -30,6 +30,9 @@ else:
     _Wrapped = object
 
 
+_SUMS = "Use op=Average or op=Sum"
+
+
 class _Distributed(_Wrapped):
     """Methods that take precedence over those of the wrapped optimizer's own class."""
 
@@ -166,33 +169,6 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     Raises:
         ValueError: the arguments are invalid.
     """
-    groups_given = groups is not None or num_groups > 0
-    _check(
-        op,
-        backward_passes_per_step,
-        gradient_predivide_factor,
-        groups_given,
-        gradient_as_bucket_view,
-        compression,
-    )
-    if leaves is not None:
-        _check_leaves(
-            op,
-            backward_passes_per_step,
-            gradient_predivide_factor,
-            compression,
-            groups_given,
-            gradient_as_bucket_view,
-        )
-    if num_groups:
-        warnings.warn("num_groups is deprecated: pass groups", DeprecationWarning, stacklevel=2)
-        groups = num_groups if groups is None else groups
-    kind = GradientReduction
-    if op == basics.Adasum and size() > 1:
-        adasum.check(process_set)
-        kind = AdasumReduction
-    if leaves is not None:
-        kind = LeafReduction
     how = How(
         compression,
         op,
@@ -203,61 +179,65 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
         type(optimizer).__name__,
         leaves,
     )
+    _check(how, backward_passes_per_step, groups is not None or num_groups > 0)
+    if num_groups:
+        warnings.warn("num_groups is deprecated: pass groups", DeprecationWarning, stacklevel=2)
+        groups = num_groups if groups is None else groups
+    kind = GradientReduction
+    if op == basics.Adasum and size() > 1:
+        adasum.check(process_set)
+        kind = AdasumReduction
+    if leaves is not None:
+        kind = LeafReduction
     passes = backward_passes_per_step
     _wrap(optimizer, kind(optimizer.param_groups, named_parameters, passes, groups, how))
     return optimizer
 
 
-def _check(
-    op: int,
-    passes: int,
-    predivide_factor: float,
-    groups_given: bool,
-    as_buckets: bool,
-    compression: Any,
-) -> None:
-    asked = "DistributedOptimizer"
-    if isinstance(compression, GatheredCompressor):
-        if op not in (Average, basics.Sum):
-            found = "gathered gradients are added up"
-            raise ValueError(explain(asked, found, "Use op=Average or op=Sum"))
-        if as_buckets:
-            found = "compressed gradients are gathered one by one"
-            raise ValueError(explain(asked, found, "Leave gradient_as_bucket_view out"))
-    if as_buckets and groups_given:
-        found = "groups and gradient_as_bucket_view are two ways to reduce gradients together"
-        raise ValueError(explain(asked, found, "Use one of them"))
-    if predivide_factor != 1.0 and op != Average:
-        remedy = "Use op=Average"
-        raise ValueError(explain(asked, "gradient_predivide_factor goes with Average", remedy))
-    if passes <= 0:
-        found = f"backward_passes_per_step={passes}"
-        raise ValueError(explain(asked, found, "Pass 1 or more"))
-    if op == basics.Adasum and as_buckets:
-        found = "Adasum reduces each parameter's update, not gradients"
-        raise ValueError(explain(asked, found, "Leave gradient_as_bucket_view out"))
-
-
-def _check_leaves(
-    op: int,
-    passes: int,
-    predivide_factor: float,
-    compression: Any,
-    groups_given: bool,
-    as_buckets: bool,
-) -> None:
-    is_sum = op in (Average, basics.Sum) and predivide_factor == 1.0
-    if not is_sum or compression is not Compression.none or groups_given or as_buckets:
-        remedy = (
-            "Use op=Average or op=Sum, without compression, groups, gradient_predivide_factor and "
-            "gradient_as_bucket_view"
-        )
-        raise ValueError(explain("DistributedOptimizer", "leaves are sums of gradients", remedy))
-    if passes != 1:
-        found = "leaves is the number of backward passes, too"
-        raise ValueError(
-            explain("DistributedOptimizer", found, "Leave backward_passes_per_step out")
-        )
+def _check(how: How, passes: int, groups_given: bool) -> None:
+    """Raise ValueError for arguments that contradict each other."""
+    adds_up, is_adasum = how.op in (Average, basics.Sum), how.op == basics.Adasum
+    is_gathered = isinstance(how.compression, GatheredCompressor)
+    is_divided, has_leaves = how.predivide_factor != 1.0, how.leaves is not None
+    is_plain = how.compression is Compression.none and not (groups_given or how.as_buckets)
+    without_buckets = "Leave gradient_as_bucket_view out"
+    for is_wrong, found, remedy in (
+        (is_gathered and not adds_up, "gathered gradients are added up", _SUMS),
+        (
+            is_gathered and how.as_buckets,
+            "compressed gradients are gathered one by one",
+            without_buckets,
+        ),
+        (
+            how.as_buckets and groups_given,
+            "groups and gradient_as_bucket_view are two ways to reduce gradients together",
+            "Use one of them",
+        ),
+        (
+            is_divided and how.op != Average,
+            "gradient_predivide_factor goes with Average",
+            "Use op=Average",
+        ),
+        (passes <= 0, f"backward_passes_per_step={passes}", "Pass 1 or more"),
+        (
+            is_adasum and how.as_buckets,
+            "Adasum reduces each parameter's update, not gradients",
+            without_buckets,
+        ),
+        (
+            has_leaves and not (adds_up and is_plain and not is_divided),
+            "leaves are sums of gradients",
+            f"{_SUMS}, without compression, groups, gradient_predivide_factor and "
+            "gradient_as_bucket_view",
+        ),
+        (
+            has_leaves and passes != 1,
+            "leaves is the number of backward passes, too",
+            "Leave backward_passes_per_step out",
+        ),
+    ):
+        if is_wrong:
+            raise ValueError(explain("DistributedOptimizer", found, remedy))
 
 
 def _wrap(optimizer: Any, reduction: GradientReduction) -> None:
