@@ -25,14 +25,6 @@ def way(request: pytest.FixtureRequest) -> Callable[..., Any]:
     return as_it_is if request.param == "eager" else tf.function
 
 
-@pytest.fixture(params=["kernels", "numpy_function"])
-def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What carries operations out: gradred's kernels, or Python functions in their place."""
-    if request.param == "numpy_function":
-        monkeypatch.setattr(kernels, "_by_kernels", lambda: False)
-
-
-@pytest.mark.usefixtures("served")
 @pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
 @pytest.mark.parametrize("shape", [(), (0,), (7,), (3, 40, 50)])
 def test_sum_and_average(way: Any, dtype: str, shape: tuple[int, ...]) -> None:
@@ -47,7 +39,6 @@ def test_sum_and_average(way: Any, dtype: str, shape: tuple[int, ...]) -> None:
     np.testing.assert_allclose(average, np.full(shape, expected), rtol=1e-2)
 
 
-@pytest.mark.usefixtures("served")
 def test_other_operations_and_factors(way: Any) -> None:
     x = tf.fill([5], float(hvd.rank() + 1))
     factorial = float(np.prod(np.arange(1, hvd.size() + 1)))
@@ -73,7 +64,6 @@ def test_contradicting_arguments_are_refused() -> None:
         hvd.allreduce(tf.ones(3), op=77)
 
 
-@pytest.mark.usefixtures("served")
 def test_groups_of_many_tensors_and_types(way: Any) -> None:
     tensors = [tf.ones([n], tf.float32 if n % 5 else tf.int64) for n in range(40)]
     made = way(lambda *given: hvd.grouped_allreduce(given, op=hvd.Sum))(*tensors)
@@ -82,7 +72,6 @@ def test_groups_of_many_tensors_and_types(way: Any) -> None:
     assert hvd.grouped_allreduce([]) == []
 
 
-@pytest.mark.usefixtures("served")
 def test_allgather_of_different_lengths(way: Any) -> None:
     x = tf.fill([hvd.rank() + 1, 2], hvd.rank())
     gathered = way(hvd.allgather)(x)
@@ -93,7 +82,6 @@ def test_allgather_of_different_lengths(way: Any) -> None:
     assert second.shape == (0, 2)
 
 
-@pytest.mark.usefixtures("served")
 def test_broadcast_of_each_rank(way: Any) -> None:
     x = tf.constant([[hvd.rank(), 7]], tf.int64)
     for root in range(hvd.size()):
@@ -101,7 +89,6 @@ def test_broadcast_of_each_rank(way: Any) -> None:
     assert x.numpy().tolist() == [[hvd.rank(), 7]]
 
 
-@pytest.mark.usefixtures("served")
 def test_alltoall_with_and_without_splits(way: Any) -> None:
     ranks, me = hvd.size(), hvd.rank()
     x = tf.range(ranks * 2) + 100 * me
@@ -115,7 +102,6 @@ def test_alltoall_with_and_without_splits(way: Any) -> None:
     assert made.numpy().tolist() == [[float(rank)] * 3 for rank in range(ranks) for _ in range(me)]
 
 
-@pytest.mark.usefixtures("served")
 def test_reducescatter_gives_first_ranks_a_row_more(way: Any) -> None:
     ranks, me = hvd.size(), hvd.rank()
     x = tf.tile(tf.range(float(ranks + 1))[:, None], [1, 4])
@@ -311,7 +297,6 @@ def test_arguments_that_no_rank_could_carry_out(way: Any) -> None:
         hvd.reducescatter(tf.ones(2), op=hvd.Max)
 
 
-@pytest.mark.usefixtures("served")
 def test_arguments_that_one_rank_refuses_are_an_error_on_all(way: Any) -> None:
     if hvd.size() == 1:
         pytest.skip("one rank alone")

@@ -9,18 +9,12 @@ import numpy as np
 import pytest
 from tf.given import batches, hvd, keras, model_of, tf, total
 
-from gradred.tensorflow import kernels
-
 pytestmark = pytest.mark.usefixtures("initialised")
 
 
-@pytest.fixture(params=["eager", "graph", "numpy_function"])
-def gradient_of(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Any]:
+@pytest.fixture(params=["eager", "graph"])
+def gradient_of(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """The gradient of the sum of a function's result, weighted by this rank's number."""
-    if request.param == "numpy_function":
-        monkeypatch.setattr(kernels, "_by_kernels", lambda: False)
 
     def gradient(function: Callable[[Any], Any], x: Any) -> Any:
         def compute(x: Any) -> Any:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tf.given import hvd, tf
+
+from gradred.tensorflow import kernels
 
 pytestmark = pytest.mark.usefixtures("initialised")
 
@@ -144,3 +147,18 @@ def test_threads_that_broadcast_variables_follow_each_other() -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda one: hvd.broadcast_variables(one, root_rank=0), given))
     assert [one[0].numpy().tolist() for one in given] == [[0.0]] * 16
+
+
+def test_library_that_needs_more_than_this_tensorflow_has_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Library:
+        gradred_tensorflow_use = gradred_tensorflow_waits = SimpleNamespace()
+
+        @staticmethod
+        def gradred_tensorflow_missing() -> bytes:
+            return b"TF_Any"
+
+    monkeypatch.setattr(kernels.ctypes, "CDLL", lambda _: Library)
+    with pytest.raises(ImportError, match=r"lacks TF_Any\. Install TensorFlow 2\.16 or newer"):
+        kernels._load.__wrapped__()

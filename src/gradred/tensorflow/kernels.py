@@ -1,17 +1,14 @@
 """gradred's operations in TensorFlow's graphs, and their gradients.
 
 `_tensorflow_ops.so` registers two operations with TensorFlow: GradredReduce, whose results have the
-shapes of its inputs, and GradredRows, whose results have rows of their own number. Where this
-TensorFlow lacks a function that the file needs, Python functions carry the operations out.
+shapes of its inputs, and GradredRows, whose results have rows of their own number.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import re
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,8 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from gradred import _core
-from gradred.errors import Error, UsageError, explain
-from gradred.horovod.operations import engine_of
+from gradred.errors import explain
 from gradred.horovod.process_sets import ProcessSet, registered
 
 LIBRARY = Path(__file__).with_name("_tensorflow_ops.so")
@@ -123,8 +119,6 @@ def reduce(call: Call, tensors: Sequence[Any]) -> list[Any]:
     """Carry out an allreduce or a broadcast: one result per tensor, of its shape and type."""
     if not tensors:
         return []
-    if not _by_kernels():
-        return list(_with_gradient(call, _reduce_by_python, _gradients_of_reduce)(*tensors))
     return list(_operations().gradred_reduce(tensors, **_attributes(call)))
 
 
@@ -139,12 +133,8 @@ def rows(call: Call, tensors: Sequence[Any], splits: Any = None) -> tuple[list[A
         shape (tensors, ranks).
     """
     splits = tf.zeros([0], tf.int64) if splits is None else splits
-    if _by_kernels():
-        made = _operations().gradred_rows(tensors, splits, **_attributes(call))
-        results, counts = list(made.results), made.rows
-    else:
-        found = _with_gradient(call, _rows_by_python, _gradients_of_rows)(*tensors, splits)
-        results, counts = list(found[:-1]), found[-1]
+    made = _operations().gradred_rows(tensors, splits, **_attributes(call))
+    results, counts = list(made.results), made.rows
     if not tf.executing_eagerly():
         for result, tensor in zip(results, tensors, strict=True):
             if tensor.shape.rank:
@@ -200,6 +190,9 @@ def _call_of(operation: Any) -> Call:
 # ---- the library --------------------------------------------------------------------------------
 
 
+_AGAIN = "Install gradred again: python -m pip install --force-reinstall gradred"
+
+
 @functools.cache
 def _load() -> tuple[Any, ctypes.CDLL]:
     """Load the library into TensorFlow. Returns its operations, and its other functions."""
@@ -207,27 +200,20 @@ def _load() -> tuple[Any, ctypes.CDLL]:
         operations = tf.load_op_library(str(LIBRARY))
     except tf.errors.NotFoundError as error:
         found = f"TensorFlow cannot load {LIBRARY} ({error.message})"
-        remedy = "Install gradred again: python -m pip install --force-reinstall gradred"
-        raise ImportError(explain("import gradred.tensorflow", found, remedy)) from error
+        raise ImportError(explain("import gradred.tensorflow", found, _AGAIN)) from error
     library = ctypes.CDLL(str(LIBRARY))
     library.gradred_tensorflow_missing.restype = ctypes.c_char_p
     library.gradred_tensorflow_use.restype = ctypes.c_bool
     library.gradred_tensorflow_use.argtypes = [ctypes.c_void_p]
     library.gradred_tensorflow_waits.restype = ctypes.c_bool
-    missing = library.gradred_tensorflow_missing()
+    asked, missing = "import gradred.tensorflow", library.gradred_tensorflow_missing()
     if missing is not None:
-        warnings.warn(
-            f"gradred.tensorflow: TensorFlow {tf.__version__} lacks {missing.decode()}, so that "
-            "Python functions carry out the operations. They are slower, and each occupies a "
-            "thread of TensorFlow's while it waits",
-            stacklevel=2,
-        )
-    elif not library.gradred_tensorflow_use(_core.kernel_calls()):
+        found = f"TensorFlow {tf.__version__} lacks {missing.decode()}"
+        raise ImportError(explain(asked, found, "Install TensorFlow 2.16 or newer"))
+    if not library.gradred_tensorflow_use(_core.kernel_calls()):
         found = f"{LIBRARY} belongs to another version of gradred"
-        remedy = "Install gradred again: python -m pip install --force-reinstall gradred"
-        raise ImportError(explain("import gradred.tensorflow", found, remedy))
-    else:
-        _leave_unordered("GradredReduce", "GradredRows")
+        raise ImportError(explain(asked, found, _AGAIN))
+    _leave_unordered("GradredReduce", "GradredRows")
     return operations, library
 
 
@@ -246,11 +232,6 @@ def _leave_unordered(*operations: str) -> None:
 
 def _operations() -> Any:
     return _load()[0]
-
-
-def _by_kernels() -> bool:
-    """Whether TensorFlow has the operations, and Python functions need not carry them out."""
-    return _load()[1].gradred_tensorflow_missing() is None
 
 
 def kernels_wait() -> bool:
@@ -325,99 +306,3 @@ tf.RegisterGradient("GradredRows")(
         None,  # of the splits
     ]
 )
-
-
-# ---- by Python functions ------------------------------------------------------------------------
-
-
-def _with_gradient(call: Call, carry_out: Any, gradients_of: Any) -> Any:
-    def operation(*inputs: Any) -> Any:
-        results = carry_out(call, inputs)
-
-        def gradient(*gradients: Any) -> Any:
-            if gradients_of is _gradients_of_reduce:
-                return gradients_of(call, gradients)
-            return [*gradients_of(call, results[-1], gradients[:-1]), None]
-
-        return results, gradient
-
-    return tf.custom_gradient(operation)
-
-
-def _by_numpy(function: Callable[..., Any], tensors: Sequence[Any], types: Any) -> list[Any]:
-    if not tf.executing_eagerly():
-        return list(tf.numpy_function(function, list(tensors), types))
-    results = function(*(np.asarray(one.numpy()) for one in tensors))
-    return [tf.convert_to_tensor(x, dtype) for x, dtype in zip(results, types, strict=True)]
-
-
-def _reduce_by_python(call: Call, tensors: Sequence[Any]) -> list[Any]:
-    def carry_out(*arrays: Any) -> list[Any]:
-        inputs = [np.asarray(one, order="C") for one in arrays]
-        outputs = [np.empty_like(one) for one in inputs]
-        _submit(call, inputs, outputs, []).wait()
-        return outputs
-
-    results = _by_numpy(carry_out, tensors, [one.dtype for one in tensors])
-    for result, tensor in zip(results, tensors, strict=True):
-        result.set_shape(tensor.shape)
-    return list(results)
-
-
-def _rows_by_python(call: Call, inputs: Sequence[Any]) -> list[Any]:
-    def carry_out(*given: Any) -> list[Any]:
-        arrays = [np.asarray(one, order="C") for one in given[:-1]]
-        request = _submit(call, arrays, None, [int(one) for one in given[-1]])
-        request.wait()
-        made = [
-            output.view(array.dtype).reshape(-1, *array.shape[1:])
-            if output.size
-            else np.empty((_result_rows(call, counts), *array.shape[1:]), array.dtype)
-            for output, array, counts in zip(request.outputs, arrays, request.rows, strict=True)
-        ]
-        return [*made, np.array(request.rows, np.int32)]
-
-    types = [*(one.dtype for one in inputs[:-1]), tf.int32]
-    return _by_numpy(carry_out, inputs, types)
-
-
-def _result_rows(call: Call, counts: Sequence[int]) -> int:
-    return counts[call.set.rank() or 0] if call.kind == "reducescatter" else sum(counts)
-
-
-def _even_splits(count: int, ranks: int) -> list[int]:
-    if count % ranks:
-        found = f"{count} rows do not divide among {ranks} ranks"
-        raise UsageError("alltoall", found, "Pass splits")
-    return [count // ranks] * ranks
-
-
-def _submit(call: Call, inputs: Any, outputs: Any, splits: Sequence[int]) -> Any:
-    engine = engine_of(call.set)
-    name = f"{call.kind}.{call.name.text or engine.next_name(call.kind)}"
-    results = [None] * len(inputs) if outputs is None else outputs
-    arrays = [
-        (one.ctypes.data, 0 if out is None else out.ctypes.data, one.dtype.name, one.shape)
-        for one, out in zip(inputs, results, strict=True)
-    ]
-    try:
-        if outputs is None and not all(one.ndim for one in inputs):
-            raise UsageError(call.kind, "the tensor has no axis", "Pass one with rows")
-        if call.kind == "alltoall" and not splits:
-            splits = _even_splits(len(inputs[0]), engine.size)
-        return engine.submit(
-            call.kind,
-            name,
-            arrays,
-            op=call.op,
-            prescale=call.prescale,
-            postscale=call.postscale,
-            root=call.root,
-            splits=splits,
-            held=(inputs, outputs),
-            structure=call.structure,
-        )
-    except UsageError as error:
-        with contextlib.suppress(Error):  # the name is in flight, or a rank has left
-            engine.submit("refusal", name, [], why_refused=str(error))
-        raise
