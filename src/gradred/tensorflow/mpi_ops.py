@@ -9,18 +9,7 @@ import tensorflow as tf
 from gradred.horovod.basics import HorovodBasics
 from gradred.horovod.names import *  # noqa: F403
 from gradred.horovod.operations import reduction
-from gradred.tensorflow.collectives import allgather as allgather
-from gradred.tensorflow.collectives import alltoall as alltoall
-from gradred.tensorflow.collectives import barrier as barrier
-from gradred.tensorflow.collectives import broadcast as broadcast
-from gradred.tensorflow.collectives import broadcast_ as broadcast_
-from gradred.tensorflow.collectives import grouped_allgather as grouped_allgather
-from gradred.tensorflow.collectives import join as join
-from gradred.tensorflow.collectives import local_rank_op as local_rank_op
-from gradred.tensorflow.collectives import local_size_op as local_size_op
-from gradred.tensorflow.collectives import process_set_included_op as process_set_included_op
-from gradred.tensorflow.collectives import rank_op as rank_op
-from gradred.tensorflow.collectives import size_op as size_op
+from gradred.tensorflow.collectives import *  # noqa: F403
 from gradred.tensorflow.util import check_num_rank_power_of_2 as check_num_rank_power_of_2
 
 _basics = HorovodBasics()
