@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from gradred.errors import TransportError, explain
 from gradred.horovod.elastic import state as any_state
-from gradred.horovod.elastic.state import ObjectState, State
+from gradred.horovod.elastic.state import ObjectState, Saved, State
 from gradred.horovod.errors import HorovodInternalError
 from gradred.tensorflow.functions import broadcast_variables
 from gradred.tensorflow.keras_in_use import build, variables_of
@@ -39,64 +39,55 @@ def _internal_errors() -> Iterator[None]:
         raise HorovodInternalError(text) from error
 
 
-class _VariablesState(ObjectState):
-    """State of variables and plain values; subclasses have the variables."""
+class _Variables(Saved):
+    """Variables of a state.
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._copies = self._values()
+    Args:
+        variables: returns them.
+        begin_anew: forgets what ranks have of their own; those that join the job have none of it.
+    """
 
-    def _variables(self) -> Sequence[Any]:
-        raise NotImplementedError
-
-    def _begin_anew(self) -> None:
-        """Forget what ranks have of their own; those that join the job have none of it."""
-
-    def _values(self) -> list[Any]:
-        return [tf.convert_to_tensor(one).numpy() for one in self._variables()]
+    def __init__(
+        self, variables: Callable[[], Sequence[Any]], begin_anew: Callable[[], None] = lambda: None
+    ) -> None:
+        self._variables, self._begin_anew = variables, begin_anew
+        self.save()
 
     def save(self) -> None:
-        """Save a copy of the state."""
-        self._copies = self._values()
-        super().save()
+        """Save a copy of the values."""
+        self._copies = [tf.convert_to_tensor(one).numpy() for one in self._variables()]
 
     def restore(self) -> None:
-        """Restore the state from the copy."""
+        """Restore the values from the copy."""
         for variable, value in zip(self._variables(), self._copies, strict=True):
             variable.assign(value)
         self._begin_anew()
-        super().restore()
 
     def saved(self) -> Any:
-        """The variables and values of the last `save`."""
-        return {**super().saved(), "variables": self._copies}
+        """The values of the last `save`."""
+        return self._copies
 
     def take(self, saved: Any) -> None:
-        """Continue from such a state.
+        """Continue from such values.
 
         Raises:
             ValueError: the numbers or shapes of variables differ from those of this state.
         """
-        if saved is not None:
-            found, mine = saved["variables"], self._copies
-            if [one.shape for one in found] != [one.shape for one in mine]:
-                remedy = "Use another folder (--elastic-dir) for another program"
-                asked = "the state of an elastic job"
-                raise ValueError(explain(asked, "it has other variables than this program", remedy))
-            self._copies = found
-            self.restore()
-        super().take(saved)
+        if [one.shape for one in saved] != [one.shape for one in self._copies]:
+            remedy = "Use another folder (--elastic-dir) for another program"
+            asked = "the state of an elastic job"
+            raise ValueError(explain(asked, "it has other variables than this program", remedy))
+        self._copies = saved
 
     def sync(self) -> None:
-        """Broadcast the state of rank 0."""
+        """Broadcast the values of rank 0."""
         with _internal_errors():
             broadcast_variables(self._variables(), 0)
         self._begin_anew()
-        self._copies = self._values()
-        super().sync()
+        self.save()
 
 
-class TensorFlowState(_VariablesState):
+class TensorFlowState(ObjectState):
     """State of variables and plain values.
 
     Args:
@@ -106,14 +97,12 @@ class TensorFlowState(_VariablesState):
     """
 
     def __init__(self, variables: Sequence[Any], session: Any = None, **kwargs: Any) -> None:
-        self._given = list(variables)
+        given = list(variables)
+        self._parts = {"variables": _Variables(lambda: given)}
         super().__init__(**kwargs)
 
-    def _variables(self) -> Sequence[Any]:
-        return self._given
 
-
-class TensorFlowKerasState(_VariablesState):
+class TensorFlowKerasState(ObjectState):
     """State of a model of Keras, its optimizer and plain values.
 
     Gradients that `backward_passes_per_step` has summed on the ranks are not part of it. They are
@@ -139,6 +128,7 @@ class TensorFlowKerasState(_VariablesState):
             raise ValueError(explain("TensorFlowKerasState", "the model is not built", remedy))
         if self.optimizer is not None:
             build(self.optimizer, model.trainable_variables)
+        self._parts = {"variables": _Variables(self._variables, self._begin_anew)}
         super().__init__(**kwargs)
 
     def _variables(self) -> Sequence[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import warnings
@@ -13,6 +14,8 @@ from gradred.horovod import basics
 from gradred.horovod.elastic.job import PICKLED, ElasticJob, StateFormat, of_this_rank
 from gradred.horovod.errors import HorovodInternalError, HostsUpdatedInterrupt
 from gradred.horovod.objects import broadcast_object
+from gradred.horovod.operations import one_structure
+from gradred.horovod.process_sets import global_process_set
 
 
 def _broadcast(obj: Any) -> Any:
@@ -98,13 +101,15 @@ class State(Saved):
 
 
 class ObjectState(State):
-    """State of plain values, by name.
+    """State of plain values, by name, and of parts that subclasses save in their own ways.
 
     Args:
         bcast_object: broadcasts an object of rank 0. None: `hvd.broadcast_object`.
         get_rank: ignored.
         kwargs: the values. Each becomes an attribute.
     """
+
+    _parts: Mapping[str, Saved] = {}  # a subclass sets it before it calls `__init__`
 
     def __init__(
         self,
@@ -123,36 +128,57 @@ class ObjectState(State):
         self._saved = {name: copy.deepcopy(getattr(self, name)) for name in self._names}
 
     def save(self) -> None:
-        """Save a copy of the values."""
+        """Save a copy of the state."""
+        for part in self._parts.values():
+            part.save()
         self._keep()
 
     def restore(self) -> None:
-        """Restore the values from the copy."""
+        """Restore the state from the copy."""
+        for part in self._parts.values():
+            part.restore()
         for name, value in self._saved.items():
             setattr(self, name, copy.deepcopy(value))
 
     def saved(self) -> Any:
-        """The values of the last `save`."""
-        return {"values": self._saved}
+        """The values and parts of the last `save`."""
+        parts = {name: part.saved() for name, part in self._parts.items()}
+        return {"values": self._saved, "parts": parts}
 
     def take(self, saved: Any) -> None:
-        """Continue from these values.
+        """Continue from such a state.
 
         Raises:
-            ValueError: the names of the values differ from those of this state.
+            ValueError: the names of its values or parts differ from those of this state.
         """
         if saved is None:
             return
+        require_alike("parts", self._parts, saved["parts"])
         require_alike("values", self._saved, saved["values"])
+        for name, part in self._parts.items():
+            part.take(saved["parts"][name])
         self._saved = saved["values"]
         self.restore()
 
     def sync(self) -> None:
-        """Broadcast the values of rank 0, which count as saved on all ranks."""
-        values = {name: getattr(self, name) for name in self._names}
-        for name, value in self._bcast_object(values).items():
-            setattr(self, name, value)
-        self._keep()
+        """Broadcast the state of rank 0, which counts as saved on all ranks."""
+        parts = sorted(self._parts.items())
+        alike: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if parts:
+            kinds = "; ".join(f"{name}: {type(part).__name__}" for name, part in parts)
+            alike = one_structure(type(self).__name__, kinds, global_process_set)
+        with alike:
+            for _, part in parts:
+                part.sync()
+            values = {name: getattr(self, name) for name in self._names}
+            for name, value in self._bcast_object(values).items():
+                setattr(self, name, value)
+            self._keep()
+
+    def reset(self) -> None:
+        """Adapt to the current ranks: samplers divide the remaining samples among them."""
+        for part in self._parts.values():
+            part.reset()
 
 
 def require_alike(what: str, mine: Mapping[str, Any], found: Mapping[str, Any]) -> None:

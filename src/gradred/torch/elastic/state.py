@@ -12,9 +12,6 @@ from gradred.horovod.elastic import state as any_state
 from gradred.horovod.elastic.job import StateFormat
 from gradred.horovod.elastic.state import ObjectState as ObjectState
 from gradred.horovod.elastic.state import State as State
-from gradred.horovod.elastic.state import require_alike
-from gradred.horovod.operations import one_structure
-from gradred.horovod.process_sets import global_process_set
 from gradred.torch.elastic.handlers import ModelStateHandler as ModelStateHandler
 from gradred.torch.elastic.handlers import OptimizerStateHandler as OptimizerStateHandler
 from gradred.torch.elastic.handlers import SamplerStateHandler as SamplerStateHandler
@@ -49,60 +46,17 @@ class TorchState(ObjectState):
 
     def __init__(self, model: Any = None, optimizer: Any = None, **kwargs: Any) -> None:
         given = {"model": model, "optimizer": optimizer, **kwargs}
-        self._handlers = handlers_of(given)
-        for name, handler in self._handlers.items():
+        self._parts = handlers = handlers_of(given)
+        for name, handler in handlers.items():
             object.__setattr__(self, name, handler.value)
-        plain = {name: one for name, one in kwargs.items() if name not in self._handlers}
+        plain = {name: one for name, one in kwargs.items() if name not in handlers}
         super().__init__(**plain)
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        handler = self.__dict__.get("_handlers", {}).get(name)
+        handler = self.__dict__.get("_parts", {}).get(name)
         if handler is not None and handler.value is not value:
             handler.set_value(value)
-
-    def save(self) -> None:
-        """Save a copy of the state."""
-        for handler in self._handlers.values():
-            handler.save()
-        super().save()
-
-    def restore(self) -> None:
-        """Restore the state from the copy."""
-        for handler in self._handlers.values():
-            handler.restore()
-        super().restore()
-
-    def saved(self) -> Any:
-        """The values and each `state_dict`, as of the last `save`."""
-        states = {name: handler.saved() for name, handler in self._handlers.items()}
-        return {**super().saved(), "states": states}
-
-    def take(self, saved: Any) -> None:
-        """Continue from such a state.
-
-        Raises:
-            ValueError: the names of its parts differ from those of this state.
-        """
-        if saved is not None:
-            require_alike("parts", self._handlers, saved["states"])
-            for name, handler in self._handlers.items():
-                handler.take(saved["states"][name])
-        super().take(saved)
-
-    def sync(self) -> None:
-        """Broadcast the state of rank 0."""
-        handlers = sorted(self._handlers.items())
-        parts = [f"{name}: {type(handler).__name__}" for name, handler in handlers]
-        with one_structure("TorchState", "; ".join(parts), global_process_set):
-            for _, handler in handlers:
-                handler.sync()
-            super().sync()
-
-    def reset(self) -> None:
-        """Let samplers divide the remaining samples among the current ranks."""
-        for handler in self._handlers.values():
-            handler.reset()
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
