@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from gradred.horovod.errors import HorovodInternalError
 from gradred.horovod.operations import engine_of, submit, synchronize
 from gradred.horovod.process_sets import ProcessSet
 from gradred.memory import empty
+from gradred.torch.groups import runs_of
 from gradred.torch_tensors import SERVED
 
 BUCKET_BYTES = 16 << 20
@@ -129,25 +129,10 @@ def buckets_of(
     Raises:
         ValueError: a parameter is not a dense tensor in host memory or on a CUDA device.
     """
-    return [GradientBucket(members) for members in _members(parameters, most_bytes)]
-
-
-def _members(
-    parameters: Sequence[torch.nn.Parameter], most_bytes: int
-) -> Iterator[list[torch.nn.Parameter]]:
-    open_ones: dict[tuple[torch.dtype, torch.device], tuple[list[torch.nn.Parameter], int]] = {}
     for parameter in parameters:
         _check(parameter)
-        kind = parameter.dtype, parameter.device
-        members, nbytes = open_ones.pop(kind, ([], 0))
-        more = math.prod(parameter.shape) * parameter.element_size()
-        if members and nbytes + more > most_bytes:
-            yield members
-            members, nbytes = [], 0
-        members.append(parameter)
-        open_ones[kind] = (members, nbytes + more)
-    for members, _ in open_ones.values():
-        yield members
+    kind, nbytes = lambda x: (x.dtype, x.device), lambda x: x.numel() * x.element_size()
+    return [GradientBucket(members) for members in runs_of(parameters, kind, nbytes, most_bytes)]
 
 
 def _check(parameter: torch.nn.Parameter) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 
 import torch
 
@@ -51,13 +51,28 @@ def _operations_of(group: Sequence[torch.nn.Parameter]) -> Iterator[list[torch.n
 
     Each operation has at most MOST_ARRAYS arrays, so a rank that has joined can learn all lengths.
     """
-    open_ones: dict[torch.dtype, tuple[list[torch.nn.Parameter], int]] = {}
-    for parameter in group:
-        members, arrays = open_ones.pop(parameter.dtype, ([], 0))
-        more = 1 if parameter.is_contiguous() else 2  # the second describes its layout
-        if arrays + more > MOST_ARRAYS:
+    # The second array describes a layout.
+    return runs_of(group, lambda x: x.dtype, lambda x: 1 if x.is_contiguous() else 2, MOST_ARRAYS)
+
+
+def runs_of(
+    parameters: Iterable[torch.nn.Parameter],
+    kind: Callable[[torch.nn.Parameter], Hashable],
+    weight: Callable[[torch.nn.Parameter], int],
+    most: int,
+) -> Iterator[list[torch.nn.Parameter]]:
+    """Divide parameters into lists of one kind each, whose weights add up to `most` at most.
+
+    A parameter that weighs more has a list of its own.
+    """
+    open_ones: dict[Hashable, tuple[list[torch.nn.Parameter], int]] = {}
+    for parameter in parameters:
+        more, of = weight(parameter), kind(parameter)
+        members, total = open_ones.pop(of, ([], 0))
+        if members and total + more > most:
             yield members
-            members, arrays = [], 0
-        open_ones[parameter.dtype] = ([*members, parameter], arrays + more)
+            members, total = [], 0
+        members.append(parameter)
+        open_ones[of] = (members, total + more)
     for members, _ in open_ones.values():
         yield members

@@ -12,6 +12,7 @@ from gradred.errors import UsageError
 from gradred.horovod import basics
 from gradred.horovod.objects import allgather_object
 from gradred.torch.gradients import GradientReduction, How, Parameter, ParamGroups
+from gradred.torch.groups import runs_of
 from gradred.torch.mpi_ops import allgather_async, alltoall_async, synchronize
 from gradred.torch_leaves import Tree
 
@@ -111,16 +112,9 @@ class LeafReduction(GradientReduction):
     def _vectors(self) -> Iterator[list[Parameter]]:
         """Runs of parameters of one type whose gradients go into one vector; alike on all ranks."""
         parameters = sorted(self._left, key=self.names.__getitem__)
-        for kind in dict.fromkeys((one.dtype, one.device) for one in parameters):
-            run: list[Parameter] = []
-            for parameter in parameters:
-                if (parameter.dtype, parameter.device) != kind:
-                    continue
-                if run and sum(one.numel() for one in [*run, parameter]) > _MOST_ELEMENTS:
-                    yield run
-                    run = []
-                run.append(parameter)
-            yield run
+        return runs_of(
+            parameters, lambda x: (x.dtype, x.device), torch.Tensor.numel, _MOST_ELEMENTS
+        )
 
     def _parts_of(self, parameter: Parameter) -> list[torch.Tensor]:
         tree = self._trees.get(parameter)
