@@ -6,9 +6,10 @@ import os
 import pickle
 import sys
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from gradred._util import clock
 from gradred.errors import UsageError, explain
@@ -22,22 +23,17 @@ if TYPE_CHECKING:
 _SHARE = 0.1  # maximum share of the time spent writing states
 
 
-class StateFormat:
-    """How states are written to files, and read from them: here by pickle.
+class StateFormat(NamedTuple):
+    """How states are written to files, and read from them.
 
     Only this user can write to the folder of the files (state_files.require).
     """
 
-    def save(self, values: Any, file: IO[bytes]) -> None:
-        """Write an object to an open file."""
-        pickle.dump(values, file)
-
-    def load(self, path: Path) -> Any:
-        """Read the object from the file at a path."""
-        return pickle.loads(path.read_bytes())
+    save: Callable[[Any, IO[bytes]], object]
+    load: Callable[[Path], Any]
 
 
-PICKLED = StateFormat()
+PICKLED = StateFormat(pickle.dump, lambda path: pickle.loads(path.read_bytes()))
 
 
 @dataclass

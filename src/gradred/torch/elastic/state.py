@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 
@@ -20,18 +20,7 @@ from gradred.torch.elastic.handlers import get_handler_registry as get_handler_r
 from gradred.torch.elastic.handlers import handlers_of
 from gradred.torch.elastic.handlers import set_handler_registry as set_handler_registry
 
-
-class _TorchFormat(StateFormat):
-    """States are files of `torch.save`."""
-
-    def save(self, values: Any, file: IO[bytes]) -> None:
-        torch.save(values, file)
-
-    def load(self, path: Path) -> Any:
-        return torch.load(path, weights_only=False)
-
-
-_FORMAT = _TorchFormat()
+_FORMAT = StateFormat(torch.save, functools.partial(torch.load, weights_only=False))
 
 
 class TorchState(ObjectState):
