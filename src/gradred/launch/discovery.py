@@ -29,9 +29,7 @@ class FixedHosts:
         """Return the hosts."""
         return self._found
 
-    def now(self) -> Sequence[hosts.Host]:
-        """Return the hosts."""
-        return self._found
+    now = first
 
     def close(self) -> None:
         """Do nothing: there is no process."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from gradred._util import clock
 from gradred.launch import foreground, state_files
 from gradred.launch.discovery import Discovery, FixedHosts
-from gradred.launch.hosts import Host
+from gradred.launch.hosts import Host, Hosts, place
 from gradred.launch.job import Failure, Job, Order
 
 _FAILURES = 2  # after so many failures a host gets no more ranks
@@ -61,14 +61,8 @@ def run(limits: Limits, discovery: Discovery, folder: str, make: Make) -> int:
 
 def plan(limits: Limits, usable: Sequence[Host]) -> list[Host]:
     """Return the hosts with the number of ranks of each: slots are filled host by host."""
-    left = sys.maxsize if limits.most is None else limits.most
-    planned = []
-    for host in usable:
-        ranks = min(left, host.slots or 1)
-        left -= ranks
-        if ranks:
-            planned.append(Host(host.name, ranks))
-    return planned
+    found = Hosts("", tuple(usable))
+    return place(found, min(found.slots, limits.most or found.slots)) if usable else []
 
 
 class _Elastic:

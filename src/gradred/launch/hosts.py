@@ -74,16 +74,13 @@ def place(found: Hosts, ranks: int | None) -> list[Host]:
         remedy = "Ask for fewer, or give more slots: host:slots"
         raise UsageError(asked, f"{named} with {found.slots} slots", remedy)
     rounds, left = divmod(ranks, found.slots)
-    if all(host.slots is None for host in found.hosts):
-        counts = [rounds + (index < left) for index in range(len(found.hosts))]
-    else:
-        counts = []
-        for host in found.hosts:
-            more = min(left, host.slots or 1)
-            left -= more
-            counts.append(rounds * (host.slots or 1) + more)
-    named_counts = zip(found.hosts, counts, strict=True)
-    return [Host(host.name, count) for host, count in named_counts if count]
+    placed = []
+    for host in found.hosts:
+        more = min(left, host.slots or 1)
+        left -= more
+        if count := rounds * (host.slots or 1) + more:
+            placed.append(Host(host.name, count))
+    return placed
 
 
 def is_this(name: str) -> bool:

@@ -457,8 +457,8 @@ class Job:
                 how = f"killed by {processes.signal_name(end['signal'])}"
             if rank.aborted:
                 how = "called MPI_Abort"
-            cause = Cause(how + end["why"], passive=killed)
-            self._fail(rank, end["status"], cause, end["at"], end["follows"], end["report"])
+            more = {"follows": end["follows"], "report": end["report"]}
+            self._fail(rank, end["status"], how + end["why"], killed, at=end["at"], **more)
         elif end["report"] and not self.ending:  # its peers must not send to it any more
             self._announce_failed(rank.number, "has ended", end["report"])
 
@@ -473,21 +473,14 @@ class Job:
         else:
             self._linger = _LINGER_FOR_LOST
             status, how = 1, f"lost: its host does not answer ({channel.lost})"
-        self._fail(rank, status, Cause(how, passive=True), time.time())
+        self._fail(rank, status, how, passive=True)
 
-    def _fail(
-        self,
-        rank: _Rank,
-        status: int,
-        cause: Cause,
-        at: float,
-        follows: bool = False,
-        report: str = "",
-    ) -> None:
+    def _fail(self, rank: _Rank, status: int, how: str, passive: bool = False, **more: Any) -> None:
         several = len(self._order.programs) > 1
         program = self._order.program_of(rank.number).text if several else ""
-        failure = Failure(rank.number, rank.host, status, cause, at, follows, report, program)
-        self._unsorted.append(failure)
+        known = {"at": time.time(), "program": program, **more}
+        cause = Cause(how, passive)
+        self._unsorted.append(Failure(rank.number, rank.host, status, cause, **known))
 
     def _announce_failed(self, number: int, text: str, report: str) -> None:
         values = {"rank": number, "text": text, "report": report}
@@ -560,8 +553,7 @@ class Job:
                 for rank in self._living():
                     if not rank.ended:
                         status = self.mpiexec_status or 1
-                        cause = Cause("lost: mpiexec left it alone", passive=True)
-                        self._fail(rank, status, cause, time.time())
+                        self._fail(rank, status, "lost: mpiexec left it alone", passive=True)
                 self._sort_failures()
                 self.end(signal.SIGTERM, TERM_TO_KILL)
 
@@ -595,8 +587,7 @@ class Job:
         if self._stuck_since is None or now < self._stuck_since + self._order.grace:
             return
         for rank in running:
-            cause = Cause("waited in MPI_Finalize for ranks that ended without it")
-            self._fail(rank, 1, cause, time.time())
+            self._fail(rank, 1, "waited in MPI_Finalize for ranks that ended without it")
         self._sort_failures()
         self.end(signal.SIGTERM, TERM_TO_KILL)
 
@@ -617,9 +608,8 @@ class Job:
             return
         for rank in early:
             if rank.begun is False:
-                cause = Cause("ended with status 0 before MPI_Init, in which others wait")
                 rank.status = 1
-                self._fail(rank, 1, cause, time.time())
+                self._fail(rank, 1, "ended with status 0 before MPI_Init, in which others wait")
             elif now > rank.ended_at + self._order.grace:
                 self.let_go.append(rank.number)
                 self._send(rank, protocol.RELEASE)

@@ -270,10 +270,8 @@ def _shares(hosts: Sequence[Host], counts: Sequence[int]) -> list[list[Host]]:
 def _host_options(family: Family, hosts: Sequence[Host]) -> list[str]:
     if not hosts:
         return []
-    if family == "Open MPI":
-        return ["--host", ",".join(map(str, hosts))]
-    if family == "MPICH":
-        return ["-hosts", ",".join(map(str, hosts))]
+    if family != "Intel MPI":
+        return ["--host" if family == "Open MPI" else "-hosts", ",".join(map(str, hosts))]
     if len({host.slots for host in hosts}) > 1:
         asked = f"{', '.join(map(str, hosts))} with Intel MPI"
         found = "its launcher takes the same number of ranks for every host"
