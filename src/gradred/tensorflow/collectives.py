@@ -193,7 +193,10 @@ def _adasum(
         call = Call("allgather", number, name, structure=structure)
         gathered, _ = kernels.rows(call, [tf.reshape(x, [1, -1])])
         vectors = tf.cast(gathered[0], tf.float64)
-        made = tf.reshape(tf.cast(_pairwise(vectors) * factor, x.dtype), tf.shape(x))
+        products = tf.matmul(vectors, vectors, transpose_b=True)
+        weights = tf.numpy_function(adasum.weights_of, [products], tf.float64)
+        combined = tf.linalg.matvec(vectors, tf.ensure_shape(weights, [None]), transpose_a=True)
+        made = tf.reshape(tf.cast(combined * factor, x.dtype), tf.shape(x))
 
         def gradient(back: Any) -> Any:
             return _adasum(back, node_name("allreduce", None, back), factor, process_set)
@@ -201,23 +204,6 @@ def _adasum(
         return made, gradient
 
     return tf.custom_gradient(operation)(tensor)
-
-
-def _pairwise(vectors: Any) -> Any:
-    """The Adasum of the rows of a matrix: of pairs of rows, then of pairs of these, and so on.
-
-    The number of rows is that of the ranks when the graph is executed.
-    """
-
-    def pairs(rows: Any) -> Any:
-        a, b = rows[::2], rows[1::2]
-        ab, aa, bb = (tf.reduce_sum(x * y, 1, keepdims=True) for x, y in ((a, b), (a, a), (b, b)))
-        of_a = 1.0 - tf.math.divide_no_nan(ab, 2.0 * aa)
-        of_b = 1.0 - tf.math.divide_no_nan(ab, 2.0 * bb)
-        return (of_a * a + of_b * b,)
-
-    shape = tf.TensorShape([None, vectors.shape[1]])
-    return tf.while_loop(lambda rows: tf.shape(rows)[0] > 1, pairs, (vectors,), (shape,))[0][0]
 
 
 def _sparse_allreduce(slices: Any, how: Reduction, name: str | None) -> Any:
@@ -347,7 +333,8 @@ def reducescatter(
     If n rows do not divide evenly among p ranks, the first n mod p ranks get one row more.
     """
     scales = (prescale_factor, postscale_factor)
-    (made,) = _scattered([tensor], compression, op, name, process_set, ignore_name_scope, scales)
+    how = Reduction(compression, op, scales, name, process_set, ignore_name_scope)
+    (made,) = _scattered([tensor], how)
     return made
 
 
@@ -362,18 +349,11 @@ def grouped_reducescatter(
 ) -> list[Any]:
     """Reduce-scatter several tensors as one operation."""
     scales = (prescale_factor, postscale_factor)
-    return _scattered(tensors, compression, op, None, process_set, False, scales)
+    return _scattered(tensors, Reduction(compression, op, scales, None, process_set))
 
 
-def _scattered(
-    tensors: Sequence[Any],
-    compression: Any,
-    op: int,
-    name: str | None,
-    process_set: ProcessSet,
-    ignore_name_scope: bool,
-    scales: tuple[float, float],
-) -> list[Any]:
+def _scattered(tensors: Sequence[Any], how: Reduction) -> list[Any]:
+    compression, op, scales, name, process_set, ignore_name_scope, _ = how
     if op not in (Average, Sum):
         found = "it averages or sums"
         raise HorovodInternalError(explain(f"reducescatter(op={op})", found, "Use Average or Sum"))
