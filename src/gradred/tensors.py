@@ -157,3 +157,11 @@ def write(tensors: Tensors[TensorT], tensor: TensorT, elements: NDArray[Any], as
     _core.tell_of_write(tensor)
     placement = None if found.on_host else placement_of(tensors, tensor, tensor, asked)
     _core.copy_bytes(found.address, elements.ctypes.data, found.nbytes, placement)
+
+
+def even_splits(rows: int, ranks: int, asked: str) -> list[int]:
+    """Return how many of the rows each rank gets; UsageError unless all get the same."""
+    each, rest = divmod(rows, ranks)
+    if rest:
+        raise UsageError(asked, f"{rows} rows do not divide among {ranks} ranks", "Pass splits")
+    return [each] * ranks

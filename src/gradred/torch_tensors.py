@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -17,9 +17,6 @@ from gradred.buffers.dlpack import LEGACY_STREAM
 from gradred.element_types import ITEMSIZES
 from gradred.errors import UsageError, UsageTypeError, explain, type_of
 from gradred.tensors import Description
-
-if TYPE_CHECKING:
-    pass
 
 DTYPES = {
     dtype: name

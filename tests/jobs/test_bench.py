@@ -20,6 +20,7 @@ import pytest
 from bounds import within
 
 from gradred import __version__, _core, cli, config, launch
+from gradred._util.text import size_text
 from gradred.bench import options, overlap, plot, table
 from gradred.bench.collectives import COLLECTIVES
 from gradred.bench.contenders import Calls
@@ -676,7 +677,7 @@ def test_plot_draws_what_the_table_prints(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_sizes_in_a_plot_are_marked_by_powers_of_two(
     smallest: int, largest: int, marks: list[str]
 ) -> None:
-    assert [plot.size_text(size) for size in plot.size_marks(smallest, largest)] == marks
+    assert [size_text(size) for size in plot.size_marks(smallest, largest)] == marks
 
 
 def test_plot_as_png_has_150_dots_per_inch(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import sys
 import textwrap
 from collections.abc import Iterable
 
+_UNITS = ("B", "KiB", "MiB", "GiB")
 _LEAST = 40  # columns; a narrower terminal breaks lines by itself
 
 
@@ -25,6 +26,15 @@ def ranks_text(numbers: Iterable[int]) -> str:
     """Return ranks as text: `rank 3`, or `ranks 0-2, 5`."""
     ordered = sorted(numbers)
     return f"rank{'' if len(ordered) == 1 else 's'} {ranges(ordered)}"
+
+
+def size_text(count: float) -> str:
+    """Return a number of bytes in the largest binary unit of which there is at least one."""
+    power = 0
+    while count >= 1024 and power < len(_UNITS) - 1:
+        count /= 1024
+        power += 1
+    return f"{count:.4g} {_UNITS[power]}"
 
 
 def width() -> int | None:

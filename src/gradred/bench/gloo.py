@@ -6,6 +6,7 @@ import atexit
 import datetime
 import socket
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,19 +19,6 @@ from gradred.bench.contenders import Calls, Started
 from gradred.bench.inputs import Array
 
 _OPS = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
-
-
-class _Work:
-    """A torch work object in flight, with the method names of MPI requests."""
-
-    def __init__(self, work: Any) -> None:
-        self._work = work
-
-    def Wait(self) -> None:  # noqa: N802
-        self._work.wait()
-
-    def Test(self) -> bool:  # noqa: N802
-        return bool(self._work.is_completed())
 
 
 def binder(op: str, mode: Mode, world: MPI.Intracomm) -> Callable[[Array, Array], Calls]:
@@ -46,7 +34,8 @@ def binder(op: str, mode: Mode, world: MPI.Intracomm) -> Callable[[Array, Array]
             torch.distributed.all_reduce(tensor, reduce_op)
 
         def start() -> Started:
-            return _Work(torch.distributed.all_reduce(tensor, reduce_op, async_op=True))
+            work: Any = torch.distributed.all_reduce(tensor, reduce_op, async_op=True)
+            return SimpleNamespace(Wait=work.wait, Test=work.is_completed)
 
         def load() -> None:
             vector[:] = send

@@ -63,17 +63,13 @@ class Inputs:
         """
         size = len(self._patterns)
         if collective == "allgather":
-            return np.concatenate([_repeated(pattern, count) for pattern in self._patterns])
+            return np.concatenate([np.resize(pattern, count) for pattern in self._patterns])
         if collective == "bcast":
-            return _repeated(self._patterns[0], count)
-        whole = _repeated(self._result, count)
+            return np.resize(self._patterns[0], count)
+        whole = np.resize(self._result, count)
         block = count // size
         is_split = COLLECTIVES[collective].is_split
         return whole[rank * block : (rank + 1) * block] if is_split else whole
-
-
-def _repeated(pattern: Array, count: int) -> Array:
-    return np.resize(pattern, count)
 
 
 def _patterns(dtype: str, op: str, size: int) -> list[NDArray[np.int64]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradred._util import files
+from gradred._util.text import size_text
 from gradred.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 _WIDE = 10  # from this ratio on the lower axis is logarithmic
 _DPI = 150
 _MOST_TICKS = 10  # labels of sizes that fit side by side
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,12 +113,3 @@ def size_marks(smallest: int, largest: int) -> list[int]:
         return [smallest]
     step = -(-(last - first + 1) // _MOST_TICKS)
     return [1 << exponent for exponent in range(first, last + 1, step)]
-
-
-def size_text(count: int) -> str:
-    """Return a number of bytes in the largest unit that divides it: `8 B`, `12 KiB`, `1 MiB`."""
-    power = 0
-    while count and count % 1024 == 0 and power < len(_UNITS) - 1:
-        count //= 1024
-        power += 1
-    return f"{count} {_UNITS[power]}"

@@ -254,6 +254,7 @@ def _model(question: Question, answer: Answer, measured: dict[str, Any] | None) 
 # ---- the answer -----------------------------------------------------------------------------
 
 
+_OF_ANSWER = ("plan", "medium", "slices", "parameters", "reason", "about", "formula", "paper")
 _SIGNS = "→1[3]: chunk 3 to rank 1, ←1[3]: chunk 3 from it, + reduces, = copies"
 
 
@@ -274,15 +275,8 @@ def describe(
         "schema": SCHEMA,
         "question": dataclasses.asdict(question)
         | {"ranks": question.ranks, "hosts": question.hosts},
-        "plan": answer.plan,
-        "medium": answer.medium,
-        "slices": answer.slices,
-        "parameters": answer.parameters,
-        "reason": answer.reason,
+        **{name: getattr(answer, name) for name in _OF_ANSWER},
         "schedule": first.name if first else None,
-        "about": answer.about,
-        "formula": answer.formula,
-        "paper": answer.paper,
         "rounds": rounds,
         "messages": moved.messages if moved else 0,
         "sent": moved.sent if moved else 0,

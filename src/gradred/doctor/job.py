@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import IO, Any
 
 from gradred._util import clock, cpu
+from gradred._util.text import ranges
 from gradred.doctor.findings import Finding, NotKnown, fail, late, ok, warn
 from gradred.launch import hosts, processes
 from gradred.launch.hosts import Host
@@ -165,14 +166,14 @@ def binding(job: Job) -> Finding:
     """Report which cores the ranks may use."""
     cores = [set(report["cores"]) for report in _whole(job).reports]
     here = os.sched_getaffinity(0)
-    text = "; ".join(f"rank {rank}: {_ranges(each)}" for rank, each in enumerate(cores))
+    text = "; ".join(f"rank {rank}: {ranges(each)}" for rank, each in enumerate(cores))
     if all(each == here for each in cores):
         if len(here) < RANKS:
             fix = "Give the program more cores (taskset, docker --cpuset-cpus, srun -c)"
-            return warn(f"none, and all ranks share core {_ranges(here)}", fix)
+            return warn(f"none, and all ranks share core {ranges(here)}", fix)
         nodes = cpu.numa_nodes()
         near = "; --bind numa would put the shared memory of each rank near it" if nodes > 1 else ""
-        return ok(f"none: each rank may use cores {_ranges(here)}{near}")
+        return ok(f"none: each rank may use cores {ranges(here)}{near}")
     fix = f"Look for the launcher's own settings ({_BIND_VARIABLES})"
     shared = cores[0] & cores[1]
     if shared and min(map(len, cores)) == 1:
@@ -207,14 +208,3 @@ def _whole(job: Job) -> Job:
     if not job.is_whole:
         raise NotKnown("two ranks did not run (see the line job)")
     return job
-
-
-def _ranges(cores: set[int]) -> str:
-    """Return cores as text: `0-3,8` for {0, 1, 2, 3, 8}."""
-    parts: list[list[int]] = []
-    for core in sorted(cores):
-        if parts and core == parts[-1][1] + 1:
-            parts[-1][1] = core
-        else:
-            parts.append([core, core])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)

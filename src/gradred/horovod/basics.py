@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from gradred import _core
 from gradred.errors import UsageError, explain
 from gradred.horovod import process_sets as sets
-from gradred.horovod.errors import NOT_INITIALISED
 from gradred.horovod.front_end import FRONT_ENDS
 from gradred.horovod.process_sets import ProcessSet
 from gradred.horovod.settings import is_true, most_fused_bytes, stall_limits
@@ -175,50 +174,44 @@ def is_initialized() -> bool:
     return state.place is not None
 
 
-def _place() -> Place:
-    if state.place is None:
-        raise ValueError(NOT_INITIALISED)
-    return state.place
-
-
 def rank() -> int:
     """The global rank of this process."""
-    return _place().rank
+    return state.here().rank
 
 
 def size() -> int:
     """The number of ranks."""
-    return _place().size
+    return state.here().size
 
 
 def local_rank() -> int:
     """The rank of this process among the ranks of its host."""
-    return _place().local_rank
+    return state.here().local_rank
 
 
 def local_size() -> int:
     """The number of ranks on this host."""
-    return _place().local_size
+    return state.here().local_size
 
 
 def cross_rank() -> int:
     """The index of this host among the hosts that have a rank with this local rank."""
-    return _place().cross_rank
+    return state.here().cross_rank
 
 
 def cross_size() -> int:
     """The number of hosts that have a rank with this local rank."""
-    return _place().cross_size
+    return state.here().cross_size
 
 
 def is_homogeneous() -> bool:
     """Whether all hosts have the same number of ranks."""
-    return _place().homogeneous
+    return state.here().homogeneous
 
 
 def mpi_threads_supported() -> bool:
     """Whether the MPI library allows calls from several threads at once."""
-    _place()
+    state.here()
     from mpi4py import MPI
 
     return bool(MPI.Query_thread() == MPI.THREAD_MULTIPLE)
@@ -284,7 +277,7 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
         ValueError: `init` has not been called.
         OSError: the file cannot be opened.
     """
-    place = _place()
+    place = state.here()
     stop_timeline()
     if place.rank != 0 and "{rank}" not in file_path:
         return

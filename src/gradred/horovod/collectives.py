@@ -18,7 +18,7 @@ from gradred.horovod.errors import HorovodInternalError, internal_error
 from gradred.horovod.front_end import FrontEnd, splits_of, with_rows
 from gradred.horovod.operations import engine_of, reducing, reduction, submit
 from gradred.horovod.state import state
-from gradred.tensors import described
+from gradred.tensors import described, even_splits
 
 if TYPE_CHECKING:
     from gradred.horovod.process_sets import ProcessSet
@@ -241,7 +241,7 @@ class Collectives(Generic[TensorT]):
         array = described(front_end, sent.tensor, None, "alltoall")
         like: TensorT | None = None
         if splits is None:
-            rows = _even_splits(array[3][0], process_set.size() or 1)
+            rows = even_splits(array[3][0], process_set.size() or 1, "alltoall")
         else:
             rows, like = splits_of(front_end, splits)
 
@@ -263,11 +263,3 @@ def _scattered(
         raise HorovodInternalError(explain(f"reducescatter(op={op})", found, "Use Average or Sum"))
     engine_of(process_set)
     return {"op": reducing(op), "prescale": prescale, "postscale": postscale}
-
-
-def _even_splits(rows: int, ranks: int) -> list[int]:
-    each, rest = divmod(rows, ranks)
-    if rest:
-        found = f"{rows} rows do not divide among {ranks} ranks"
-        raise ValueError(explain("alltoall", found, "Pass splits"))
-    return [each] * ranks

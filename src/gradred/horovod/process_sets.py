@@ -48,11 +48,11 @@ class ProcessSet:
         """
         if self.process_set_id is None or self.ranks is None:
             return None
-        return self.place_of(_own_rank())
+        return self.place_of(state.here().rank)
 
     def included(self) -> bool | None:
         """Whether this rank is in the set. None: the ranks of the set are not known yet."""
-        return None if self.ranks is None else _own_rank() in self.ranks
+        return None if self.ranks is None else state.here().rank in self.ranks
 
     def takes_part(self) -> bool:
         """Whether this rank is in the set.
@@ -60,7 +60,7 @@ class ProcessSet:
         Raises:
             ValueError: init() has not been called, or the set is not registered.
         """
-        rank = _own_rank()
+        rank = state.here().rank
         self._require_registered()
         return self.ranks is not None and rank in self.ranks
 
@@ -75,7 +75,7 @@ class ProcessSet:
         Raises:
             ValueError: the rank is not in the set, or init() has not been called.
         """
-        _own_rank()
+        state.here()  # raises where init() was forgotten
         if self.ranks is None or rank not in self.ranks:
             remedy = "Use a rank, and a process set, that belong together"
             raise ValueError(explain(f"{self}", f"rank {rank} is not part of it", remedy))
@@ -109,12 +109,6 @@ global_process_set.ranks = None
 
 _registered: dict[int, ProcessSet] = {}
 _free_ids: list[int] = []  # ids of removed sets, to reuse; the oldest first
-
-
-def _own_rank() -> int:
-    if state.place is None:
-        raise ValueError(NOT_INITIALISED)
-    return state.place.rank
 
 
 def begin(size: int, comm: Any) -> None:

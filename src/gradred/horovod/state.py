@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gradred import _core
-from gradred.horovod.errors import raised_when_starting, raised_when_waiting
+from gradred.horovod.errors import NOT_INITIALISED, raised_when_starting, raised_when_waiting
 
 if TYPE_CHECKING:
     from gradred._core import Timeline
@@ -39,6 +39,12 @@ class State:
         # Handles of the operations in flight. Their numbers start at 1 after each init().
         self.handles = _core.Handles(raised_when_starting, raised_when_waiting)
         self.asked: tuple[Any, int] = (None, 0)  # of the last init(): communicator, ranks
+
+    def here(self) -> Place:
+        """This process's ranks and sizes. Raises ValueError before init() and after shutdown()."""
+        if self.place is None:
+            raise ValueError(NOT_INITIALISED)
+        return self.place
 
 
 state = State()

@@ -54,11 +54,7 @@ def get_average_backwards_compatibility_fun(
     reduce_ops: Any,
 ) -> Callable[[int | None, bool | None], int]:
     """Return a function that combines `op` and the deprecated `average` to one operation."""
-
-    def operation(op: int | None, average: bool | None) -> int:
-        return reduction(op, average)
-
-    return operation
+    return reduction
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:

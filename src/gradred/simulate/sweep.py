@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradred._util import text
+from gradred._util.text import size_text as size_text
 from gradred.errors import UsageError
 from gradred.simulate import plans
 from gradred.simulate.plans import Layout, Simulated
@@ -17,8 +18,6 @@ from gradred.simulate.presets import Network
 SCHEMA = "gradred-simulate-allreduce/1"
 SIZES = tuple(8 << shift for shift in range(0, 28, 3))
 """The lengths of a sweep: 8 B to 1 GiB."""
-
-_UNITS = ("B", "KiB", "MiB", "GiB")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,12 +206,3 @@ def time_text(microseconds: float) -> str:
             return f"{microseconds / scale:.4g} {unit}"
     seconds = microseconds / 1e6
     return f"{seconds:.4g} s" if seconds < 1e4 else f"{seconds:.0f} s"
-
-
-def size_text(count: float) -> str:
-    """A number of bytes in the largest binary unit of which there is at least one."""
-    power = 0
-    while count >= 1024 and power < len(_UNITS) - 1:
-        count /= 1024
-        power += 1
-    return f"{count:.4g} {_UNITS[power]}"

@@ -81,23 +81,12 @@ class GradredBackend(c10d.Backend):
         """Name and time limit of the backend."""
         return self._options
 
-    @property
-    def supports_splitting(self) -> bool:
-        """False: torch makes new groups instead."""
-        return False
+    supports_splitting = False  # torch makes new groups instead
+    supports_time_estimate = False
+    supports_coalescing = False
+    """By this torch starts each message of a batch by itself, which is faster.
 
-    @property
-    def supports_coalescing(self) -> bool:
-        """False, by which torch starts each message of a batch by itself: that is faster.
-
-        Operations between `_start_coalescing` and `_end_coalescing` have one work all the same.
-        """
-        return False
-
-    @property
-    def supports_time_estimate(self) -> bool:
-        """False: gradred estimates no times for torch."""
-        return False
+    Operations between `_start_coalescing` and `_end_coalescing` have one work all the same."""
 
     @property
     def supports_shrinking(self) -> bool:

@@ -12,31 +12,18 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-Group = TypeVar("Group", bound=type)
-
-
-def serve_other_devices(names: Iterable[str]) -> Callable[[Group], Group]:
-    """Make the methods with these names pass tensors on other devices to another group.
-
-    The methods must not call each other. Otherwise an operation could be split between groups.
-    """
-
-    def decorate(group: Group) -> Group:
-        for name in names:
-            setattr(group, name, handing_on(name, getattr(group, name)))
-        return group
-
-    return decorate
-
 
 def handing_on(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a method pass tensors on other devices to the same method of another group."""
+    """Make a method pass tensors on other devices to the same method of another group.
+
+    Such methods must not call each other. Otherwise an operation could be split between groups.
+    """
 
     @functools.wraps(method)
     def hand_on(self: Any, *arguments: Any, **named: Any) -> Any:

@@ -22,6 +22,7 @@ from torch._C import _distributed_c10d as c10d
 from gradred import _core
 from gradred.errors import Error, UsageError
 from gradred.memory import empty
+from gradred.tensors import even_splits
 from gradred.torch_distributed.backend import CALLED_BY_TORCH, GradredBackend
 from gradred.torch_distributed.callbacks import Numbers, numbers_here, running
 from gradred.torch_distributed.compiling import left_alone
@@ -29,7 +30,7 @@ from gradred.torch_distributed.connecting import Connected, NotYet
 from gradred.torch_distributed.in_flight import after_writes, note
 from gradred.torch_distributed.methods import METHODS
 from gradred.torch_distributed.monitored import MonitoredBarrier
-from gradred.torch_distributed.other_devices import OtherDevices, handing_on, serve_other_devices
+from gradred.torch_distributed.other_devices import OtherDevices, handing_on
 from gradred.torch_distributed.profiling import is_profiled, shown
 from gradred.torch_distributed.sparse import SparseSum
 from gradred.torch_distributed.tensors import (
@@ -625,7 +626,7 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         if output.dtype is not tensor.dtype:
             found = f"the output is of {output.dtype}, the input of {tensor.dtype}"
             raise UsageError(asked, found, "Pass tensors of one type")
-        rows = list(input_splits or []) or _even(tensor.shape[0], self._ranks)
+        rows = list(input_splits or []) or even_splits(tensor.shape[0], self._ranks, asked)
         expected = list(output_splits or [])
         if expected and (len(expected) != self._ranks or sum(expected) != output.shape[0]):
             found = f"the output has {output.shape[0]} rows for {self._ranks} ranks"
@@ -701,8 +702,6 @@ COLLECTIVES = [
 _allreduce = handing_on("allreduce", ProcessGroupOfRanks.allreduce)
 
 
-@left_alone
-@serve_other_devices(name for name in COLLECTIVES if name != "allreduce")  # it has its own
 class ProcessGroupGradred(ProcessGroupOfRanks):
     """The group that torch uses. It passes tensors on other devices to other backends' groups."""
 
@@ -738,6 +737,11 @@ class ProcessGroupGradred(ProcessGroupOfRanks):
         return super()._end_coalescing(device)
 
 
+for _name in COLLECTIVES:
+    if _name != "allreduce":  # it has its own
+        setattr(ProcessGroupGradred, _name, handing_on(_name, getattr(ProcessGroupGradred, _name)))
+left_alone(ProcessGroupGradred)
+
 if hasattr(_AllreduceOptions, "asyncOp"):
     _done = GradredWork([], None, [], None)  # of all operations that ended in their calls
     _done.is_completed()
@@ -761,11 +765,3 @@ def _of_bool(name: str, tensor: Tensor) -> str:
     if tensor.dtype is not torch.bool:
         return name
     return {"sum": "lor", "prod": "land"}.get(name, name)
-
-
-def _even(rows: int, ranks: int) -> list[int]:
-    each, rest = divmod(rows, ranks)
-    if rest:
-        found = f"{rows} rows do not divide among {ranks} ranks"
-        raise UsageError("all_to_all_single", found, "Pass split sizes")
-    return [each] * ranks
