@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MPICH = Path(".venv-ci")
 OPENMPI = Path(".venv-ci-openmpi")
 TORCH = "torch==2.13.0"  # the build for CPUs, if the package index has it
+TORCHVISION = "torchvision==0.28.0"  # of that PyTorch
 # Versions of TensorFlow to test with, and the Keras that each gets.
 TENSORFLOWS = {"2.16.2": "keras==3.3.3", "2.21.0": "keras"}
 WITH_TENSORFLOW = "tests/jobs/test_tensorflow_jobs.py"
@@ -86,7 +87,7 @@ def wheel() -> bool:
     ready = packages.wait() == 0
     if not (built and ready):
         return False
-    install = [str(python_of(OPENMPI)), "-m", "pip", "install", "--quiet", TORCH]
+    install = [str(python_of(OPENMPI)), "-m", "pip", "install", "--quiet", TORCH, TORCHVISION]
     if os.environ.get(WITHOUT_TORCH) != "1" and not run(*install, seconds=1800):
         print(f"where there is no {TORCH} for the machine, set {WITHOUT_TORCH}=1")
         return False

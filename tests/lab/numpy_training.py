@@ -131,7 +131,7 @@ class Numpy:
     }
 
     @staticmethod
-    def check(device: str, compiled: Sequence[bool]) -> None:
+    def check(models: Sequence[str], device: str, compiled: Sequence[bool]) -> None:
         if device != "cpu":
             raise UsageError(f"--device {device}: NumPy knows no devices. Leave it out.")
 

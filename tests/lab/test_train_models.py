@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
+import sys
 import types
 from collections import Counter
 from pathlib import Path
@@ -11,18 +13,20 @@ from typing import Any
 
 import pytest
 
+from gradred.errors import UsageError
 from gradred_lab.simulate import networks
 from gradred_lab.train.framework import Size
+from gradred_lab.train.pytorch import FRAMEWORK
 from gradred_lab.train.pytorch.table import BUILDERS, MODELS
 
 torch = pytest.importorskip("torch")
 
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 SMALL = Size(scale=0.125, image=64, sequence=16, layers=1)
 PUBLISHED = {
     "resnet50": 25_557_032,
     "vgg16": 138_357_544,
     "alexnet": 61_100_840,
-    "googlenet": 13_004_888,
     "gpt2": 124_439_808,
 }
 # The lists of tensors that the simulator has of the same networks; BERT's is of the encoder alone.
@@ -36,8 +40,15 @@ LISTED = {
 }
 
 
+def needs_torchvision() -> None:
+    if importlib.util.find_spec("torchvision") is None:
+        pytest.skip("torchvision is not installed")
+
+
 def network(name: str, size: Size) -> Any:
     module, of = BUILDERS[name]
+    if module == "vision":
+        needs_torchvision()
     return getattr(importlib.import_module(f"gradred_lab.train.pytorch.models.{module}"), of)(size)
 
 
@@ -57,11 +68,49 @@ def test_parameters_are_those_of_the_table(name: str) -> None:
 
 def test_parameters_are_those_published() -> None:
     assert {name: MODELS[name].parameters for name in PUBLISHED} == PUBLISHED
-    without_heads = published("googlenet")
-    del without_heads.heads
-    assert count(without_heads) == 6_624_904
     assert count(published("bert-base").encoder) == 109_482_240
     assert count(published("face").backbone) == 43_590_848
+
+
+def test_googlenet_has_both_auxiliary_heads_beyond_what_is_published() -> None:
+    made = published("googlenet")
+    heads = count(made.network.aux1) + count(made.network.aux2)
+    assert count(made) - heads == 6_624_904
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_have_the_sizes_and_the_order_of_the_record(name: str) -> None:
+    newest = max(RESULTS.glob("train-quick-*.json"), key=lambda one: one.stem[-10:])
+    record = json.loads(newest.read_text())
+    (row,) = (one for one in record["rows"] if one["cell"]["model"] == name)
+    made = network(name, Size(**row["cell"]["size"]))
+    found: list[int] = []
+    for one in made.parameters():
+        one.register_post_accumulate_grad_hook(lambda ready: found.append(ready.numel()))
+    inputs, targets = made.sample(2, torch.Generator())
+    made.loss(made(*inputs), targets).backward()
+    assert found == row["layers"]["elements"]
+
+
+@pytest.mark.parametrize("name", ["resnet50", "vgg16", "alexnet", "googlenet"])
+def test_networks_of_other_widths_are_the_same_but_for_them(name: str) -> None:
+    options = ("kernel_size", "stride", "padding", "bias", "eps", "momentum", "p", "ceil_mode")
+
+    def layers(size: Size) -> list[tuple[Any, ...]]:
+        with torch.device("meta"):
+            made = network(name, size)
+        assert all(one.training for one in made.modules())
+        return [
+            (type(one), *(_plain(getattr(one, option, None)) for option in options))
+            for one in made.modules()
+        ]
+
+    assert layers(Size(scale=0.5)) == layers(Size())
+
+
+def _plain(value: Any) -> Any:
+    """An option of a layer as it is, but only of a bias that there is one."""
+    return "bias" if isinstance(value, torch.nn.Parameter) else value
 
 
 @pytest.mark.parametrize("name", LISTED)
@@ -92,9 +141,9 @@ def test_every_network_learns_its_batch_and_reaches_every_parameter(name: str) -
     assert count(made) < MODELS[name].parameters / 4
     inputs, targets = made.sample(4, torch.Generator().manual_seed(2))
     optimizer = torch.optim.SGD(made.parameters(), lr=0.001, momentum=0.9)
-    made.eval()  # without dropout, so that losses can be compared
     losses = []
     for _ in range(5):
+        torch.manual_seed(3)  # the same dropout in each step, so that losses can be compared
         optimizer.zero_grad()
         loss = made.loss(made(*inputs), targets)
         loss.backward()
@@ -134,3 +183,37 @@ def test_margin_lowers_the_score_of_the_right_person_alone() -> None:
     other = (people + 1) % made.people
     scores[rows, other] = others[rows, other] = 0
     assert torch.equal(scores, others)
+
+
+def test_networks_of_images_need_torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    FRAMEWORK.check(["gpt2", "face"], "cpu", [False])
+    with pytest.raises(UsageError) as caught:
+        FRAMEWORK.check(["gpt2", "vgg16"], "cpu", [False])
+    said = str(caught.value)
+    assert "--models vgg16: torchvision is not installed." in said
+    assert said.endswith('"gradred[lab]", or name others: bert-base, gpt2, wide-deep, face.')
+
+
+def test_operators_of_torchvision_that_do_not_load_are_declared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    needs_torchvision()
+    vision = importlib.import_module("gradred_lab.train.pytorch.models.vision")
+    declared: list[str] = []
+    missing = "operator torchvision::nms does not exist"
+
+    def imported(name: str) -> str:
+        if len(declared) < 2:
+            raise RuntimeError(missing)
+        return name
+
+    loader = types.SimpleNamespace(import_module=imported)
+    monkeypatch.setattr(vision, "importlib", loader)
+    monkeypatch.setattr(torch.library, "define", lambda name, _: declared.append(name))
+    assert vision.load() == "torchvision.models"
+    assert declared == ["torchvision::nms", "torchvision::qnms"]
+    declared, missing = [], "something else"
+    with pytest.raises(RuntimeError, match=missing):
+        vision.load()
+    assert declared == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import json
 import os
 import shutil
@@ -19,6 +21,9 @@ from gradred_lab.train.pytorch.table import MODELS, PEERS
 pytest.importorskip("torch")
 pytestmark = [
     pytest.mark.timeout(600),
+    pytest.mark.skipif(
+        importlib.util.find_spec("torchvision") is None, reason="torchvision is not installed"
+    ),
     pytest.mark.skipif(launch.inside_job() is not None, reason="ranks cannot start ranks"),
 ]
 PATHS = os.pathsep.join(filter(None, sys.path))
@@ -61,7 +66,9 @@ def test_all_peers_train_a_residual_network_alike(tmp_path: Path) -> None:
     assert row["cell"]["precision"] == "fp32"
     assert sum(row["layers"]["elements"]) == row["parameters"]
     assert row["layers"]["ready"] == sorted(row["layers"]["ready"])
-    assert record["jobs"]["2"]["versions"]["torch"]
+    versions = record["jobs"]["2"]["versions"]
+    assert versions["torch"]
+    assert versions["torchvision"] == importlib.metadata.version("torchvision")
 
 
 @pytest.mark.full

@@ -164,7 +164,7 @@ def without(absent: Sequence[str], *lines: str) -> tuple[list[str], str, str]:
     return re.findall(r"^status (\d+) ", done.stdout, re.MULTILINE), done.stdout, done.stderr
 
 
-EXTRA = ("matplotlib", "pandas", "psutil", "sklearn", "torch")
+EXTRA = ("matplotlib", "pandas", "psutil", "sklearn", "torch", "torchvision")
 """The packages of the extra `lab`, as they are imported."""
 
 OF_THE_LIBRARY = (
@@ -225,6 +225,7 @@ def test_commands_of_an_absent_laboratory_say_how_to_install_it(line: str) -> No
     ("package", "line"),
     [
         ("torch", "train --quick"),
+        ("torchvision", "train --quick"),
         ("torch", "simulate record -- python a.py"),
         ("sklearn", "schemes -np 2"),
         ("pandas", "simulate training --calibrate a.csv --rows b.csv"),
@@ -249,5 +250,5 @@ def test_extra_of_the_laboratory_has_what_it_says_to_install() -> None:
         re.findall(r'"([\w-]+)', one)
         for one in re.findall(r"^lab(?:-no-torch)? = \[(.*)\]", project, re.MULTILINE)
     )
-    assert extra == [*EXTRA[:3], "scikit-learn", "torch"]
-    assert [*no_torch, "torch"] == extra
+    assert extra == [*EXTRA[:3], "scikit-learn", *EXTRA[4:]]
+    assert [*no_torch, *EXTRA[4:]] == extra

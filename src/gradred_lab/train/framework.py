@@ -173,9 +173,9 @@ class Framework(Protocol):
 
     models: Mapping[str, Model]
     peers: Mapping[str, Peer]
-    check: Callable[[str, Sequence[bool]], None]
-    """Raises UsageError if it is not installed, or has not such a device (`cpu`, `cuda`), or cannot
-    compile where that is asked for."""
+    check: Callable[[Sequence[str], str, Sequence[bool]], None]
+    """Raises UsageError if a package that it or one of these models needs is not installed, or it
+    has not such a device (`cpu`, `cuda`), or cannot compile where that is asked for."""
     begin: Callable[[Any, str], Session]
     """Load it on a rank, with the communicator of all ranks and the device; collective."""
 

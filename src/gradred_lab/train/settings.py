@@ -76,7 +76,7 @@ class Settings:
                 if name not in known:
                     remedy = f"Name some of {', '.join(known)}"
                     raise UsageError(f"{option} {name}", f"{self.framework} has none such", remedy)
-        found.check(self.device, self.compiled)
+        found.check(self.models, self.device, self.compiled)
         return found
 
     def record(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from gradred.errors import UsageError
 from gradred_lab import packages
 from gradred_lab.train.framework import Session
-from gradred_lab.train.pytorch.table import MODELS, PEERS
+from gradred_lab.train.pytorch.table import BUILDERS, MODELS, PEERS
 
 
 class _PyTorch:
@@ -18,8 +18,13 @@ class _PyTorch:
     peers = PEERS
 
     @staticmethod
-    def check(device: str, compiled: Sequence[bool]) -> None:
+    def check(models: Sequence[str], device: str, compiled: Sequence[bool]) -> None:
         packages.require("torch", "--framework pytorch", "it is not installed")
+        of_images = [name for name in models if BUILDERS[name][0] == "vision"]
+        if of_images:
+            others = ", ".join(name for name, one in BUILDERS.items() if one[0] != "vision")
+            asked, found = f"--models {','.join(of_images)}", "torchvision is not installed"
+            packages.require("torchvision", asked, found, f", or name others: {others}")
         if device == "cuda":
             import torch
 

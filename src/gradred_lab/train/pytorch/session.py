@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
+import importlib.util
 import os
 from typing import Any
 
@@ -39,8 +41,12 @@ class Torch:
         """PyTorch's version, its libraries, threads of a rank."""
         build = [line.strip(" -") for line in torch.__config__.show().splitlines()]
         libraries = [line for line in build if "DNN" in line and line.startswith("Intel")]
+        has_torchvision = importlib.util.find_spec("torchvision") is not None
         return {
             "torch": torch.__version__,
+            "torchvision": importlib.metadata.version("torchvision")
+            if has_torchvision
+            else "not installed",
             "torch_libraries": "; ".join(libraries),
             "torch_cpu": torch.backends.cpu.get_cpu_capability(),
             "torch_threads": str(torch.get_num_threads()),

@@ -23,10 +23,10 @@ MODELS = {
 """The models by name. Sizes are those of training, auxiliary heads included."""
 
 BUILDERS = {
-    "resnet50": ("resnet", "ResNet50"),
-    "vgg16": ("plain", "Vgg16"),
-    "alexnet": ("plain", "AlexNet"),
-    "googlenet": ("googlenet", "GoogLeNet"),
+    "resnet50": ("vision", "ResNet50"),
+    "vgg16": ("vision", "Vgg16"),
+    "alexnet": ("vision", "AlexNet"),
+    "googlenet": ("vision", "GoogLeNet"),
     "bert-base": ("transformers", "BertBase"),
     "gpt2": ("transformers", "Gpt2"),
     "wide-deep": ("wide_deep", "WideDeep"),

@@ -1,1 +1,1 @@
-"""The networks that `gradred train` trains, written on `torch.nn`, one file per family."""
+"""The networks that `gradred train` trains: torchvision's, and on `torch.nn` those it lacks."""

@@ -1,5 +1,8 @@
 """BERT-base and GPT-2 small."""
 
+# torch.nn's layers and transformers' GPT-2 have query, key and value in one tensor, which changes
+# the messages; for BERT alone the package would be needed beside these layers.
+
 from __future__ import annotations
 
 from typing import Any
