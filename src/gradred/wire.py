@@ -10,6 +10,7 @@ others, "ZeRO++", 2023.)
 from __future__ import annotations
 
 import zlib
+from collections import deque
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -23,6 +24,10 @@ WIRES: Final = _core.WIRES
 """The names of the forms: `"bf16"`, `"fp16"`, `"int8"`, `"fp8_e4m3"`, `"int4"`."""
 BLOCK: Final = 128
 """The numbers that share a scale."""
+_PART: Final = 1 << 18
+"""The numbers of a host's part of a segment: 1 MiB before, and enough for any link after."""
+_AHEAD: Final = 2
+"""Segments whose parts travel before the first sum does."""
 _Memory: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 _Floats: TypeAlias = "np.ndarray[Any, np.dtype[np.float32]]"
 
@@ -30,10 +35,11 @@ _Floats: TypeAlias = "np.ndarray[Any, np.dtype[np.float32]]"
 class _Hosts(NamedTuple):
     """How the ranks of a communicator lie on hosts."""
 
-    inside: Comm
+    inside: MPI.Intracomm
     """The ranks of this host."""
     across: Comm | None
-    """The first rank of each host; None on others."""
+    """The first rank of each host; None on others, and where there is one host."""
+    number: int
 
 
 def _free(comm: MPI.Comm, key: int, hosts: _Hosts) -> None:
@@ -51,10 +57,11 @@ def _hosts(comm: MPI.Intracomm) -> _Hosts:
     if isinstance(known, _Hosts):
         return known
     of_rank, rank = _core.comm_info(comm)["host_of"], comm.Get_rank()
+    number = len(set(of_rank))
     inside = Comm(MPI.Intracomm.Split(comm, of_rank[rank], rank))
-    first = inside.Get_rank() == 0
-    across = MPI.Intracomm.Split(comm, 0 if first else MPI.UNDEFINED, rank)
-    made = _Hosts(inside, Comm(across) if first else None)
+    sends = inside.Get_rank() == 0 and number > 1
+    across = MPI.Intracomm.Split(comm, 0 if sends else MPI.UNDEFINED, rank)
+    made = _Hosts(inside, Comm(across) if sends else None, number)
     if made.across is not None:
         mark = np.zeros(1, np.uint8)  # calls may start after the first that blocks
         _run(made.across, "allreduce", mark, mark, 0)
@@ -77,13 +84,19 @@ def require_wire(wire: object, dtype: str, op: str, asked: str) -> str:
 
 
 def reduce(
-    comm: MPI.Intracomm, vector: _Floats, wire: str, op: tuple[str, float], layout: int
+    comm: MPI.Intracomm,
+    given: _Floats,
+    result: _Floats,
+    wire: str,
+    op: tuple[str, float],
+    layout: int,
 ) -> None:
-    """Reduce `vector` of all ranks in place. Blocks.
+    """Reduce the vectors of all ranks. Blocks.
 
     Args:
         comm: the communicator; collective on it.
-        vector: this rank's numbers, one after another; the result.
+        given: this rank's numbers, one after another.
+        result: where the sums go; `given` itself, or other memory.
         wire: the form between hosts.
         op: `"sum"`, `"avg"`, or `"premul"` with its factor.
         layout: the hash that the ranks compare.
@@ -93,24 +106,26 @@ def reduce(
     """
     layout ^= zlib.crc32(f"{wire} {op}".encode())
     mark = np.zeros(1, np.uint8)  # all compare their calls before any part travels
-    of_length = layout ^ zlib.crc32(str(vector.size).encode())
+    of_length = layout ^ zlib.crc32(str(result.size).encode())
     try:
         _run(comm, "allreduce", mark, mark, of_length)
     except UsageError as error:
-        error.args = (f"allreduce of {vector.size} float32 with wire={wire!r}: {error}",)
+        error.args = (f"allreduce of {result.size} float32 with wire={wire!r}: {error}",)
         raise
-    if not hasattr(comm, "share"):  # else there is one host
-        hosts = _hosts(comm)
-        _run(hosts.inside, "allreduce", vector, vector, layout)
-        if hosts.across is not None and hosts.across.Get_size() > 1:
-            _exchange(hosts.across, vector, wire, layout)
-        _run(hosts.inside, "bcast", None, vector, layout)
-    else:
-        _run(comm, "allreduce", vector, vector, layout)
+    # A communicator of shared memory has no MPI, and one host.
+    hosts = _Hosts(comm, None, 1) if hasattr(comm, "share") else _hosts(comm)
+    source, several = given, hosts.inside.Get_size() > 1
+    if several or hosts.number == 1:
+        _run(hosts.inside, "allreduce", given, result, layout)
+        source = result
+    if hosts.across is not None:
+        _exchange(hosts.across, source, result, wire, layout)
+    if several and hosts.number > 1:
+        _run(hosts.inside, "bcast", None, result, layout)
     if op[0] == "avg":
-        vector /= np.float32(comm.Get_size())
+        result /= np.float32(comm.Get_size())
     elif op[0] == "premul":
-        vector *= np.float32(op[1])
+        result *= np.float32(op[1])
 
 
 def _run(comm: MPI.Intracomm, kind: str, send: Any, recv: Any, layout: int, count: int = 0) -> None:
@@ -123,37 +138,90 @@ def _call(kind: str, send: Any, recv: Any, layout: int, count: int, root: int = 
     return _core.Call(kind, source, recv.ctypes.data, count, dtype, root=root, layout=layout)
 
 
-def _exchange(comm: Comm, vector: _Floats, wire: str, layout: int) -> None:
-    """Reduce the vectors of all hosts in place, compressed."""
-    size, rank = comm.Get_size(), comm.Get_rank()
-    each = -(-vector.size // (BLOCK * size)) * BLOCK  # numbers of a part, whole blocks
-    parts = [vector[i * each : (i + 1) * each] for i in range(size)]
-    length = _core.wire_bytes(wire, each)
-    coded = np.zeros((size, length), np.uint8)
-    came = np.empty((size, length), np.uint8)
-    for i in range(size):
-        if i != rank:
-            _encode(wire, parts[i], coded[i])
-    requests = [
-        request.start(
-            comm,
-            _call("scatter", coded if root == rank else None, came[root], layout, length, root),
-            (coded, came),
+class _Buffers:
+    """Room for the encoded parts of one segment: those to send, and those that come."""
+
+    def __init__(self, hosts: int, length: int) -> None:
+        self.sent = np.zeros((hosts, length), np.uint8)
+        self.came = np.empty((hosts, length), np.uint8)
+
+
+class _Segment:
+    """A run of the vectors of all hosts, of which each host owns a part."""
+
+    def __init__(
+        self, comm: Comm, given: _Floats, result: _Floats, wire: str, layout: int, room: _Buffers
+    ) -> None:
+        self._comm, self._wire, self._layout = comm, wire, layout
+        size, self._rank = comm.Get_size(), comm.Get_rank()
+        each = -(-given.size // (BLOCK * size)) * BLOCK  # numbers of a part, whole blocks
+        self._given, self._result = (
+            [vector[i * each : (i + 1) * each] for i in range(size)] for vector in (given, result)
         )
-        for root in range(size)
-    ]
-    own = np.zeros_like(parts[rank])
-    for root, operation in enumerate(requests):
-        operation.wait()
-        operation.rethrow()
-        if root == rank:
-            own += parts[rank]
-        else:
-            _decode(wire, came[root], own, adds=True)
-    _encode(wire, own, coded[rank])
-    _run(comm, "allgather", coded[rank], came, layout, length)
-    for i in range(size):
-        _decode(wire, came[i], parts[i], adds=False)
+        self._length = _core.wire_bytes(wire, each)
+        self._sent, self._came = room.sent[:, : self._length], room.came[:, : self._length]
+        if not self._sent.flags.c_contiguous:  # the last segment is shorter
+            self._sent, self._came = np.zeros_like(self._sent), np.empty_like(self._came)
+        self._in_flight: list[_core.Operation] = []
+
+    def send_parts(self) -> None:
+        """Start to send each host its part."""
+        for i, part in enumerate(self._given):
+            if i != self._rank:
+                _encode(self._wire, part, self._sent[i])
+        for root in range(len(self._given)):
+            sent = self._sent if root == self._rank else None
+            self._start("scatter", sent, self._came[root], root)
+
+    def send_sum(self) -> None:
+        """Add up the parts that came, and start to send the sum to all."""
+        own = self._given[self._rank]
+        total = np.zeros_like(own)
+        for root, came in enumerate(self._came):
+            _finish(self._in_flight[root])
+            if root == self._rank:
+                total += own
+            else:
+                _decode(self._wire, came, total, adds=True)
+        _encode(self._wire, total, self._sent[self._rank])
+        self._start("allgather", self._sent[self._rank], self._came, 0)
+
+    def receive(self) -> None:
+        """Write the sums of all parts to the result."""
+        _finish(self._in_flight[-1])
+        for came, part in zip(self._came, self._result, strict=True):
+            _decode(self._wire, came, part, adds=False)
+
+    def _start(self, kind: str, send: Any, recv: Any, root: int) -> None:
+        call = _call(kind, send, recv, self._layout, self._length, root)
+        self._in_flight.append(request.start(self._comm, call, self))
+
+
+def _finish(operation: _core.Operation) -> None:
+    operation.wait()
+    operation.rethrow()
+
+
+def _exchange(comm: Comm, given: _Floats, result: _Floats, wire: str, layout: int) -> None:
+    """Reduce the vectors of all hosts, compressed: some segments travel while one is decoded."""
+    hosts = comm.Get_size()
+    length = min(_PART * hosts, -(-given.size // (BLOCK * hosts)) * BLOCK * hosts)
+    rooms = [_Buffers(hosts, _core.wire_bytes(wire, length // hosts)) for _ in range(3 * _AHEAD)]
+    sent, summed = deque[_Segment](), deque[_Segment]()
+    for number, begin in enumerate(range(0, given.size, length or 1)):
+        if len(summed) == 2 * _AHEAD:
+            summed.popleft().receive()
+        run = slice(begin, begin + length)
+        room = rooms[number % len(rooms)]
+        sent.append(_Segment(comm, given[run], result[run], wire, layout, room))
+        sent[-1].send_parts()
+        if len(sent) == _AHEAD:
+            summed.append(sent.popleft())
+            summed[-1].send_sum()
+    for segment in sent:
+        segment.send_sum()
+    for segment in (*summed, *sent):
+        segment.receive()
 
 
 def _encode(wire: str, values: _Floats, to: _Memory) -> None:

@@ -13,6 +13,7 @@ from mpi4py import MPI  # noqa: E402
 
 import gradred  # noqa: E402
 from gradred import _core, config  # noqa: E402
+from gradred import wire as wire_module  # noqa: E402
 from gradred.element_types import numpy_dtype  # noqa: E402
 
 WORLD = MPI.COMM_WORLD
@@ -123,6 +124,10 @@ def reference(x: list[np.ndarray], wire: str) -> np.ndarray:
     """What a compressed wire between hosts makes of the sums inside them."""
     hosts = sorted(set(LAYOUT))
     sums = [np.sum([x[r] for r in range(SIZE) if LAYOUT[r] == h], 0, "float32") for h in hosts]
+    length = wire_module._PART * len(hosts)
+    if x[0].size > length:  # segments, each with parts of its own
+        runs = [slice(i, i + length) for i in range(0, x[0].size, length)]
+        return np.concatenate([reference([one[run] for one in x], wire) for run in runs])
     each = -(-x[0].size // (128 * len(hosts))) * 128
     result = np.empty_like(x[0])
     for owner, host in enumerate(hosts):
@@ -144,7 +149,11 @@ def through(x: np.ndarray, wire: str) -> np.ndarray:
 
 def wires(comm: gradred.Comm) -> None:
     """Compressed between hosts: the same bits on all ranks, those of the codec applied in turn."""
-    for wire, count in itertools.product(gradred.WIRES, (0, 1, 127, 128, 1000, 100_003)):
+    usual = wire_module._PART
+    lengths = [(usual, count) for count in (0, 1, 127, 128, 1000, 100_003)]
+    lengths += [(256, count) for count in (255, 256 * 8, 10_001)]  # many segments
+    for wire, (part, count) in itertools.product(gradred.WIRES, lengths):
+        wire_module._PART = part
         x = [np.random.default_rng(r).standard_normal(count).astype("f4") for r in range(SIZE)]
         wanted = reference(x, wire)
         mine = x[RANK].copy()
@@ -156,6 +165,7 @@ def wires(comm: gradred.Comm) -> None:
         assert mean.tobytes() == (wanted / np.float32(SIZE)).tobytes()
         twice = gradred.allreduce(x[RANK], gradred.premul(2.0), comm=comm, wire=wire)
         assert np.array_equal(twice, 2 * wanted)
+    wire_module._PART = usual
     other = comm.Dup()
     for _ in range(2):
         assert gradred.allreduce(np.ones(3, "f4"), comm=other, wire="int8").tolist() == [SIZE] * 3

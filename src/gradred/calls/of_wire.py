@@ -32,9 +32,8 @@ def run(asked: Asked, x: Any, out: Any, form: object, leaves: object) -> Any:
         on_host = target.memory is None
         staged = None if on_host else np.empty(given.count, np.float32)
         vector = _floats(target.address, target.count) if staged is None else staged
-        if vector.ctypes.data != address:
-            ctypes.memmove(vector.ctypes.data, address, given.nbytes)
-    wire.reduce(asked.comm, vector, form, operation, given.layout.hash)
+        source = vector if address == target.address else _floats(address, given.count)
+    wire.reduce(asked.comm, source, vector, form, operation, given.layout.hash)
     del owner
     if staged is not None:
         where = _core.placement(None, target, None, host_waits=True)
