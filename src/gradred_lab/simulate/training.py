@@ -300,9 +300,7 @@ def _reason(training: Training, found: Found, exposed: float) -> str:
     gpus, nodes = ("s" if count > 1 else "" for count in (at.gpus, at.nodes))
     parts.append(f"set off from the measured {at.gpus} GPU{gpus} on {at.nodes} node{nodes}{whose}")
     if training.nodes > 1 and at.nodes == 1:
-        parts.append(
-            "no run across nodes was measured: of the rate in the network's name a share counts, a guess"
-        )
+        parts.append("no run across nodes was measured: a share of the network's rate, a guess")
     return "; ".join(parts)
 
 
