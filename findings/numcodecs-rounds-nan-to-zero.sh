@@ -3,9 +3,9 @@
 # all set becomes -0, with the sign bit too it becomes +0. NumPy's own NaN stays one.
 #
 # The codec adds half of the last kept digit to the bits, taken as an integer, and that of such a
-# NaN overflows into the sign. CUDA's arithmetic yields it in float32: its programming guide has
-# the NaN 0x7fffffff. So arrays that were computed on a GPU and are written with this codec, by
-# itself or as a filter of zarr, show zeros where the computation had failed.
+# NaN overflows into the sign. It is the NaN of CUDA 13's headers in float32 (0x7fffffff), float16
+# and bfloat16. So an array that was computed on a GPU and is written with this codec, by itself or
+# as a filter of zarr, can show zeros where the computation had failed.
 #
 # Seen (x86-64, Python 3.11, NumPy 2.4.6), keepbits=5:
 #   float16: 7e00 nan, 7fff -0.0, ffff 0.0
