@@ -94,8 +94,11 @@ constexpr std::array kKnobs = {
                  "host serves, or otel. Python programs only; rank 0's value decides whether "
                  "calls are counted.",
          .read = [](std::string_view text) { return unless_unset(text, stripped); },
-         .apply = [](const KnobValue& value,
-                     Settings& settings) { settings.metrics = text_or_empty(value); }},
+         .apply =
+             [](const KnobValue& value, Settings& settings) {
+               settings.metrics = text_or_empty(value);
+               if (settings.metrics == "OTEL") settings.metrics = "otel";
+             }},
     Knob{.name = "result_hash",
          .initial = "none",
          .unset = "none",

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/driver_calls.h"
+#include "base/errors.h"
 #include "calls/settings.h"
 #include "liveness/local_peer_search.h"
 #include "liveness/watchdog.h"
@@ -76,6 +77,11 @@ void read_settings() {
     found.result_hash = require_destination("result_hash", found.result_hash);
   }
   if (is_file(found.metrics)) {
+    if (found.metrics.find(':') != std::string::npos &&
+        found.metrics.find('/') == std::string::npos) {
+      throw UsageError("GRADRED_METRICS: '" + found.metrics +
+                       "' is neither a file nor a port. Write ./ before a file's name, or :9400");
+    }
     found.metrics = require_destination("metrics", with_place_of_rank(found.metrics));
   }
   wait_limits().warn = found.warn_ns;

@@ -25,29 +25,26 @@ _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  #
 class Wire:
     """The state of `compress`: the form of the wire, and where the ranks are.
 
-    Blocking and collective over the group, since it makes groups for the ranks of each host, and
-    one for the first ranks of all hosts. Make it on all ranks of the default group.
+    Blocking and collective over the default group, which has to be that of the model: it makes
+    groups for the ranks of each host, and one for the first ranks of all hosts.
 
     Args:
         form: a name of `gradred.WIRES`.
-        group: the process group of the model; None is the default group.
 
     Raises:
         gradred.UsageError: there is no such form, or the ranks name different ones.
     """
 
-    def __init__(self, form: str, group: dist.ProcessGroup | None = None) -> None:
-        group = dist.group.WORLD if group is None else group
-        everyone: list[Any] = [None] * dist.get_world_size(group)
-        dist.all_gather_object(everyone, (form, socket.gethostname()), group=group)
+    def __init__(self, form: str) -> None:
+        everyone: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(everyone, (form, socket.gethostname()))
         require_alike([one for one, _ in everyone], "Wire", "form")
         if form not in _core.WIRES:
             remedy = f"Name one of {', '.join(_core.WIRES)}"
             raise UsageError("Wire", f"form={form!r} is none", remedy)
         self.form, self.size = form, len(everyone)
-        global_ranks = dist.get_process_group_ranks(group)
         on_host: dict[str, list[int]] = {}
-        for rank, (_, host) in zip(global_ranks, everyone, strict=True):
+        for rank, (_, host) in enumerate(everyone):
             on_host.setdefault(host, []).append(rank)
         own = dist.get_rank()
         for ranks in on_host.values():
@@ -59,10 +56,11 @@ class Wire:
         self._sends = own == self._first
         self._across = dist.new_group(first) if self._hosts > 1 else None
 
-    def sum(self, vector: torch.Tensor) -> None:
-        """Replace a flat float32 tensor of the CPU by the sum of all ranks'. Blocks."""
+    def average(self, vector: torch.Tensor) -> None:
+        """Replace a flat float32 tensor of the CPU by the mean of all ranks'. Blocks."""
         if not self._alone:
             dist.all_reduce(vector, group=self._inside)
+        vector /= self.size  # before it is encoded, which has a limit
         if self._across is not None:
             if self._sends:
                 self._exchange(vector)
@@ -116,13 +114,13 @@ def compress(state: Wire, bucket: dist.GradBucket) -> torch.futures.Future[torch
         found = f"a compressed wire carries float32, not {buffer.dtype}"
         raise UsageError("compress", found, "Leave the hook out")
     vector = buffer.cpu() if buffer.is_cuda else buffer
-    state.sum(vector.detach())
+    state.average(vector.detach())
     if vector is not buffer:
         buffer.copy_(vector)
     ended: torch.futures.Future[torch.Tensor] = torch.futures.Future(
         devices=[buffer.device] if buffer.is_cuda else []
     )
-    ended.set_result(buffer.div_(state.size))
+    ended.set_result(buffer)
     return ended
 
 

@@ -9,8 +9,10 @@ others, "ZeRO++", 2023.)
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from collections import deque
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,7 +20,7 @@ from mpi4py import MPI
 
 from gradred import _core, request
 from gradred.comm import Comm
-from gradred.errors import UsageError
+from gradred.errors import Error, PeerLost, UsageError
 
 WIRES: Final = _core.WIRES
 """The names of the forms: `"bf16"`, `"fp16"`, `"int8"`, `"fp8_e4m3"`, `"int4"`."""
@@ -110,32 +112,74 @@ def reduce(
     try:
         _run(comm, "allreduce", mark, mark, of_length)
     except UsageError as error:
-        error.args = (f"allreduce of {result.size} float32 with wire={wire!r}: {error}",)
-        raise
+        asked = f"allreduce of {result.size} float32 with wire={wire!r} and op={op[0]!r}"
+        found = f"other ranks ask for something else ({error})"
+        raise UsageError(asked, found, "Pass the same wire=, op and count on all ranks") from None
     # A communicator of shared memory has no MPI, and one host.
     hosts = _Hosts(comm, None, 1) if hasattr(comm, "share") else _hosts(comm)
-    source, several = given, hosts.inside.Get_size() > 1
-    if several or hosts.number == 1:
-        _run(hosts.inside, "allreduce", given, result, layout)
-        source = result
+    try:
+        _carry_out(comm, hosts, given, result, (wire, op, layout))
+    except UsageError as error:  # another rank's
+        if _LOST in str(error):
+            raise PeerLost(str(error).split(_LOST, 1)[1]) from None
+        raise
+
+
+_LOST = "PeerLost: "
+
+
+@contextlib.contextmanager
+def _telling(comm: MPI.Intracomm | None) -> Iterator[None]:
+    """Let the ranks of `comm`, which wait for this one, hear of an error here."""
+    try:
+        yield
+    except Exception as error:
+        if comm is not None:
+            reason = f"{_LOST if isinstance(error, PeerLost) else ''}{error}"
+            with contextlib.suppress(Error):
+                _core.refuse(comm, reason, blocking=True)
+        raise
+
+
+def _carry_out(
+    comm: MPI.Intracomm,
+    hosts: _Hosts,
+    given: _Floats,
+    result: _Floats,
+    how: tuple[str, tuple[str, float], int],
+) -> None:
+    """Reduce inside each host, between hosts, and share the result inside."""
+    wire, (op, factor), layout = how
+    several = hosts.inside.Get_size() > 1
+    if hosts.number == 1:
+        call = _call("allreduce", given, result, layout, result.size, op=op, factor=factor)
+        return _core.run(hosts.inside, call, (given, result))
+    source = given
+    with _telling(hosts.across):
+        if several:
+            _run(hosts.inside, "allreduce", given, result, layout)
+            source = result
+    if op != "sum" and hosts.across is not None:  # before it is encoded, which has a limit
+        by = np.float32(1 / comm.Get_size() if op == "avg" else factor)
+        source = np.multiply(source, by, out=result)
     if hosts.across is not None:
-        _exchange(hosts.across, source, result, wire, layout)
-    if several and hosts.number > 1:
+        with _telling(hosts.inside if several else None):
+            _exchange(hosts.across, source, result, wire, layout)
+    if several:
         _run(hosts.inside, "bcast", None, result, layout)
-    if op[0] == "avg":
-        result /= np.float32(comm.Get_size())
-    elif op[0] == "premul":
-        result *= np.float32(op[1])
+    return None
 
 
 def _run(comm: MPI.Intracomm, kind: str, send: Any, recv: Any, layout: int, count: int = 0) -> None:
     _core.run(comm, _call(kind, send, recv, layout, count or recv.size), (send, recv))
 
 
-def _call(kind: str, send: Any, recv: Any, layout: int, count: int, root: int = 0) -> _core.Call:
+def _call(
+    kind: str, send: Any, recv: Any, layout: int, count: int, root: int = 0, **how: Any
+) -> _core.Call:
     source = None if send is None or send is recv else send.ctypes.data
     dtype = str(recv.dtype)
-    return _core.Call(kind, source, recv.ctypes.data, count, dtype, root=root, layout=layout)
+    return _core.Call(kind, source, recv.ctypes.data, count, dtype, root=root, layout=layout, **how)
 
 
 class _Buffers:

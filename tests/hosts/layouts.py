@@ -1,7 +1,10 @@
 """A rank of test_layouts: all kinds of allreduces on faked hosts, each with an exact result."""
 
 import itertools
+import os
+import signal
 import sys
+import time
 
 import faked
 
@@ -120,14 +123,15 @@ def leaves(comm: gradred.Comm) -> None:
         assert started.wait().tobytes() == wanted, ("started", each, count)
 
 
-def reference(x: list[np.ndarray], wire: str) -> np.ndarray:
-    """What a compressed wire between hosts makes of the sums inside them."""
+def reference(x: list[np.ndarray], wire: str, by: float = 1) -> np.ndarray:
+    """What a compressed wire between hosts makes of the sums inside them, times a factor."""
     hosts = sorted(set(LAYOUT))
     sums = [np.sum([x[r] for r in range(SIZE) if LAYOUT[r] == h], 0, "float32") for h in hosts]
     length = wire_module._PART * len(hosts)
     if x[0].size > length:  # segments, each with parts of its own
         runs = [slice(i, i + length) for i in range(0, x[0].size, length)]
-        return np.concatenate([reference([one[run] for one in x], wire) for run in runs])
+        return np.concatenate([reference([one[run] for one in x], wire, by) for run in runs])
+    sums = [one * np.float32(by) for one in sums]
     each = -(-x[0].size // (128 * len(hosts))) * 128
     result = np.empty_like(x[0])
     for owner, host in enumerate(hosts):
@@ -162,18 +166,33 @@ def wires(comm: gradred.Comm) -> None:
         assert np.array_equal(mine, x[RANK]), "the input has changed"
         mean = gradred.allreduce(mine, "avg", out=mine, comm=comm, wire=wire)
         assert mean is mine
-        assert mean.tobytes() == (wanted / np.float32(SIZE)).tobytes()
+        assert mean.tobytes() == reference(x, wire, 1 / SIZE).tobytes()
         twice = gradred.allreduce(x[RANK], gradred.premul(2.0), comm=comm, wire=wire)
-        assert np.array_equal(twice, 2 * wanted)
+        assert twice.tobytes() == reference(x, wire, 2).tobytes()
     wire_module._PART = usual
+    half = np.full(3, 40_000, "f4")  # whose sum fp16 does not have
+    assert gradred.allreduce(half, "avg", comm=comm, wire="fp16").tolist() == [40_000] * 3
     other = comm.Dup()
     for _ in range(2):
         assert gradred.allreduce(np.ones(3, "f4"), comm=other, wire="int8").tolist() == [SIZE] * 3
     other.Free()
     for mine in (None if RANK else "int8", "bf16" if RANK else "int8"):
-        with pytest.raises(gradred.UsageError, match="disagree"):
+        with pytest.raises(gradred.UsageError, match="other ranks ask" if mine else "disagree"):
             gradred.allreduce(np.ones(5, "f4"), comm=comm, wire=mine)
     assert gradred.allreduce(np.ones(3, "f4"), comm=comm, wire="int4").tolist() == [SIZE] * 3
+
+
+def lost_on_the_wire(comm: gradred.Comm) -> None:
+    """The first rank of the second host is killed while parts travel: all others hear of it."""
+    gradred.allreduce(np.ones(300_000, "f4"), comm=comm, wire="int8")
+    if LAYOUT.index(1) == RANK:
+        wire_module._exchange = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    begin = time.monotonic()
+    with pytest.raises(gradred.PeerLost, match="rank"):
+        gradred.allreduce(np.ones(300_000, "f4"), comm=comm, wire="int8")
+    assert time.monotonic() - begin < 5
+    print("right", flush=True)
+    sys.exit()  # the communicator is gone
 
 
 def others(comm: gradred.Comm) -> None:

@@ -56,6 +56,14 @@ def test_compressed_wire_has_the_same_bits_on_all_ranks(layout: str) -> None:
     run(layout, "wires")
 
 
+def test_rank_that_is_lost_on_a_compressed_wire_is_an_error_on_all_others() -> None:
+    environment = {**os.environ, faked.VARIABLE: "0,0,1,1", "GRADRED_TUNE": "0"}
+    words = ["run", "-np", "4", "--timeout", "60", str(PROGRAM), "lost_on_the_wire"]
+    command = [sys.executable, "-m", "gradred", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
+    assert done.stdout.count("right") == 3, (done.stdout, done.stderr)
+
+
 # On two hosts every plan adds two sums, so their order does not matter.
 @pytest.mark.parametrize(
     "layout",

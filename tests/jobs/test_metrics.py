@@ -130,6 +130,27 @@ def test_port_of_another_program_is_said_once_and_the_job_goes_on(tmp_path: Path
     assert len(done.stderr.splitlines()) == done.stderr.count(said)
 
 
+@pytest.mark.parametrize("wanted", ["otel:", "127.0.0.1:9400"])
+def test_what_is_neither_a_file_nor_a_port_is_refused(tmp_path: Path, wanted: str) -> None:
+    assert "neither a file nor a port" in run(tmp_path, "", wanted, status=1).stderr
+
+
+def test_scrapes_beside_publications_are_whole(tmp_path: Path, port: int) -> None:
+    body = f"""
+    URL = "http://localhost:{port}/metrics"
+    {textwrap.indent(FETCH, "    ").strip()}
+    for _ in range(50): comm.Allreduce(x, y)
+    metrics.INTERVAL = metrics._LOOK = 0.01
+    time.sleep(0.5)
+    for _ in range(40):
+        kind, text = fetch()
+        if rank == 0 and text.count("gradred_missing_ranks{{") != 2: print(text)
+    comm.Allreduce(x, y)
+    """
+    done = run(tmp_path, body, f":{port}")
+    assert (done.stdout, done.stderr) == ("", "")
+
+
 @pytest.mark.parametrize("wanted", [":", ":http", ":99999", ":0"])
 def test_port_that_is_none_is_refused(tmp_path: Path, wanted: str) -> None:
     done = run(tmp_path, "", wanted, status=1)

@@ -24,7 +24,10 @@ def test_one_host_compresses_nothing(wire: str) -> None:
         assert got.shape == x.shape
         assert got.tobytes() == plain.tobytes()
         mean = gradred.allreduce(x, "avg", comm=COMM, wire=wire)
-        assert mean.tobytes() == (plain / np.float32(SIZE)).tobytes()
+        assert mean.tobytes() == gradred.allreduce(x, "avg", comm=COMM).tobytes()
+        tenth = gradred.premul(0.1)
+        scaled = gradred.allreduce(x, tenth, comm=COMM, wire=wire)
+        assert scaled.tobytes() == gradred.allreduce(x, tenth, comm=COMM).tobytes()
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,21 @@ def test_zeros_and_numbers_too_small_for_a_scale_come_out_as_zeros(wire: str) ->
     assert wire not in MOST or not np.signbit(y).any()
 
 
+@pytest.mark.parametrize("wire", _core.WIRES)
+def test_subnormal_numbers_keep_their_sign_and_size(wire: str) -> None:
+    x = np.arange(1, 2000, dtype=np.float32) * np.float32(2.0**-149)
+    for one in x[:, None]:
+        y = through(one, wire)
+        assert 0 <= y[0] <= 2 * one[0]
+
+
+@pytest.mark.parametrize("wire", MOST)
+def test_the_largest_number_is_finite(wire: str) -> None:
+    x = np.array([np.finfo("f4").max, -1.0], np.float32)
+    y = through(x, wire)
+    assert y[0] == pytest.approx(float(x[0]), rel=1e-6)
+
+
 def test_bytes_of_each_form() -> None:
     sizes = {wire: _core.wire_bytes(wire, 129) for wire in _core.WIRES}
     assert sizes == {"bf16": 512, "fp16": 512, "int8": 264, "fp8_e4m3": 264, "int4": 136}

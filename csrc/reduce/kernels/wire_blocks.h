@@ -10,6 +10,8 @@ namespace {
 
 constexpr std::size_t kPerVector = kLanes<float>;
 constexpr std::int32_t kInfinityBits = 0x7f800000;
+constexpr float kLeastScale = 0x1p-126F;  // below it a quotient may pass the largest code
+constexpr float kMostFloat = 0x1.fffffep127F;
 
 // As many elements of a narrow type as a vector has float32s.
 template <class T>
@@ -141,12 +143,18 @@ template <class Format>
 void encode_blocks(const float* values, std::size_t blocks, std::byte* to) {
   for (std::size_t b = 0; b < blocks; ++b, values += kWireBlock, to += kBlockBytes<Format>) {
     const std::int32_t bits = largest_bits(values);
-    const float most = __builtin_bit_cast(float, bits);
-    const float scale = bits >= kInfinityBits ? __builtin_nanf("") : most / Format::kMost;
+    float scale = __builtin_bit_cast(float, bits) / Format::kMost;
+    if (bits >= kInfinityBits) {
+      scale = __builtin_nanf("");
+    } else if (scale < kLeastScale) {
+      scale = 0;
+    } else if (scale * Format::kMost > kMostFloat) {  // rounded up
+      scale = __builtin_bit_cast(float, __builtin_bit_cast(std::int32_t, scale) - 1);
+    }
     put(to, scale);
     if (scale > 0) {
       Format::encode(values, scale, to + sizeof scale);
-    } else {  // zeros, subnormal numbers whose scale is none, NaN
+    } else {  // zeros, numbers whose scale would be subnormal, NaN
       __builtin_memset(to + sizeof scale, 0, Format::kBytes);
     }
   }

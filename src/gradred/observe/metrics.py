@@ -17,7 +17,7 @@ from gradred import _core
 from gradred._util import clock
 from gradred.observe import status
 from gradred.observe.publishers import publisher
-from gradred.observe.samples import Sample
+from gradred.observe.samples import FAMILIES, Sample
 from gradred.observe.stragglers import Stragglers
 
 INTERVAL = 10.0  # seconds between two states
@@ -81,7 +81,10 @@ class Metrics:
         self._last: dict[tuple[tuple[str, str], ...], tuple[float, float]] = {}
         self._last_begun, self._moved_at = "", clock.now()
         self._stragglers = Stragglers()
+        self._fails = False
         self._publish = publisher(wanted)
+        self._most: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+        self._lock = threading.Lock()
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gradred-metrics", daemon=True)
         self._thread.start()
@@ -90,20 +93,35 @@ class Metrics:
         """Publish the last state, and end the thread."""
         self._ends.set()
         self._thread.join(_LOOK)
-        self._refresh()
+        if self._lock.acquire(timeout=_LOOK):  # else the thread is publishing, and too slow for us
+            try:
+                self._try_to_refresh()
+            finally:
+                self._lock.release()
 
     def _run(self) -> None:
         due = clock.now()
         while not self._ends.wait(clock.nap(_LOOK)):
-            self._look()
-            if clock.now() >= due:
-                self._refresh()
-                due = clock.now() + INTERVAL
+            with self._lock:
+                if not self._ends.is_set() and clock.now() >= due:
+                    self._try_to_refresh()
+                    due = clock.now() + INTERVAL
+                else:
+                    self._look()
 
     def _look(self) -> None:
         begun = status.last_begun(status.page_of_this_rank())
         if begun != self._last_begun:
             self._last_begun, self._moved_at = begun, clock.now()
+
+    def _try_to_refresh(self) -> None:
+        try:
+            self._refresh()
+            self._fails = False
+        except Exception as error:  # a lack of descriptors, say: the training goes on
+            if not self._fails:
+                print(f"gradred: no metrics for now: {error}", file=sys.stderr, flush=True)
+            self._fails = True
 
     def _refresh(self) -> None:
         self._look()
@@ -120,10 +138,19 @@ class Metrics:
         for late, share in shares.items():
             labels = (*rank, ("late_rank", str(late)))
             found.append(Sample("gradred_straggler_share", labels, share))
+        found = [self._never_less(one) for one in found]
         self._publish(found)
         if profile["rank"] == 0:
             for line in self._stragglers.news(shares, now):
                 print(f"gradred: {line}", file=sys.stderr, flush=True)
+
+    def _never_less(self, sample: Sample) -> Sample:
+        """Keep a counter, which may be an estimate, from going back."""
+        if FAMILIES[sample.family][0] != "counter":
+            return sample
+        key = (sample.family, sample.labels)
+        self._most[key] = max(sample.value, self._most.get(key, 0.0))
+        return sample._replace(value=self._most[key])
 
     def _bandwidths(self, found: list[Sample]) -> Iterator[Sample]:
         seconds = {one.labels: one.value for one in found if one.family.endswith("ration_seconds")}

@@ -8,6 +8,7 @@ import functools
 import http.server
 import json
 import os
+import socketserver
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -84,17 +85,17 @@ class _OnPort:
         self._serve()
 
     def __call__(self, samples: Sequence[Sample]) -> None:
-        new = os.memfd_create(f"{status.METRICS}-new")
-        with open(new, "w") as file:
-            json.dump(samples, file)
+        content = json.dumps(samples) + "\n"  # the mark of a file that is complete
+        with open(os.memfd_create(status.METRICS), "w") as file:
+            file.write(content)
             file.flush()
-            os.dup2(new, self._file, inheritable=False)  # readers see the old one or the new one
+            os.dup2(file.fileno(), self._file, inheritable=False)
         if self._server is None:
             self._serve()
 
     def _serve(self) -> None:
         try:
-            server = http.server.ThreadingHTTPServer(("", self._port), _Handler)
+            server = _Server(("", self._port), _Handler)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 self._tell(str(error.strerror))
@@ -104,7 +105,6 @@ class _OnPort:
                 self._tell("another program uses it")
             return
         os.memfd_create(status.SERVES)  # open as long as the process runs
-        server.daemon_threads = True
         threading.Thread(target=server.serve_forever, name="gradred-metrics", daemon=True).start()
         self._server = server
 
@@ -128,7 +128,8 @@ class _OfOpenTelemetry:
         for family, (kind, about) in FAMILIES.items():
             counts = kind == "counter"
             make = meter.create_observable_counter if counts else meter.create_observable_gauge
-            make(family, [functools.partial(self._observe, family)], description=about)
+            name = f"{family}_info" if kind == "info" else family
+            make(name, [functools.partial(self._observe, family)], description=about)
 
     def __call__(self, samples: Sequence[Sample]) -> None:
         self._samples = samples
@@ -137,6 +138,14 @@ class _OfOpenTelemetry:
         for one in self._samples:
             if one.family == family:
                 yield self._observation(one.value, dict(one.labels))
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        """Bind without a look at names, which may take seconds."""
+        socketserver.TCPServer.server_bind(self)
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -148,7 +157,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         samples = [
             Sample(family, tuple((name, text) for name, text in labels), value)
             for part in status.published(status.METRICS)
-            if part
+            if part.strip()
             for family, labels, value in json.loads(part)
         ]
         body = text_of(samples, is_open=is_open).encode()
@@ -156,7 +165,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Type", f"{OPEN if is_open else PLAIN}; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
 
     def log_message(self, *_: Any) -> None:
         """Log nothing: the terminal is the program's."""

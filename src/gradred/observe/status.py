@@ -137,29 +137,52 @@ def shown() -> Iterator[tuple[dict[str, int], dict[str, str]]]:
         with contextlib.suppress(OSError):  # the process has ended
             for entry in os.scandir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError):
-                    target = os.readlink(entry.path)
-                    for name in (_STACK, METRICS, SERVES):
-                        if target.startswith((f"/memfd:{name} ", f"/memfd:{name}-new ")):
-                            files.setdefault(name, entry.path)
+                    if os.readlink(entry.path).startswith(f"/memfd:{_STACK}"):
+                        files[_STACK] = entry.path
         yield {"pid": pid, "rank": rank, "size": size}, files
 
 
 def page_of_this_rank() -> bytes:
     """Return this rank's status page; zeros if it has none."""
-    for pid, _, _, file in _core.shown_ranks():
-        if pid == os.getpid():
-            return page_in(f"/proc/self/fd/{file}")
-    return bytes(_core.STATUS_PAGE[1])
+    found = _own_page()
+    return page_in(found) if found else bytes(_core.STATUS_PAGE[1])
+
+
+_own: list[str] = []
+
+
+def _own_page() -> str:
+    if not _own:  # a search through all processes, made once
+        own = [file for pid, _, _, file in _core.shown_ranks() if pid == os.getpid()]
+        _own.extend(f"/proc/self/fd/{file}" for file in own[:1])
+    return _own[0] if _own else ""
 
 
 def published(name: str) -> list[bytes]:
-    """Return the memory files of this name that the ranks of this job have on this host."""
-    job, found = _core.launcher_of(os.getpid()), []
-    for about, files in shown():
-        if name in files and _core.launcher_of(about["pid"]) == job:
+    """Return the memory files of this name that the ranks of this job have on this host.
+
+    A process without a launcher is a job of its own.
+    """
+    own = os.getpid()
+    job, found = _core.launcher_of(own), []
+    for pid in {about["pid"] for about, _ in shown()}:
+        if pid != own and (not job or _core.launcher_of(pid) != job):
+            continue
+        for path in _memory_files(pid, name):
             with contextlib.suppress(OSError):  # the rank has ended
-                found.append(_part(files[name], 0, _MOST_OF_METRICS))
+                content = _part(path, 0, _MOST_OF_METRICS)
+                if not content or content.endswith(b"\n"):  # else it is being written
+                    found.append(content)
+                    break
     return found
+
+
+def _memory_files(pid: int, name: str) -> Iterator[str]:
+    with contextlib.suppress(OSError):  # the process has ended
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(entry.path).startswith(f"/memfd:{name} "):
+                    yield entry.path
 
 
 def _part(path: str, begin: int, count: int) -> bytes:

@@ -69,7 +69,7 @@ def _between(
     after: dict[tuple[Any, ...], dict[str, Any]],
     seconds: float,
 ) -> dict[int, float]:
-    samples, last, lost = 0, dict[int, int](), dict[int, float]()
+    samples, made, last, lost = 0, 0, dict[int, float](), dict[int, float]()
     for key, row in after.items():
         old = before.get(key)
         looks = row["skew"]["samples"] - (old["skew"]["samples"] if old else 0)
@@ -80,17 +80,19 @@ def _between(
         was = _late(old) if old else {}
         came = {rank: (at - was.get(rank, (0.0, 0))[0]) / looks for rank, (at, _) in late.items()}
         samples += looks
+        each = calls / looks  # short operations are looked at once in many
+        made += calls
         for rank, (_, times) in late.items():
             others = [at for other, at in came.items() if other != rank]
             behind = came[rank] - statistics.median(others) if others else 0.0
-            last[rank] = last.get(rank, 0) + times - was.get(rank, (0.0, 0))[1]
+            last[rank] = last.get(rank, 0.0) + (times - was.get(rank, (0.0, 0))[1]) * each
             lost[rank] = lost.get(rank, 0.0) + max(behind, 0.0) * calls
     if samples < _FEWEST:
         return {}
     return {
         rank: lost[rank] / seconds
         for rank, times in last.items()
-        if times >= _LAST * samples and lost[rank] > _COSTS * seconds
+        if times >= _LAST * made and lost[rank] > _COSTS * seconds
     }
 
 
