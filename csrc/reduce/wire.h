@@ -3,8 +3,8 @@
 // Blocks of 128 numbers. bf16 and fp16 round each number to nearest, ties to even. int8, int4 and
 // fp8_e4m3 divide a block by its scale, its largest magnitude by the format's largest number, and
 // round likewise; the scale, a float32, comes first. A block of zeros comes out as zeros (positive
-// ones but in bf16 and fp16), and so does one whose scale would be subnormal. A block of a scaled format in which an infinity or NaN is comes out
-// as NaN. The bits are the same on every processor.
+// ones but in bf16 and fp16), and so does one whose scale would be subnormal. A block of a scaled
+// format in which an infinity or NaN is comes out as NaN. The bits are the same on every processor.
 #pragma once
 
 #include <cstddef>
