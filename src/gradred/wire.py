@@ -10,6 +10,7 @@ others, "ZeRO++", 2023.)
 from __future__ import annotations
 
 import contextlib
+import functools
 import zlib
 from collections import deque
 from collections.abc import Iterator
@@ -50,12 +51,14 @@ def _free(comm: MPI.Comm, key: int, hosts: _Hosts) -> None:
         hosts.across.Free()
 
 
-_KEY: Final = MPI.Comm.Create_keyval(delete_fn=_free)
+@functools.cache
+def _key() -> int:  # not at import, as MPI may not be initialised, or never be
+    return MPI.Comm.Create_keyval(delete_fn=_free)
 
 
 def _hosts(comm: MPI.Intracomm) -> _Hosts:
     """Return the layout; the first time collective on `comm`."""
-    known = comm.Get_attr(_KEY)
+    known = comm.Get_attr(_key())
     if isinstance(known, _Hosts):
         return known
     of_rank, rank = _core.comm_info(comm)["host_of"], comm.Get_rank()
@@ -67,7 +70,7 @@ def _hosts(comm: MPI.Intracomm) -> _Hosts:
     if made.across is not None:
         mark = np.zeros(1, np.uint8)  # calls may start after the first that blocks
         _run(made.across, "allreduce", mark, mark, 0)
-    comm.Set_attr(_KEY, made)
+    comm.Set_attr(_key(), made)
     return made
 
 
