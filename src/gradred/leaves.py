@@ -158,7 +158,7 @@ def run(asked: Sum, passed: Any) -> None:
     has_messages = not hasattr(asked.comm, "share")  # a communicator of shared memory has none
     if asked.needs_no_tree or (is_long and has_messages):
         call, held = call_of(asked)
-        _core.run(asked.comm, call, (passed, held))
+        _run(asked, call, (passed, held))
         return
     own, held = _add_own(asked, most)
     parts = np.empty(max(len(split.parts) * most * given.nbytes, 1), np.uint8)
@@ -166,12 +166,18 @@ def run(asked: Sum, passed: Any) -> None:
     call = _core.Call(
         "allgather", own, address, most * given.count, given.dtype, layout=asked.layout
     )
-    try:
-        _core.run(asked.comm, call, (passed, held))
-    except UsageError as error:
-        error.args = (f"a sum of leaves={split.leaves}, whose parts are gathered: {error}",)
-        raise
+    _run(asked, call, (passed, held))
     _core.add_parts(given.result, address, given.count, given.dtype, asked.op, split.leaves, most)
+
+
+def _run(asked: Sum, call: _core.Call, passed: Any) -> None:
+    """Carry out the call; an error about it names the leaves, which the call does not show."""
+    try:
+        _core.run(asked.comm, call, passed)
+    except UsageError as error:
+        name = f"a sum of leaves={asked.split.leaves} with op={asked.op!r}"
+        remedy = "Pass the same leaves=, op and shape on all ranks"
+        raise UsageError(name, f"its parts could not be added up ({error})", remedy) from None
 
 
 def call_to_start(asked: Sum) -> tuple[_core.Call, Any]:

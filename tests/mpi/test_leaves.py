@@ -231,8 +231,10 @@ def test_ranks_with_different_splits_disagree(comm: gradred.Comm, count: int) ->
     split = [2] * SIZE
     if RANK == 0:
         split[1] += 1
-    with pytest.raises(gradred.UsageError):
+    with pytest.raises(gradred.UsageError) as caught:
         gradred.allreduce(np.ones((2, count)), leaves=split, comm=comm)
+    assert f"a sum of leaves={tuple(split)}" in str(caught.value)
+    assert "disagree" in str(caught.value)
     assert gradred.allreduce(np.ones(2), comm=comm).tolist() == [SIZE] * 2
 
 
