@@ -345,6 +345,8 @@ def test_record_goes_to_stdout_and_the_table_to_stderr(
     printed = capsys.readouterr()
     assert len(json.loads(printed.out)["rows"]) == len(rows((8, 16)))
     assert "predicted (simulated)" in printed.err
+    assert "Guesses of the model" in printed.err
+    assert "network_of_a_further_rank 0.333" in printed.err
 
 
 @pytest.mark.usefixtures("reads_tables")

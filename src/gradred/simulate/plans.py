@@ -39,10 +39,10 @@ _NCCL: dict[str, dict[str, tuple[float, dict[str, float], float, float]]] = {
 }
 _NCCL_SLICES = (1, 8)  # NCCL keeps eight parts of a buffer in flight
 
-_MOST_IN_FLIGHT = 1 << 15
+_MOST_IN_FLIGHT = 1 << 15  # messages; a simulation of more took minutes
 
-_SMALLEST_SLICE = 1 << 20
-_MOST_SLICES = 8
+# Bytes of a slice, a guess, and slices: as many as plan `hierarchical` takes at most.
+_SMALLEST_SLICE, _MOST_SLICES = 1 << 20, 8
 
 
 @dataclasses.dataclass(frozen=True)

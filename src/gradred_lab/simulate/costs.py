@@ -67,9 +67,9 @@ class Prior:
 
 # Of what a run has of its own: the share that no other run has, and the share of all runs of a
 # session, which are a day or so apart; the rest is of runs near in scale and time.
-_OF_THE_RUN, _OF_THE_SESSION = 0.05, 0.6
+OF_THE_RUN, OF_THE_SESSION = 0.05, 0.6
 
-_WEEK = 7.0
+WEEK = 7.0  # days: within it a run is of the same time
 
 _AT_ONCE = 500  # cases that are predicted together, which bounds the memory
 
@@ -182,7 +182,7 @@ class Costs:
         own, other = _run(case), self.standing_in(case)
         if own.day is None or other.day is None:
             return own == other
-        return own.library == other.library and abs(own.day - other.day) <= _WEEK
+        return own.library == other.library and abs(own.day - other.day) <= WEEK
 
     def _stand_ins(self, case: Case) -> list[tuple[Run, float]]:
         """`standing_in` with its weight; between measured scales the nearest run of each side."""
@@ -266,8 +266,8 @@ def _parts(prior: Prior) -> list[Part]:
     )
     session = _fading(4 * prior.doublings, 8, prior.session)
     lasting = _fading(prior.doublings, 2, prior.days)
-    rest = 1 - _OF_THE_RUN - _OF_THE_SESSION
-    near = _OF_THE_RUN * run + _OF_THE_SESSION * session + rest * lasting
+    rest = 1 - OF_THE_RUN - OF_THE_SESSION
+    near = OF_THE_RUN * run + OF_THE_SESSION * session + rest * lasting
     everywhere = _trait(_FAMILY, ConstantKernel())
     return [
         Part(everywhere, _SENDS, _sends(prior.shared, 8.0)),

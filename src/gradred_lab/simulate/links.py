@@ -10,20 +10,20 @@ from gradred_lab.simulate.iteration import Link, Scheme
 from gradred_lab.simulate.throughput import Training
 
 # Bytes per second that one GPU moves through the links of its node.
-_INSIDE = (("nvlink", 60e9), ("pcie", 5e9), ("", 8e9))
+INSIDE = (("nvlink", 60e9), ("pcie", 5e9), ("", 8e9))
 # Share of its name's bits per second that an allreduce gets from a network.
-_SHARES = (("tcp", "infiniband", 0.25), ("gbe", "", 0.9), ("infiniband", "", 0.58), ("", "", 0.5))
-_LATENCY_INSIDE = 2e-5  # seconds of a message among the GPUs of a node, per doubling
-_LATENCY = {True: 2.5e-4, False: 7e-5}  # among eight GPUs of several nodes: by TCP or not
+SHARES = (("tcp", "infiniband", 0.25), ("gbe", "", 0.9), ("infiniband", "", 0.58), ("", "", 0.5))
+LATENCY_INSIDE = 2e-5  # seconds of a message among the GPUs of a node, per doubling
+LATENCY = {True: 2.5e-4, False: 7e-5}  # among eight GPUs of several nodes: by TCP or not
 # The share of the bytes of a GPU's links, as vendors add up both directions, that it moves: 60 of
 # the 300 GB/s of a V100's NVLink.
-_SHARE_INSIDE = 0.2
-_SERIAL = 4.0  # the power mean of the node's and the network's time: they work at the same time
+SHARE_INSIDE = 0.2
+SERIAL = 4.0  # the power mean of the node's and the network's time: they work at the same time
 # How a message among more GPUs takes longer: between log2 p (trees) and p (rings). The published
 # fits of 10 GbE and of 56 Gb InfiniBand from 8 to 16 workers have 0.8 and 1.3 (MG-WFBP), but part
 # of a latency is the framework's own, which does not grow.
-_GROWTH = 0.6
-_SERVER_GROWTH = 0.2
+GROWTH = 0.6
+SERVER_GROWTH = 0.2
 
 _SCHEDULERS = {
     "bsp": Scheme("whole"),
@@ -61,13 +61,13 @@ class Terms:
 def nominal(training: Training) -> Terms:
     """The terms by the name of the network alone."""
     words = training.network.lower()
-    inside = next(speed for name, speed in _INSIDE if name in words)
+    inside = next(speed for name, speed in INSIDE if name in words)
     if named := rates.inside_node(training.network):
-        inside = named * _SHARE_INSIDE
+        inside = named * SHARE_INSIDE
     bits = rates.between_nodes(training.network) or math.inf  # read only where there is one node
-    share = next(share for one, other, share in _SHARES if one in words and other in words)
-    latency = _LATENCY["tcp" in words or "gbe" in words]
-    return Terms(1 / inside, 8 / (bits * share), _LATENCY_INSIDE, latency)
+    share = next(share for one, other, share in SHARES if one in words and other in words)
+    latency = LATENCY["tcp" in words or "gbe" in words]
+    return Terms(1 / inside, 8 / (bits * share), LATENCY_INSIDE, latency)
 
 
 def guesses(training: Training) -> list[str]:
@@ -101,11 +101,11 @@ def link(training: Training, terms: Terms) -> Link:
         # Each node pushes to the servers on the other nodes, and pulls from them. More nodes have
         # more servers: where a server's own work is the limit, and not the network, time stays.
         # Published times over TCP are the same on two networks, so that work is most of it.
-        between = terms.between * (2 * (nodes - 1) / nodes) ** _SERVER_GROWTH
+        between = terms.between * (2 * (nodes - 1) / nodes) ** SERVER_GROWTH
     else:
         between = terms.between * 2 * (p - 1) / p
-    alpha += terms.latency_between * (p / 8) ** _GROWTH
-    power = (inside**_SERIAL + between**_SERIAL) ** (1 / _SERIAL)
+    alpha += terms.latency_between * (p / 8) ** GROWTH
+    power = (inside**SERIAL + between**SERIAL) ** (1 / SERIAL)
     return Link(alpha, power)
 
 

@@ -20,15 +20,15 @@ KINDS = 5
 
 # Ranks of a node share its network: each further one adds this share of a message to the message
 # of the first, since one rank alone does not fill the network.
-_SHARE = 1 / 3
-_SHARE_INSIDE = 1 / 24  # likewise of the memory, where messages stay inside a node
+SHARE = 1 / 3
+SHARE_INSIDE = 1 / 24  # likewise of the memory, where messages stay inside a node
 _ELEMENT = 4  # bytes; the tables are of int32 and float32
 # Pipelined trees cut a vector into pieces, longer ones where it is long: as many pieces as pieces
 # are multiples of this.
-_PIECE = 64 << 10
+PIECE = 64 << 10
 # How the messages on a link of a torus grow with the distance they go: by this power of it, and
 # less where an algorithm keeps distances short and leaves other ports idle.
-_CROWD, _CROWD_SHORT = 0.9, 0.5
+CROWD, CROWD_SHORT = 0.9, 0.5
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,11 @@ class _Place:
 
     def shared(self, nbytes: float) -> float:
         """A message of each rank of a node, as long as one message that takes as much time."""
-        return nbytes * (1 + (self.r - 1) * _SHARE)
+        return nbytes * (1 + (self.r - 1) * SHARE)
 
     def shared_inside(self, nbytes: float) -> float:
         """As `shared`, for messages inside the node."""
-        return nbytes * (1 + (self.r - 1) * _SHARE_INSIDE)
+        return nbytes * (1 + (self.r - 1) * SHARE_INSIDE)
 
 
 _Maker = Callable[[_Place, Case], list[Send]]
@@ -103,7 +103,7 @@ def _crowds(place: _Place, case: Case) -> list[float]:
     if math.prod(sides) != place.p or min(sides, default=0) < 2:
         return [1.0] * rounds
     is_short = case.algorithm.startswith(("bine", "swing")) and case.ports == 1
-    power = _CROWD_SHORT if is_short else _CROWD
+    power = CROWD_SHORT if is_short else CROWD
     crowds = [
         max(1.0, float(2**k) ** power)
         for side in sides
@@ -177,7 +177,7 @@ def _linear(place: _Place, case: Case) -> list[Send]:
 
 
 def _piece(n: float) -> float:
-    return min(n, math.sqrt(n * _PIECE))
+    return min(n, math.sqrt(n * PIECE))
 
 
 def _trees(place: _Place, case: Case) -> list[Send]:

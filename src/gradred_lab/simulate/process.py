@@ -21,10 +21,10 @@ from sklearn.gaussian_process.kernels import DotProduct, Kernel
 
 from gradred_lab.simulate.accuracy import Floats
 
-_ROUNDS = 10
+_ROUNDS = 10  # of Gauss-Newton, which mostly settles sooner
 _TRUSTING = 5  # rounds in which every measurement counts: the first guesses are far off
 _TAIL = 4.0  # degrees of freedom of Student's t: how little a measurement far off counts
-_LEAST_TRUST = 0.03
+_LEAST_TRUST = 0.03  # of the precision of one that is very far off, so that none goes wholly
 _NARROW = 1e-3  # share of the largest variance below which a direction is left out
 _SETTLED = 0.02  # a step so small, of a logarithm, is the last
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from gradred_lab.simulate import accuracy, measured, validation
+from gradred_lab.simulate import accuracy, assumed, measured, validation
 from gradred_lab.simulate.allreduce import Clusters, Prediction, banded
 from gradred_lab.simulate.costs import Prior
 from gradred_lab.simulate.measured import Case
@@ -37,6 +37,7 @@ def allreduce(calibrate: str, rows: str) -> dict[str, object]:
         "calibrate": calibrate,
         "band_percent": round(100 * accuracy.QUANTILE),
         "rows": [row(case, one) for case, one in zip(cases, predictions, strict=True)],
+        "assumed": assumed.of_allreduce(),
         "cross_validation": {
             **validation.summary(tried, bands),
             "not_compared": validation.not_compared(tried, cases),
@@ -72,7 +73,9 @@ def text(record: Mapping[str, object]) -> str:
             f"Error of predictions for {name}: not known. {record['calibrate']} has fewer than two "
             "numbers of nodes of it, so none could be left out. Its band is a guess."
         )
-    return "\n".join([*lines, *_compared(validated)])
+    guesses = record["assumed"]
+    assert isinstance(guesses, dict)
+    return "\n".join([*lines, *_compared(validated), "", *assumed.text(guesses)])
 
 
 def _compared(validated: Mapping[str, Sequence[Mapping[str, object]]]) -> list[str]:

@@ -15,15 +15,16 @@ from gradred_lab.simulate.links import Terms
 from gradred_lab.simulate.networks import Network
 from gradred_lab.simulate.throughput import Speed, Training
 
-_JITTER = 0.002  # of an iteration per doubling of the GPUs: the slowest of more devices
-_NOISE = 0.01  # of a measured throughput, as a logarithm
-_OWN = {True: 0.5, False: 1.0}  # how far a setting's cost of a byte may differ: pooled or nominal
+JITTER = 0.002  # of an iteration per doubling of the GPUs: the slowest of more devices
+NOISE = 0.01  # of a measured throughput, as a logarithm
+OWN = {True: 0.5, False: 1.0}  # how far a setting's cost of a byte may differ: pooled or nominal
 # Terms of what messages cost, in the order in which they are fitted, and how much each is held to
 # its nominal value.
-_TERMS = {"inside": 0.1, "latency_inside": 0.5, "between": 0.1, "latency_between": 2.0}
+TERMS = {"inside": 0.1, "latency_inside": 0.5, "between": 0.1, "latency_between": 2.0}
 _REACH = 3.0  # logarithms of factors that are tried lie within this
+# Shares of backward in which messages may move, among which the best is looked for.
 _OVERLAPS = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.2, 1.5)
-_OVERLAP = 0.7  # of settings whose like was not measured
+OVERLAP = 0.7  # of settings whose like was not measured
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class Trainings:
 
     def _pool_costs(self) -> None:
         """Costs of a byte or of a message, inside nodes from one node alone, then between nodes."""
-        for term, weight in _TERMS.items():
+        for term, weight in TERMS.items():
             groups: dict[tuple[object, ...], list[Speed]] = collections.defaultdict(list)
             for row in self._rows:
                 at = row.training
@@ -130,7 +131,7 @@ class Trainings:
         )
 
     def _off_overlap(self, speeds: Iterable[Speed], overlap: float) -> float:
-        return (overlap - _OVERLAP) ** 2 + sum(
+        return (overlap - OVERLAP) ** 2 + sum(
             _loss(self._modelled(s.training, self._terms(s.training), overlap), s.seconds)
             for s in speeds
         )
@@ -139,12 +140,12 @@ class Trainings:
         """What messages cost, by what settings share, and by what is tried in its place."""
         factors = {
             term: (tried or {}).get(term, self._pooled.get(_group(training, term), 0.0))
-            for term in _TERMS
+            for term in TERMS
         }
         return links.nominal(training).scaled(**factors)
 
     def _overlap(self, training: Training) -> float:
-        return self._pooled.get(_overlapping(training), _OVERLAP)
+        return self._pooled.get(_overlapping(training), OVERLAP)
 
     def _modelled(self, training: Training, terms: Terms, overlap: float) -> float:
         one = self.one(training)
@@ -188,7 +189,7 @@ class Trainings:
 
         def off(x: float) -> float:
             now = {**shift, which: x}
-            loss = (x / _OWN[is_pooled]) ** 2
+            loss = (x / OWN[is_pooled]) ** 2
             for s in speeds:
                 terms = self._terms(s.training).scaled(now["inside"], now["between"])
                 loss += _loss(_seconds(s.training, one, terms, overlap), s.seconds)
@@ -236,7 +237,7 @@ def _seconds(training: Training, one: float, terms: Terms, overlap: float) -> fl
         if training.gpus > 1
         else 0.0
     )
-    return one * (1 + _JITTER * math.log2(training.gpus)) + exposed
+    return one * (1 + JITTER * math.log2(training.gpus)) + exposed
 
 
 @functools.lru_cache(maxsize=1024)
@@ -277,7 +278,7 @@ def _deviation(step: str, exposed: float, doublings: float) -> float:
     """Grows with the share of communication and with the distance from what was measured."""
     shares = {"inside": (0.2, 0.02), "across": (0.3, 0.02), "between": (0.1, 0.01)}
     share, least = shares[step]
-    return math.hypot(_NOISE, share * exposed * min(2.0, max(doublings, 0.5)), least * doublings)
+    return math.hypot(NOISE, share * exposed * min(2.0, max(doublings, 0.5)), least * doublings)
 
 
 def _reason(training: Training, found: Found, exposed: float) -> str:
@@ -339,7 +340,7 @@ def _likeness(one: Training, other: Training) -> float:
 
 def _loss(modelled: float, measured: float) -> float:
     """Squared error of logarithms in units of the noise; large ones count little."""
-    off = (math.log(modelled / measured) / _NOISE) ** 2
+    off = (math.log(modelled / measured) / NOISE) ** 2
     return 5 * math.log1p(off / 5)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from gradred_lab.simulate import accuracy, throughput, training_validation
+from gradred_lab.simulate import accuracy, assumed, throughput, training_validation
 from gradred_lab.simulate.training import Outcome, Trainings
 
 SCHEMA = "gradred-simulate-training/1"
@@ -31,6 +31,7 @@ def training(calibrate: str, rows: str) -> dict[str, object]:
             {**one.columns(), **_columns(outcome, reach)}
             for one, outcome in zip(asked, outcomes, strict=True)
         ],
+        "assumed": assumed.of_training(),
         "cross_validation": {
             **training_validation.summary(tried, reach),
             "not_compared": training_validation.not_compared(tried, outcomes),
@@ -65,7 +66,9 @@ def text(record: Mapping[str, object]) -> str:
             f"Error of {one['rows']} of these: not known. They go {_STEPS[one['step']]}, and no "
             f"such step could be left out of {record['calibrate']}. Their band is a guess."
         )
-    return "\n".join([*lines, *_compared(validated)])
+    guesses = record["assumed"]
+    assert isinstance(guesses, dict)
+    return "\n".join([*lines, *_compared(validated), "", *assumed.text(guesses)])
 
 
 _STEPS = {
