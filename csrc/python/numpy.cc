@@ -1,10 +1,14 @@
 #define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION  // required by NumPy
+#define NPY_TARGET_VERSION NPY_1_22_API_VERSION     // the first with handlers of memory
 #include "python/numpy.h"
 
 #include <numpy/arrayobject.h>
 
+#include <algorithm>
 #include <array>
+#include <cstring>
 
+#include "memory/kept_pages.h"
 #include "python/array_layout.h"
 
 namespace gradred {
@@ -40,6 +44,58 @@ constexpr std::array<signed char, kTypeNumbers> make_table() {
 static_assert(sizeof(long) == 8 && sizeof(long long) == 8);
 
 constexpr auto kTable = make_table();
+
+// An array of gradred's gives its memory to KeptPages, whenever its last user lets it go.
+PyObject* handler_of_results() {
+  static PyDataMem_Handler handler = {
+      "gradred_results",
+      1,
+      {nullptr, [](void*, std::size_t bytes) { return KeptPages::of_process().take(bytes); },
+       [](void*, std::size_t count, std::size_t each) -> void* {
+         std::size_t bytes = 0;
+         if (__builtin_mul_overflow(count, each, &bytes)) return nullptr;
+         void* const data = KeptPages::of_process().take(bytes);
+         return data == nullptr ? nullptr : std::memset(data, 0, bytes);
+       },
+       [](void*, void* data, std::size_t bytes) -> void* {
+         auto& pages = KeptPages::of_process();
+         const std::size_t room = pages.room(data);
+         if (bytes <= room) return data;
+         void* const larger = pages.take(bytes);
+         if (larger == nullptr) return nullptr;
+         std::memcpy(larger, data, room);
+         pages.give(data);
+         return larger;
+       },
+       [](void*, void* data, std::size_t) { KeptPages::of_process().give(data); }}};
+  static PyObject* const capsule = PyCapsule_New(&handler, "mem_handler", nullptr);
+  return capsule;
+}
+
+// While it exists, NumPy takes memory of long results from KeptPages, unless the program has a
+// handler of its own.
+class HandlerOfResults {
+ public:
+  explicit HandlerOfResults(std::size_t bytes) {
+    if (bytes < KeptPages::kLeast) return;
+    PyObject* const now = PyDataMem_GetHandler();
+    if (now == PyDataMem_DefaultHandler) before_ = PyDataMem_SetHandler(handler_of_results());
+    Py_XDECREF(now);
+  }
+  HandlerOfResults(const HandlerOfResults&) = delete;
+  HandlerOfResults& operator=(const HandlerOfResults&) = delete;
+  ~HandlerOfResults() {
+    if (before_ == nullptr) return;
+    PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+    PyErr_Fetch(&type, &value, &trace);
+    Py_XDECREF(PyDataMem_SetHandler(before_));
+    Py_DECREF(before_);
+    PyErr_Restore(type, value, trace);
+  }
+
+ private:
+  PyObject* before_ = nullptr;
+};
 
 bool is_dense(PyArrayObject* array) {
   const int flags = PyArray_FLAGS(array);
@@ -101,7 +157,11 @@ std::optional<std::span<const std::int64_t>> shape_in_order(PyObject* object) {
 }
 
 PyObject* new_shaped(PyObject* object, std::span<const std::int64_t> shape) {
-  PyArray_Descr* const descr = PyArray_DESCR(reinterpret_cast<PyArrayObject*>(object));
+  auto* const array = reinterpret_cast<PyArrayObject*>(object);
+  PyArray_Descr* const descr = PyArray_DESCR(array);
+  auto bytes = static_cast<std::size_t>(PyArray_ITEMSIZE(array));
+  for (const std::int64_t length : shape) bytes *= static_cast<std::size_t>(length);
+  const HandlerOfResults handler(bytes);
   Py_INCREF(descr);  // for the new array
   return PyArray_NewFromDescr(&PyArray_Type, descr, static_cast<int>(shape.size()), shape.data(),
                               nullptr, nullptr, 0, nullptr);
@@ -119,6 +179,8 @@ PyObject* scalar_of(PyObject* array) {
 }
 
 PyObject* new_numpy_like(PyObject* array) {
+  const HandlerOfResults handler(
+      static_cast<std::size_t>(PyArray_NBYTES(reinterpret_cast<PyArrayObject*>(array))));
   return PyArray_NewLikeArray(reinterpret_cast<PyArrayObject*>(array), NPY_KEEPORDER, nullptr, 0);
 }
 

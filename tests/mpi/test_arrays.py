@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import mmap
+import pickle
 from typing import Any
 
 import ml_dtypes
@@ -621,3 +622,36 @@ def test_arrays_that_disagree_are_refused_with_what_this_rank_has_passed() -> No
     x = np.ones((2, 3 + RANK % 2))
     with pytest.raises(UsageError, match=rf"This rank passed float64 of shape \(2, {3 + RANK % 2}"):
         gradred.allreduce(x)
+
+
+def test_memory_of_a_long_result_that_was_let_go_serves_the_next_one() -> None:
+    x = np.full(1 << 18, RANK + 1, np.float32)  # 1 MiB
+    total = SIZE * (SIZE + 1) / 2
+
+    def where() -> int:
+        return int(gradred.allreduce(x).ctypes.data)
+
+    assert where() == where()
+    held = gradred.allreduce(x)
+    other = gradred.allreduce(x)
+    assert held.ctypes.data != other.ctypes.data, "what the program holds is not given again"
+    other[:] = 0
+    assert (held == total).all()
+    view = held[5:9]
+    del held
+    gradred.allreduce(x)[:] = 0
+    assert (view == total).all(), "a view holds its array's memory"
+
+
+def test_a_long_result_is_an_array_as_any_other() -> None:
+    x = np.full(1 << 18, RANK + 1, np.float32)
+    result = gradred.allreduce(x)
+    total = result[0]
+    assert result.flags.owndata
+    result.resize(1 << 19, refcheck=False)
+    assert (result[: 1 << 18] == total).all()
+    assert not result[1 << 18 :].any(), "resize fills with zeros"
+    result.resize(10, refcheck=False)
+    assert (result == total).all()
+    assert np.empty_like(result).flags.owndata
+    assert (pickle.loads(pickle.dumps(gradred.allgather(x))) == gradred.allgather(x)).all()

@@ -20,7 +20,7 @@ class PyGradred(PythonPackage):
 
     depends_on("python@3.10:", type=("build", "link", "run"))
     depends_on("py-numpy@2:", type="build")
-    depends_on("py-numpy", type="run")
+    depends_on("py-numpy@1.22:", type="run")
     depends_on("py-mpi4py@4:", type="run")
     # Nothing is compiled with this MPI or linked to it: gradred finds the one that mpi4py has
     # loaded. So the virtual package is a dependency of the run, for mpiexec, and another provider
