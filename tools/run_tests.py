@@ -34,11 +34,12 @@ RESULTS = Path("build", "test-results")
 STARTS_PROCESSES = [
     f"tests/unit/test_{name}.py" for name in ("cli", "docs", "jobs", "run_function")
 ]
+PROOFS = ["tests/unit/test_properties.py", "tests/unit/test_mutants.py"]
 # Each part uses mostly one core, so they run at the same time.
 WITHOUT_MPI = {
-    "one process": ["tests/unit", *(f"--ignore={path}" for path in STARTS_PROCESSES)],
+    "one process": ["tests/unit", *(f"--ignore={path}" for path in STARTS_PROCESSES + PROOFS)],
     "commands and jobs": STARTS_PROCESSES,
-    "ranks as threads": ["tests/threads"],
+    "ranks as threads": ["tests/threads", *PROOFS],
 }
 # What three or four ranks do as two do, by the reason. They run the rest; with --whole, as in the
 # nightly run, also this. A name of tests/mpi without .py: a file, or one test of it.

@@ -280,6 +280,25 @@ def test_every_call_is_measured_against_the_mpi(
     assert sorted(call for call, *_ in record["below"]) == sorted(below)
 
 
+@pytest.mark.parametrize("between", ["arrivals", "work"])
+def test_calls_are_timed_alone_where_ranks_come_apart(
+    monkeypatch: pytest.MonkeyPatch, shared_path: Path, between: str
+) -> None:
+    import every_call
+
+    calls = ["Comm.Allreduce_init, Start, Wait", "Comm.Iallreduce, work, Wait"]
+    options = ["--rounds", "3", "--seconds", "0.1", "--sizes", "64", "--between", between]
+    options += ["--dtypes", "i8", "c16", "--calls", *calls]
+    status, record = run_benchmark(every_call, monkeypatch, shared_path / "c.json", *options)
+    assert status == 0
+    assert [(row["call"], row["dtype"]) for row in record["rows"]] == [
+        (call, dtype) for call in calls for dtype in ("i8", "c16")
+    ]
+    for row in record["rows"]:
+        for who in ("gradred", "mpi"):
+            assert 0 < row["us"][who] <= row["worst_us"][who]
+
+
 def test_a_call_with_another_result_than_the_mpis_is_not_timed(
     monkeypatch: pytest.MonkeyPatch, shared_path: Path
 ) -> None:
@@ -288,7 +307,7 @@ def test_a_call_with_another_result_than_the_mpis_is_not_timed(
     wrong = every_call.Pair("y = gradred.allreduce(x) + 1", "w.Allreduce(x, y)")
     monkeypatch.setitem(every_call.CALLS, "allreduce", wrong)
     options = ["--calls", "allreduce", "--sizes", "64"]
-    with pytest.raises(SystemExit, match="allreduce of 64 bytes: the results differ"):
+    with pytest.raises(SystemExit, match="allreduce of 64 bytes, f4: the results differ"):
         run_benchmark(every_call, monkeypatch, shared_path / "c.json", *options)
 
 
