@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import every_call_tables
 import schemes_tables
 import simulate_tables
 import train_tables
@@ -268,6 +269,7 @@ def torch_table(name: str, record: Record) -> str:
 # For each page, what stands behind the begin mark of each name.
 PAGES: dict[str, dict[str, Callable[[Path], str]]] = {
     "docs/measured.md": {"one host": one_host},
+    "docs/every-call.md": {"every call": every_call_tables.table},
     "docs/measured-hosts.md": {"several hosts": several_hosts},
     "docs/train.md": {"train": train_tables.printed, "train, all": train_tables.page},
     "docs/torch.md": {"torch": torch_backend},

@@ -304,6 +304,22 @@ def random_jobs(environment: Path, first: int) -> bool:
     return checks.run(checks.python_of(environment), *words, seconds=3600)
 
 
+def every_call() -> bool:
+    """Run the benchmark of every call for a minute on each MPI: results are compared with its own.
+
+    The ratios stand in the stage's output; no test asserts a speed.
+    """
+    words = ["benchmarks/every_call.py", "--sizes", "8", "16384", "1048576", "--rounds", "5"]
+    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    for environment in (MPICH, OPENMPI):
+        python = str(checks.python_of(environment))
+        run = [python, "-m", "gradred", "run", "-np", "2", python, *words]
+        if not checks.run(*run, seconds=300, **as_root):
+            return False
+        tally.add(1, {})
+    return True
+
+
 def soak() -> bool:
     """Run ten minutes of named operations by two threads of two ranks."""
     if not checks.has_torch():
@@ -353,6 +369,7 @@ NIGHTLY = (
     Stage("other MPIs", other_mpis, all_cores=True),
     Stage("oldest mpi4py", oldest_mpi4py, all_cores=True),
     Stage("mpi4py's tests", mpi4py_tests, all_cores=True),  # ranks that wait in the MPI use a core
+    Stage("every call", every_call, all_cores=True),
     Stage("torch", torch_ranks, all_cores=True),
     Stage("PyTorch's tests", tests_of_torch, all_cores=True),
     Stage("Horovod's tests", tests_of_horovod, all_cores=True),

@@ -1,0 +1,87 @@
+"""The table of docs/every-call.md from the newest records of benchmarks/every_call.py."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+Record = dict[str, Any]
+
+LIMIT = 0.95
+MOST = 6  # cells below the limit that a row names
+WORDS = {"nothing": "nothing", "arrivals": "waits up to 2 ms", "work": "works on 4 MiB"}
+NAMES = {"f4": "float32", "f8": "float64", "i8": "int64", "c16": "complex128"}
+REDUCTIONS = ("llreduce", "educe", "can")  # Allreduce, Reduce, Reduce_scatter_block, Scan, Exscan
+
+
+def table(folder: Path) -> str:
+    """A row for each record: the newest of each MPI, layout, set of types and way of calling."""
+    rows = [line(name, record) for name, record in newest(folder).items()]
+    head = "MPI | ranks | a rank, before each call | types | mean | of reductions | below 0.95"
+    below = "below 0.95, the worst first"
+    return "\n".join(
+        ["", f"| {head} | {below} |", "|---|---|---|---|---:|---:|---:|---|", *rows, ""]
+    )
+
+
+def newest(folder: Path) -> dict[str, Record]:
+    """File name and record of the newest measurement of each kind."""
+    found: dict[tuple[object, ...], tuple[str, Record]] = {}
+    for path in sorted(folder.glob("every-call-*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        key = (between(record), mpi(record), layout(record), types(record))
+        if key not in found or record["date"] >= found[key][1]["date"]:
+            found[key] = (path.name, record)
+    return dict(found[key] for key in sorted(found, key=str))
+
+
+def between(record: Record) -> str:
+    """What a rank does before each call; the first schema had no choice."""
+    return str(record["arguments"].get("between", "nothing"))
+
+
+def types(record: Record) -> str:
+    names = [NAMES[name] for name in record["arguments"].get("dtypes", ["f4"])]
+    return ", ".join(names)
+
+
+def layout(record: Record) -> str:
+    """The number of ranks of each host."""
+    on_hosts = record.get("ranks_on_hosts") or [record["ranks"]]
+    return " + ".join(map(str, on_hosts))
+
+
+def mpi(record: Record) -> str:
+    words = str(record["versions"]["mpi"]).replace("Version: ", "").replace("Library ", "")
+    for name in ("Intel MPI", "Intel(R) MPI", "Open MPI", "MPICH"):
+        if name in words:
+            return name.replace("(R)", "")
+    return words.split()[0]
+
+
+def mean(rows: Sequence[Record]) -> str:
+    return f"{statistics.geometric_mean(row['ratio'] for row in rows):.2f}" if rows else "-"
+
+
+def cell(row: Record) -> str:
+    """`Comm.Bcast` 8 B 0.61."""
+    amount = row["bytes"]
+    units = ((1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
+    size, unit = next(one for one in units if amount >= one[0])
+    name = row.get("dtype", "f4")
+    kind = "" if name == "f4" else f" {NAMES[name]}"
+    return f"`{row['call']}`{kind} {amount // size} {unit} {row['ratio']:.2f}"
+
+
+def line(name: str, record: Record) -> str:
+    rows = record["rows"]
+    low = sorted((row for row in rows if row["ratio"] < LIMIT), key=lambda row: float(row["ratio"]))
+    of_reductions = [row for row in rows if any(part in row["call"] for part in REDUCTIONS)]
+    named = "; ".join(map(cell, low[:MOST])) + (" ..." if len(low) > MOST else "")
+    link = f"[{mpi(record)}](../benchmarks/results/{name})"
+    cells = [link, layout(record), WORDS[between(record)], types(record), mean(rows)]
+    cells += [mean(of_reductions), f"{len(low)} of {len(rows)}", named]
+    return f"| {' | '.join(cells)} |"
