@@ -20,7 +20,7 @@ from bounds import within
 
 from gradred import __version__, cli, config, doctor, launch
 from gradred._util import clock, cpu
-from gradred.doctor import across, host, job
+from gradred.doctor import across, host, job, near
 from gradred.doctor.fabric import TALKATIVE, fabric
 from gradred.doctor.findings import Finding, NotKnown, fail, in_background, ok, warn
 from gradred.launch import mpi as launch_mpi
@@ -222,6 +222,7 @@ def report(rank: int, **changes: Any) -> dict[str, Any]:
         "host": "here",
         "cores": sorted(os.sched_getaffinity(0)),
         "threads": {"OMP_NUM_THREADS": "1"},
+        "memory": {"near": [0], "own": {"0": 4096}, "shared": {"0": 64}},
         "message_right": True,
         "message_bytes": 65536,
         "message_us": 30.0,
@@ -290,6 +291,60 @@ def test_binding_to_a_memory_node_is_named_where_there_are_several(
     found = job.binding(ended(0, [report(rank, cores=[0, 1]) for rank in range(2)]))
     assert (found.status, "--bind" in found.found) == ("ok", nodes > 1)
     assert words in found.found
+
+
+MAPS = """\
+55d0c0a00000 default heap anon=90 dirty=90 N0=80 N1=10 kernelpagesize_kB=4
+7f0000000000 default file=/usr/lib/libc.so.6 mapped=500 N1=500 kernelpagesize_kB=4
+7f0001000000 default anon=1 dirty=1 N1=1 kernelpagesize_kB=2048
+7f0002000000 prefer:0 file=/memfd:gradred\\040(deleted) dirty=7 N0=5 N1=2 kernelpagesize_kB=4
+7f0003000000 default
+"""
+
+
+def test_memory_of_a_rank_by_node_as_the_kernel_lists_it(tmp_path: pathlib.Path) -> None:
+    for node, cores in enumerate(["0-3,8\n", "4-7\n"]):
+        (tmp_path / f"node{node}").mkdir()
+        (tmp_path / f"node{node}" / "cpulist").write_text(cores)
+    (tmp_path / "numa_maps").write_text(MAPS)
+    found = near.memory_of([3, 8], tmp_path / "numa_maps", tmp_path)
+    assert found == {
+        "near": [0],
+        "own": {"0": 320, "1": 40 + 2048},
+        "shared": {"0": 20, "1": 8},
+    }
+    assert near.memory_of([3, 4], tmp_path / "none", tmp_path) == {
+        "near": [0, 1],
+        "own": {},
+        "shared": {},
+    }
+
+
+@pytest.mark.parametrize(
+    ("own", "shared", "words"),
+    [
+        ({"0": 100, "1": 900}, {"0": 8, "1": 8}, ""),
+        ({"0": 900, "1": 100}, {"0": 8, "1": 8}, "90% of its memory lies on node 0"),
+        ({"1": 900}, {"0": 16}, "all memory shared with others lies on node 0"),
+        ({}, {}, ""),
+    ],
+)
+def test_memory_away_from_a_ranks_cores_is_a_warning(
+    own: dict[str, int], shared: dict[str, int], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    memory = {"near": [1], "own": own, "shared": shared}
+    found = job.binding(ended(0, [report(0, cores=[0, 1]), report(1, cores=[0, 1], memory=memory)]))
+    assert found.status == ("warn" if words else "ok")
+    assert (words in found.found, "rank 1 runs on memory node 1" in found.found) == (
+        True,
+        bool(words),
+    )
+
+
+def test_memory_is_never_far_on_this_host_if_it_has_one_node() -> None:
+    memory = near.memory_of(os.sched_getaffinity(0))
+    assert cpu.numa_nodes() > 1 or near.far([memory]) == ""
 
 
 @pytest.mark.parametrize(("threads", "status"), [("1", "ok"), ("8", "warn")])

@@ -71,7 +71,12 @@ std::bitset<kMaxCores> allowed_cores() {
   return Mask().set();  // more cores than the mask holds: treated as unlimited
 }
 
-Cores cores_of_this_thread() { return {allowed_cores(), cgroup_quota()}; }
+bool run_on(const std::bitset<kMaxCores>& cores) noexcept {
+  const auto set = std::bit_cast<cpu_set_t>(cores);
+  return sched_setaffinity(0, sizeof set, &set) == 0;
+}
+
+Cores cores_of_this_thread() { return {allowed_cores(), cgroup_quota(), sched_getcpu()}; }
 
 bool each_has_a_core(std::span<const Cores> group, std::size_t ranks) {
   std::bitset<kMaxCores> together;

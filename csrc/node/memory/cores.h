@@ -14,10 +14,13 @@ inline constexpr std::size_t kMaxCores = 1024;
 struct Cores {
   std::bitset<kMaxCores> allowed;  // the affinity mask
   std::uint32_t quota = 0;         // whole cores that the control group grants; 0: no limit
+  int ran_on = -1;  // the core on which the rank ran when it was asked; -1: not known
 };
 
 Cores cores_of_this_thread();
 std::bitset<kMaxCores> allowed_cores();  // the affinity mask of this thread alone
+// Returns whether this thread may run on these cores alone from now on; if not, nothing changes.
+bool run_on(const std::bitset<kMaxCores>& cores) noexcept;
 // Returns whether all ranks can run at the same time, each on its own core. Only then may a waiting
 // rank spin. `ranks` counts the ranks of the whole host; `group` holds the cores of some of them.
 bool each_has_a_core(std::span<const Cores> group, std::size_t ranks);

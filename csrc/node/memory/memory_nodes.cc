@@ -37,7 +37,7 @@ const MemoryNodes& MemoryNodes::of_this_host() {
 
 MemoryNodes::MemoryNodes(const std::string& folder) {
   for (const int number : numbers_in(folder + "/has_memory")) {
-    Node node{number, {}};
+    MemoryNode node{number, {}};
     for (const int core : numbers_in(folder + "/node" + std::to_string(number) + "/cpulist")) {
       if (core >= 0 && core < static_cast<int>(kMaxCores)) {
         node.cores.set(static_cast<std::size_t>(core));
@@ -47,15 +47,18 @@ MemoryNodes::MemoryNodes(const std::string& folder) {
   }
 }
 
-int MemoryNodes::near(const std::bitset<kMaxCores>& cores) const {
-  if (!are_several() || cores.none()) return kNoMemoryNode;
-  for (const Node& node : nodes_) {
-    if ((cores & ~node.cores).none()) return node.number;
+const MemoryNode* MemoryNodes::near(const Cores& cores) const {
+  if (!are_several() || cores.allowed.none()) return nullptr;
+  const bool known = cores.ran_on >= 0 && cores.ran_on < static_cast<int>(kMaxCores);
+  const MemoryNode* last = nullptr;
+  for (const MemoryNode& node : nodes_) {
+    if ((cores.allowed & ~node.cores).none()) return &node;
+    if (known && node.cores[static_cast<std::size_t>(cores.ran_on)]) last = &node;
   }
-  return kNoMemoryNode;
+  return last;
 }
 
-std::vector<RanksOnMemoryNode> runs_of(const std::vector<int>& nodes) {
+std::vector<RanksOnMemoryNode> runs_of(const std::vector<const MemoryNode*>& nodes) {
   std::vector<RanksOnMemoryNode> runs;
   for (std::size_t rank = 0; rank < nodes.size(); ++rank) {
     if (runs.empty() || runs.back().node != nodes[rank]) runs.push_back({rank, 0, nodes[rank]});
@@ -65,17 +68,25 @@ std::vector<RanksOnMemoryNode> runs_of(const std::vector<int>& nodes) {
 }
 
 // By the system call, as libnuma may be missing: https://man7.org/linux/man-pages/man2/mbind.2.html
-void prefer_memory_node(std::byte* data, std::size_t bytes, int node) noexcept {
+bool prefer_memory_node(std::byte* data, std::size_t bytes, const MemoryNode* node) noexcept {
   constexpr int kDefault = 0, kPreferred = 1;
   constexpr std::size_t kBits = sizeof(unsigned long) * CHAR_BIT;
+  if (node == nullptr) return syscall(SYS_mbind, data, bytes, kDefault, nullptr, 0, 0) == 0;
+  if (node->number >= kMostNodes) return false;
   std::array<unsigned long, kMostNodes / kBits> mask{};
-  if (node >= kMostNodes) return;
-  const bool is_known = node >= 0;
-  if (is_known)
-    mask[static_cast<std::size_t>(node) / kBits] |= 1UL << (static_cast<std::size_t>(node) % kBits);
-  [[maybe_unused]] const long failed =
-      syscall(SYS_mbind, data, bytes, is_known ? kPreferred : kDefault,
-              is_known ? mask.data() : nullptr, is_known ? kMostNodes + 1 : 0, 0);
+  const auto bit = static_cast<std::size_t>(node->number);
+  mask[bit / kBits] |= 1UL << (bit % kBits);
+  return syscall(SYS_mbind, data, bytes, kPreferred, mask.data(), kMostNodes + 1, 0) == 0;
+}
+
+OnMemoryNode::OnMemoryNode(const MemoryNode* node) noexcept {
+  if (node == nullptr) return;
+  const std::bitset<kMaxCores> before = allowed_cores();
+  if (run_on(node->cores)) before_ = before;
+}
+
+OnMemoryNode::~OnMemoryNode() {
+  if (before_) run_on(*before_);
 }
 
 }  // namespace gradred

@@ -7,7 +7,6 @@
 #include "base/errors.h"
 #include "liveness/local_peers.h"
 #include "node/memory/layout.h"
-#include "node/memory/memory_nodes.h"
 
 namespace gradred {
 namespace {
@@ -83,12 +82,11 @@ std::optional<std::vector<std::size_t>> Pool::find(std::span<const int> world_ra
   return found;
 }
 
-std::vector<int> Pool::memory_nodes_of(std::span<const std::size_t> members) const {
+std::vector<const MemoryNode*> Pool::memory_nodes_of(std::span<const std::size_t> members) const {
   const MemoryNodes& nodes = MemoryNodes::of_this_host();
-  std::vector<int> found;
+  std::vector<const MemoryNode*> found;
   if (!nodes.are_several()) return found;
-  for (const std::size_t member : members)
-    found.push_back(nodes.near(members_[member].cores.allowed));
+  for (const std::size_t member : members) found.push_back(nodes.near(members_[member].cores));
   return found;
 }
 

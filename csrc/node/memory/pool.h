@@ -27,6 +27,7 @@
 #include "liveness/process.h"
 #include "node/memory/bootstrap.h"
 #include "node/memory/cores.h"
+#include "node/memory/memory_nodes.h"
 #include "node/memory/segment.h"
 
 namespace gradred {
@@ -47,8 +48,9 @@ struct PoolPart {
   enum class Use : std::uint8_t { kFree, kHeld, kCounted };
 
   std::size_t lines, line_bytes, rooms, room_bytes;
-  std::size_t slot_bytes;           // with the bytes of the rooms, these tell layouts apart
-  std::vector<int> memory_nodes{};  // of each rank; empty: the host has one only
+  std::size_t slot_bytes;  // with the bytes of the rooms, these tell layouts apart
+  std::vector<const MemoryNode*> memory_nodes{};  // near each rank; empty: the host has one only
+  bool is_placed = true;                          // the kernel takes pages from these nodes
   Real real = Real::kNothing;
   Use use = Use::kFree;
   std::size_t held_bytes = 0;  // that are allocated
@@ -69,8 +71,8 @@ class Pool {
   const PoolMember& member(std::size_t index) const { return members_[index]; }
   // Returns the indices of these processes in the pool, or nothing if one of them is not a member.
   std::optional<std::vector<std::size_t>> find(std::span<const int> world_ranks) const;
-  // The memory node of each of these members; empty if the host has one node only.
-  std::vector<int> memory_nodes_of(std::span<const std::size_t> members) const;
+  // The memory node near each of these members; empty if the host has one node only.
+  std::vector<const MemoryNode*> memory_nodes_of(std::span<const std::size_t> members) const;
   // Whether this process is still the one it introduced, with the same cores.
   bool knows_this_process() const;
 

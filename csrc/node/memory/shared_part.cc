@@ -38,30 +38,38 @@ std::array<OwnedBytes, 2> owned_in(const Layout& layout, const NodeOptions& opti
            {layout.chunks, options.depth * options.chunk_bytes}}};
 }
 
+// The node from which this thread must touch a rank's pages first: none if the kernel knows it.
+const MemoryNode* to_touch_from(const PoolPart& part, const MemoryNode* node) {
+  return part.is_placed ? nullptr : node;
+}
+
 // Allocates the rooms, in pieces that lie on one memory node, as huge pages cross no border.
 void populate_rooms(Pool& pool, PoolPart& part, const Layout& layout, const NodeOptions& options) {
   std::size_t done = 0;
-  const auto populate_until = [&](std::size_t end) {
+  const auto populate_until = [&](std::size_t end, const MemoryNode* node) {
+    const OnMemoryNode there(to_touch_from(part, node));
     pool.populate(part, part.real, part.rooms + done, end - done);
     done = end;
   };
   for (const OwnedBytes& owned : owned_in(layout, options)) {
     for (const RanksOnMemoryNode& run : runs_of(part.memory_nodes)) {
       const std::size_t begin = owned.begin + run.first * owned.bytes;
-      if (begin > done) populate_until(begin);
-      populate_until(begin + run.ranks * owned.bytes);
+      if (begin > done) populate_until(begin, nullptr);
+      populate_until(begin + run.ranks * owned.bytes, run.node);
     }
   }
   pool.populate(part, PoolPart::Real::kAll, part.rooms + done, layout.room_bytes - done);
 }
 
-// Only what is allocated later obeys.
-void place_rooms(Pool& pool, const PoolPart& part, const Layout& layout,
-                 const NodeOptions& options) {
+// Only what is allocated later obeys. Containers often refuse; the thread that allocates then runs
+// near the owner meanwhile.
+void place_rooms(Pool& pool, PoolPart& part, const Layout& layout, const NodeOptions& options) {
+  part.is_placed = true;
   for (const OwnedBytes& owned : owned_in(layout, options)) {
     for (const RanksOnMemoryNode& run : runs_of(part.memory_nodes)) {
-      prefer_memory_node(pool.at(part.rooms + owned.begin + run.first * owned.bytes),
-                         run.ranks * owned.bytes, run.node);
+      part.is_placed &=
+          prefer_memory_node(pool.at(part.rooms + owned.begin + run.first * owned.bytes),
+                             run.ranks * owned.bytes, run.node);
     }
   }
 }
@@ -78,16 +86,19 @@ void SharedPart::populate(Pool& pool, PoolPart& part, std::size_t ranks, const N
   if (part.real == Real::kLines) place_rooms(pool, part, layout, options);
   if (wanted == Real::kAll) return populate_rooms(pool, part, layout, options);
   const NodeOptions beginning = options.beginning(ranks);
-  const auto populate_one = [&](std::size_t at, std::size_t bytes) {
+  const auto populate_one = [&](std::size_t rank, std::size_t at, std::size_t bytes) {
+    const bool several = !part.memory_nodes.empty();
+    const OnMemoryNode there(to_touch_from(part, several ? part.memory_nodes[rank] : nullptr));
     pool.populate(part, part.real, part.rooms + at, bytes);
   };
   for (std::size_t slot = 0; part.real < Real::kSlots && slot < 2 * ranks; ++slot) {
-    populate_one(layout.slots + slot * options.slot_bytes, beginning.slot_bytes);
+    populate_one(slot / 2, layout.slots + slot * options.slot_bytes, beginning.slot_bytes);
   }
   part.real = std::max(part.real, Real::kSlots);
   if (part.real >= wanted) return;
   for (std::size_t chunk = 0; chunk < ranks * options.depth; ++chunk) {
-    populate_one(layout.chunks + chunk * options.chunk_bytes, beginning.chunk_bytes);
+    populate_one(chunk / options.depth, layout.chunks + chunk * options.chunk_bytes,
+                 beginning.chunk_bytes);
   }
   part.real = wanted;
 }

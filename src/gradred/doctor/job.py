@@ -15,6 +15,7 @@ from typing import IO, Any
 
 from gradred._util import clock, cpu
 from gradred._util.text import ranges
+from gradred.doctor import near
 from gradred.doctor.findings import Finding, NotKnown, fail, late, ok, warn
 from gradred.launch import hosts, processes
 from gradred.launch.hosts import Host
@@ -163,17 +164,19 @@ def run_of_two_ranks(job: Job, load: float = 0.0) -> Finding:
 
 
 def binding(job: Job) -> Finding:
-    """Report which cores the ranks may use."""
+    """Report which cores the ranks may use, and ranks whose memory is far from these."""
     cores = [set(report["cores"]) for report in _whole(job).reports]
     here = os.sched_getaffinity(0)
     text = "; ".join(f"rank {rank}: {ranges(each)}" for rank, each in enumerate(cores))
+    if far := near.far([report["memory"] for report in job.reports]):
+        return warn(f"{text}; {far}", near.FIX)
     if all(each == here for each in cores):
         if len(here) < RANKS:
             fix = "Give the program more cores (taskset, docker --cpuset-cpus, srun -c)"
             return warn(f"none, and all ranks share core {ranges(here)}", fix)
         nodes = cpu.numa_nodes()
-        near = "; --bind numa would put the shared memory of each rank near it" if nodes > 1 else ""
-        return ok(f"none: each rank may use cores {ranges(here)}{near}")
+        hint = "; --bind numa would keep each rank near its shared memory" if nodes > 1 else ""
+        return ok(f"none: each rank may use cores {ranges(here)}{hint}")
     fix = f"Look for the launcher's own settings ({_BIND_VARIABLES})"
     shared = cores[0] & cores[1]
     if shared and min(map(len, cores)) == 1:

@@ -14,6 +14,7 @@ import sys
 import time
 from typing import Any
 
+from gradred.doctor import near
 from gradred.doctor.job import MARK
 from gradred.launch import variables
 
@@ -42,15 +43,17 @@ def main() -> int:
     _report("here", {"host": socket.gethostname(), "versions": versions})
     MPI.Init_thread(MPI.THREAD_MULTIPLE)
     world = MPI.COMM_WORLD
+    cores = sorted(os.sched_getaffinity(0))
     report = {
         "rank": world.rank,
         "size": world.size,
         "host": socket.gethostname(),
-        "cores": sorted(os.sched_getaffinity(0)),
+        "cores": cores,
         "threads": {name: os.environ.get(name, "") for name in variables.THREAD_VARIABLES},
     }
     if world.size > 1:  # else the launcher is of another MPI
         report |= _messages(world) | _allreduces(world)
+    report["memory"] = near.memory_of(cores)
     _report("met", report)
     MPI.Finalize()
     return 0
