@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import platform
 import socket
 import subprocess
 import sys
@@ -112,6 +114,31 @@ def test_one_port_serves_all_ranks_while_they_run(tmp_path: Path, port: int) -> 
     assert found["gradred_waiting_seconds", "0"] > 0.3
     assert found["gradred_seconds_since_last_operation", "1"] > 0.3
     assert done.stderr == ""
+
+
+def test_status_as_json_has_the_fields_of_ncclras(tmp_path: Path, port: int) -> None:
+    body = """
+    import os, subprocess
+    for _ in range(50): comm.Allreduce(x, y)
+    all = np.empty(2048, np.float32)
+    for _ in range(3): comm.Allgather(x, all)
+    time.sleep(0.6)
+    comm.Barrier()
+    if rank == 0:
+        words = [sys.executable, "-m", "gradred", "ps", "--json", "--no-stacks"]
+        shown = json.loads(subprocess.run(words, capture_output=True, check=True).stdout)
+        assert shown["communicators_count"] == len(shown["communicators"])
+        own = [c for c in shown["communicators"] if os.getpid() in [r["pid"] for r in c["ranks"]]]
+        print(json.dumps(own))
+    comm.Barrier()
+    """
+    (found,) = json.loads(run(tmp_path, body, f":{port}").stdout)
+    assert (found["size"], found["ranks_count"], found["missing_ranks_count"]) == (2, 2, 0)
+    assert [one["rank"] for one in found["ranks"]] == [0, 1]
+    for one in found["ranks"]:
+        assert one["collective_counts"] == {"AllReduce": 50, "AllGather": 3}
+        assert one["status"] == {"finalize_called": False}
+        assert one["host"] == platform.node()
 
 
 def test_port_of_another_program_is_said_once_and_the_job_goes_on(tmp_path: Path) -> None:

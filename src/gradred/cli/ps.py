@@ -7,7 +7,7 @@ import dataclasses
 import json
 
 from gradred._util import text
-from gradred.observe import status
+from gradred.observe import ras, status
 
 SCHEMA = "gradred-ps/1"
 
@@ -32,7 +32,8 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.job:
         found = [rank for rank in found if rank.job in arguments.job]
     if arguments.json:
-        print(json.dumps({"schema": SCHEMA, "ranks": [dataclasses.asdict(one) for one in found]}))
+        ranks = [dataclasses.asdict(one) for one in found]
+        print(json.dumps({"schema": SCHEMA, "ranks": ranks, **ras.report(found)}))
     elif found:
         columns = text.width()
         for line in status.lines(found):

@@ -158,15 +158,15 @@ def _own_page() -> str:
     return _own[0] if _own else ""
 
 
-def published(name: str) -> list[bytes]:
+def published(name: str, of: int | None = None) -> list[bytes]:
     """Return the memory files of this name that the ranks of this job have on this host.
 
-    A process without a launcher is a job of its own.
+    A process without a launcher is a job of its own. With `of`, only those of this process.
     """
     own = os.getpid()
     job, found = _core.launcher_of(own), []
-    for pid in {about["pid"] for about, _ in shown()}:
-        if pid != own and (not job or _core.launcher_of(pid) != job):
+    for pid in {about["pid"] for about, _ in shown()} if of is None else {of}:
+        if of is None and pid != own and (not job or _core.launcher_of(pid) != job):
             continue
         for path in _memory_files(pid, name):
             with contextlib.suppress(OSError):  # the rank has ended
