@@ -67,6 +67,6 @@ def _counts(pid: int) -> dict[str, int] | None:
     for content in filter(None, published(METRICS, pid)):
         for family, labels, value in json.loads(content):
             if family == "gradred_operations":
-                kind = dict(labels)["kind"]
+                kind = str(dict(labels)["kind"])
                 counts[_NAMES.get(kind, kind)] += int(value)
     return dict(counts) if counts else None
