@@ -226,6 +226,8 @@ def _kernels(algorithm: str) -> Callable[[Network, Layout, int], Iterator[Varian
 def _why_not_nccl(network: Network, layout: Layout) -> str:
     if network.memory != "gpu":
         return "arrays are in host memory"
+    if not network.link:
+        return "its latencies on these links are not known"
     if layout.ranks == 1:
         return "one rank has nothing to exchange"
     return "" if layout.local else "hosts have different numbers of ranks"

@@ -120,6 +120,37 @@ _V100 = Network(
     link="nvlink",
 )
 
+_H200 = Network(
+    about="hosts with 8 H200 on NVLink and a 400 Gb/s adapter for each",
+    source="NVIDIA's user guide of DGX H200: 8 ConnectX-7 for the cluster, NVLink 4 with 450 GB/s "
+    "for each GPU and direction, 4.8 TB/s of memory; 96 % of an adapter and 80 % of NVLink are "
+    f"taken, as for MareNostrum5-H100; {_ASSUMED}",
+    hosts=16,
+    local=8,
+    device="H200",
+    memory="gpu",
+    inside=(2e-6, UNLIMITED),
+    across=(4e-6, UNLIMITED),
+    port=48e9,
+    ports=8,
+    overhead=1e-6,
+    reduce=3 / 4.8e12,
+    copy=2 / 4.8e12,
+    rank_port=360e9,
+    link="nvlink",
+)
+_B200 = dataclasses.replace(
+    _H200,
+    about="hosts with 8 B200 on NVLink and a 400 Gb/s adapter for each",
+    source="NVIDIA's user guide of DGX B200: 8 ConnectX-7 for the cluster, NVLink 5 with 900 GB/s "
+    "for each GPU and direction, 8 TB/s of memory; shares of these as for H200-400Gb; "
+    f"{_ASSUMED}",
+    device="B200",
+    reduce=3 / 8e12,
+    copy=2 / 8e12,
+    rank_port=720e9,
+)
+
 NETWORKS: dict[str, Network] = {
     "10GbE": Network(
         about="hosts with 10 Gb/s Ethernet and kernel TCP",
@@ -218,6 +249,30 @@ NETWORKS: dict[str, Network] = {
         link="nvlink",
         error="median 20 %, 95th percentile 44 % against 36 medians that PICO published for NCCL's "
         "ring and tree on 16 and 64 GPUs; not known for other plans",
+    ),
+    "H200-400Gb": _H200,
+    "B200-400Gb": _B200,
+    "GB200-NVL72": dataclasses.replace(
+        _B200,
+        about="racks of 72 GB200 on NVLink, each a host here, and a 400 Gb/s adapter for each",
+        source="NVIDIA's description of GB200 NVL72: one NVLink domain of 72 GPUs, otherwise as "
+        f"B200-400Gb; {_ASSUMED}",
+        hosts=8,
+        local=72,
+        ports=72,
+    ),
+    "MI300X-400Gb": dataclasses.replace(
+        _H200,
+        about="hosts with 8 MI300X, each with a link to each other, and a 400 Gb/s adapter for each",
+        source="AMD's data sheet of the MI300X platform: 7 links of 64 GB/s in each direction for "
+        "each GPU, 5.3 TB/s of memory; shares of these as for H200-400Gb; RCCL's latencies are not "
+        f"known; {_ASSUMED}",
+        device="MI300X",
+        inside=(3e-6, 51e9),
+        reduce=3 / 5.3e12,
+        copy=2 / 5.3e12,
+        rank_port=7 * 51e9,
+        link="",
     ),
     "Fugaku": Network(
         about="Fugaku: TofuD, a torus with 6 network interfaces of 6.8 GB/s for each host",

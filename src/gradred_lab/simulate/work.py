@@ -64,6 +64,27 @@ DEVICES: dict[str, Device] = {
         2 / 3.35e12,
         50e9,
     ),
+    "H200": Device(
+        "H200",
+        "67 TFLOP/s and 4.8 TB/s by NVIDIA's data sheet; 60 % of the first is a round figure",
+        0.6 * 67e12,
+        2 / 4.8e12,
+        50e9,
+    ),
+    "B200": Device(
+        "B200",
+        "80 TFLOP/s and 8 TB/s by NVIDIA's data sheet; 60 % of the first is a round figure",
+        0.6 * 80e12,
+        2 / 8e12,
+        50e9,
+    ),
+    "MI300X": Device(
+        "MI300X",
+        "163.4 TFLOP/s and 5.3 TB/s by AMD's data sheet; 60 % of the first is a round figure",
+        0.6 * 163.4e12,
+        2 / 5.3e12,
+        50e9,
+    ),
     "SW26010": Device(
         "SW26010 of Sunway TaihuLight",
         "3.06 TFLOP/s and 136 GB/s by Dongarra, Report on the Sunway TaihuLight system, 2016; 10 % "
