@@ -23,6 +23,23 @@ _V100 = {
     "rank_port": "NVLink 2: 6 links of 25 GB/s (NVIDIA's data sheet) less a round share",
 }
 
+_400_GBIT = "one ConnectX-7 of 400 Gb/s for each GPU; 64/66 and packets leave 48 GB/s of 50"
+
+
+def _with_400_gbit(memory: str, rank_port: str) -> dict[str, str]:
+    """The figures of hosts whose GPUs have an adapter each, by the words for two of them."""
+    passes = f"3 passes over memory of {memory}, 2 for a copy"
+    return {
+        **dict.fromkeys(("inside latency", "across latency", "overhead"), ROUND),
+        **dict.fromkeys(("port", "ports"), _400_GBIT),
+        **dict.fromkeys(("reduce", "copy"), passes),
+        "rank_port": f"{rank_port} less a round share",
+    }
+
+
+_NVLINK5 = "NVLink 5: 900 GB/s in each direction (NVIDIA's data sheet)"
+_XGMI = "7 links of 64 GB/s in each direction (AMD's data sheet)"
+
 CITED: dict[str, dict[str, str]] = {
     "10GbE": {
         "inside latency": _SHARED_MEMORY,
@@ -90,6 +107,15 @@ CITED: dict[str, dict[str, str]] = {
         "reduce": "3 passes over memory of 3.35 TB/s (NVIDIA's data sheet), 2 for a copy",
         "copy": "3 passes over memory of 3.35 TB/s (NVIDIA's data sheet), 2 for a copy",
         "rank_port": "NVLink 4: 18 links of 25 GB/s (data sheet) less a round share",
+    },
+    "H200-400Gb": _with_400_gbit(
+        "4.8 TB/s (NVIDIA's data sheet)", "NVLink 4: 18 links of 25 GB/s (data sheet)"
+    ),
+    "B200-400Gb": _with_400_gbit("8 TB/s (NVIDIA's data sheet)", _NVLINK5),
+    "GB200-NVL72": _with_400_gbit("8 TB/s (NVIDIA's data sheet)", _NVLINK5),
+    "MI300X-400Gb": {
+        **_with_400_gbit("5.3 TB/s (AMD's data sheet)", _XGMI),
+        "inside speed": f"one of {_XGMI} less a round share",
     },
     "Fugaku": {
         "inside latency": _SHARED_MEMORY,

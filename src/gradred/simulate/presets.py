@@ -122,9 +122,8 @@ _V100 = Network(
 
 _H200 = Network(
     about="hosts with 8 H200 on NVLink and a 400 Gb/s adapter for each",
-    source="NVIDIA's user guide of DGX H200: 8 ConnectX-7 for the cluster, NVLink 4 with 450 GB/s "
-    "for each GPU and direction, 4.8 TB/s of memory; 96 % of an adapter and 80 % of NVLink are "
-    f"taken, as for MareNostrum5-H100; {_ASSUMED}",
+    source="NVIDIA's user guide of DGX H200 (adapters) and data sheet (NVLink 4, memory); shares "
+    f"of their speeds as for MareNostrum5-H100; {_ASSUMED}",
     hosts=16,
     local=8,
     device="H200",
@@ -142,9 +141,8 @@ _H200 = Network(
 _B200 = dataclasses.replace(
     _H200,
     about="hosts with 8 B200 on NVLink and a 400 Gb/s adapter for each",
-    source="NVIDIA's user guide of DGX B200: 8 ConnectX-7 for the cluster, NVLink 5 with 900 GB/s "
-    "for each GPU and direction, 8 TB/s of memory; shares of these as for H200-400Gb; "
-    f"{_ASSUMED}",
+    source="NVIDIA's user guide of DGX B200 (adapters) and data sheet (NVLink 5, memory); shares "
+    f"of their speeds as for H200-400Gb; {_ASSUMED}",
     device="B200",
     reduce=3 / 8e12,
     copy=2 / 8e12,
@@ -263,10 +261,9 @@ NETWORKS: dict[str, Network] = {
     ),
     "MI300X-400Gb": dataclasses.replace(
         _H200,
-        about="hosts with 8 MI300X, each with a link to each other, and a 400 Gb/s adapter for each",
-        source="AMD's data sheet of the MI300X platform: 7 links of 64 GB/s in each direction for "
-        "each GPU, 5.3 TB/s of memory; shares of these as for H200-400Gb; RCCL's latencies are not "
-        f"known; {_ASSUMED}",
+        about="hosts with 8 MI300X, a link between any two, and a 400 Gb/s adapter for each",
+        source="AMD's data sheet of the MI300X platform (links, memory); shares of their speeds as "
+        f"for H200-400Gb; RCCL's latencies are not known; {_ASSUMED}",
         device="MI300X",
         inside=(3e-6, 51e9),
         reduce=3 / 5.3e12,
