@@ -21,6 +21,7 @@ struct Settings {
   std::string device_plan;                // the same for calls on arrays in device memory
   std::optional<bool> mpi_reads_devices;  // may differ; none: as the MPI itself reports
   std::size_t slices = 0;                 // 0: the selector chooses
+  std::size_t threads = 1;                // rank 0's: of each rank, for long calls of a host
   std::size_t ranks_on_host = 0;          // of the whole program; 0: those of the communicator
   // As a launcher such as torchrun reports it, whose processes no MPI connects; none: not reported.
   std::optional<RankOfJob> rank_of_job;  // of this process; differs

@@ -114,7 +114,8 @@ void add_reduction(Op op, DType dtype, const ReduceFunctions& functions) {
   check(is_users(op), "a function for an operation that has one");
   std::atomic<const ReduceFunctions*>& entry = user_entry(op, dtype);
   const ReduceFunctions* expected = nullptr;
-  const auto* const made = new ReduceFunctions(functions);  // never freed
+  const auto* const made =
+      new ReduceFunctions{functions.pair, functions.many, true};  // never freed
   if (!entry.compare_exchange_strong(expected, made, std::memory_order_acq_rel)) delete made;
 }
 

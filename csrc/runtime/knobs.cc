@@ -166,6 +166,16 @@ constexpr std::array kKnobs = {
          .read = [](std::string_view text) -> KnobValue { return parse_flag(text); },
          .apply = [](const KnobValue& value,
                      Settings& settings) { settings.single_copy = on(value); }},
+    Knob{.name = "threads",
+         .initial = "1",
+         .unset = "",
+         .help =
+             "Threads of each rank that share its work on arrays from 1 MiB on in shared memory,"
+             " for ranks that have several cores each. Results keep their bits. Ignored, with a "
+             "message, where ranks share cores. Rank 0's value applies.",
+         .read = [](std::string_view text) -> KnobValue { return parse_count(text); },
+         .apply = [](const KnobValue& value,
+                     Settings& settings) { settings.threads = std::get<std::uint64_t>(value); }},
     Knob{.name = "carry_env",
          .initial = "1",
          .unset = "",

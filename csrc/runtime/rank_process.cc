@@ -19,6 +19,7 @@
 #include "liveness/supervisor.h"
 #include "liveness/watchdog.h"
 #include "mpi/mpi.h"
+#include "node/paths/helpers.h"
 #include "observe/process_trace.h"
 #include "observe/reports/profile_report.h"
 #include "runtime/launched.h"
@@ -116,6 +117,7 @@ void end_program() {
   tell_leaving(poisoned(), first_failure());
   if (!poisoned()) engine().settle(std::chrono::seconds(20));
   finish_operations();
+  Helpers::stop();
   if (runs() && !has_exit_reason()) meet_all_local_peers();
   write_records();
   let_cause_end_first();

@@ -419,6 +419,18 @@ def test_target_may_be_any_input(dtype: str, isa: str) -> None:
             assert views[index].tobytes() == of_all, op
 
 
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_threads_change_no_bits(dtype: str, threads: int) -> None:
+    for count in (0, 1, 65, 4099):
+        inputs = [one.view(np.uint8) for one in random_arrays(dtype, count, range(3))]
+        for op in ops_of(dtype):
+            found = [np.empty_like(inputs[0]) for _ in range(2)]
+            reduce_many(op, dtype, found[0], inputs)
+            reduce_many(op, dtype, found[1], inputs, threads=threads)
+            assert found[0].tobytes() == found[1].tobytes(), (op, count)
+
+
 @each_isa
 @pytest.mark.parametrize("op", LOGICAL + BITWISE + ORDERED)
 def test_each_byte_of_bool_but_zero_is_true(op: str, isa: str) -> None:

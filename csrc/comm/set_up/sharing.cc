@@ -14,6 +14,7 @@ NodeOptions node_options(const Settings& settings, std::size_t first_bytes) {
   constexpr std::size_t kNever = ~std::size_t{0};
   return {.single_copy_bytes = settings.single_copy ? NodeOptions().single_copy_bytes : kNever,
           .ranks_on_host = settings.ranks_on_host,
+          .threads = settings.threads,
           .first_bytes = first_bytes};
 }
 

@@ -66,6 +66,9 @@ class NodeAgreement : private Guard {
   const std::shared_ptr<Pool>& pool() const { return part_.pool(); }
   bool spins() const { return waiter_.spins(); }
   const NodeOptions& options() const { return part_.options(); }
+  // How many threads of this rank work on a long operation; set before the first one.
+  void use_threads(std::size_t threads) { threads_ = threads; }
+  std::size_t threads() const { return threads_; }
 
   // For profiles: sets when this rank arrived at the operation that begins next; 0 cancels it.
   // After that operation and before the next one, arrival_ns() returns when a rank arrived at it,
@@ -236,6 +239,7 @@ class NodeAgreement : private Guard {
   Waiter waiter_;
   std::uint64_t operation_;
   std::uint64_t steps_ = 0;  // steps of all earlier operations; the same on all ranks
+  std::size_t threads_ = 1;
   UsedTransport used_transport_ = UsedTransport::kUnknown;
   bool catch_up_ = false;         // after abort(): its announcements have not been awaited yet
   std::uint64_t arrival_ns_ = 0;  // arrival at the next operation; 0: not recorded

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/tell_once.h"
 #include "base/text.h"
 #include "node/memory/cores.h"
 
@@ -87,9 +88,19 @@ std::unique_ptr<NodeGroup> NodeGroup::join(std::shared_ptr<Pool> pool, std::size
     cores.push_back(pool->member(member).cores);
   }
   const auto& agreed = reinterpret_cast<const Header*>(pool->at(begin))->options;
-  const bool spins = each_has_a_core(cores, std::max(members.size(), agreed.ranks_on_host));
-  return std::unique_ptr<NodeGroup>(
+  const std::size_t ranks = std::max(members.size(), agreed.ranks_on_host);
+  const bool spins = each_has_a_core(cores, ranks);
+  const bool helped = agreed.threads > 1 && each_has_a_core(cores, ranks, agreed.threads);
+  const std::size_t threads = helped ? agreed.threads : 1;
+  if (agreed.threads != threads && rank == 0) {
+    tell_once("GRADRED_THREADS=" + std::to_string(agreed.threads) +
+              " is ignored: this host has no " + std::to_string(agreed.threads) +
+              " cores for each of " + std::to_string(ranks) + " ranks");
+  }
+  auto group = std::unique_ptr<NodeGroup>(
       new NodeGroup(std::move(pool), begin, rank, std::move(processes), std::move(names), spins));
+  group->use_threads(threads);
+  return group;
 }
 
 NodeGroup::NodeGroup(std::shared_ptr<Pool> pool, std::size_t begin, std::size_t rank,

@@ -78,17 +78,18 @@ bool run_on(const std::bitset<kMaxCores>& cores) noexcept {
 
 Cores cores_of_this_thread() { return {allowed_cores(), cgroup_quota(), sched_getcpu()}; }
 
-bool each_has_a_core(std::span<const Cores> group, std::size_t ranks) {
+bool each_has_a_core(std::span<const Cores> group, std::size_t ranks, std::size_t threads) {
   std::bitset<kMaxCores> together;
   for (const Cores& cores : group) {
-    if (cores.quota != 0 && ranks > cores.quota) return false;
+    if (cores.quota != 0 && ranks * threads > cores.quota) return false;
     together |= cores.allowed;
   }
-  if (ranks > together.count()) return false;
-  // Each rank spreads a load of 1 evenly over its cores. No core may carry more than 1.
+  if (ranks * threads > together.count()) return false;
+  // Each rank spreads a load of 1 per thread evenly over its cores. No core may carry more than 1.
   std::vector<double> shares;
   for (const Cores& cores : group) {
-    shares.push_back(1.0 / static_cast<double>(std::max<std::size_t>(1, cores.allowed.count())));
+    shares.push_back(static_cast<double>(threads) /
+                     static_cast<double>(std::max<std::size_t>(1, cores.allowed.count())));
   }
   constexpr std::size_t kBits = 64;
   const auto words = std::bit_cast<std::array<std::uint64_t, kMaxCores / kBits>>(together);

@@ -23,6 +23,7 @@ std::bitset<kMaxCores> allowed_cores();  // the affinity mask of this thread alo
 bool run_on(const std::bitset<kMaxCores>& cores) noexcept;
 // Returns whether all ranks can run at the same time, each on its own core. Only then may a waiting
 // rank spin. `ranks` counts the ranks of the whole host; `group` holds the cores of some of them.
-bool each_has_a_core(std::span<const Cores> group, std::size_t ranks);
+// `threads`: of each rank, which need a core each.
+bool each_has_a_core(std::span<const Cores> group, std::size_t ranks, std::size_t threads = 1);
 
 }  // namespace gradred

@@ -49,6 +49,8 @@ struct NodeOptions {
   std::size_t single_copy_bytes = 256 << 10;
   std::size_t block_bytes = 64 << 20;  // such an allreduce works in blocks of this size
   std::size_t ranks_on_host = 0;       // ranks of the whole program; 0: those of this group
+  std::size_t threads = 1;             // of each rank that work on an operation of helped_bytes
+  std::size_t helped_bytes = 1 << 20;  // or more (helpers.h), if each has a core
   bool sleeps = false;  // waiting ranks usually sleep, as when rank 0 waits for other hosts
   std::uint64_t first_operation = 1;        // number of the first one; tests start just below 2^32
   std::size_t slot_beginning = kBeginning;  // bytes of a slot that are allocated at first

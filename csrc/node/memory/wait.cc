@@ -20,14 +20,6 @@ constexpr std::uint64_t kLongNap = 16 * kMillisecond;
 constexpr std::uint64_t kCheckPeersEvery = 50 * kMillisecond;
 constexpr int kLooksPerClock = 16;
 
-void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("isb" ::: "memory");
-#endif
-}
-
 }  // namespace
 
 // Returns true if the counter was reached, false if it is time to sleep.

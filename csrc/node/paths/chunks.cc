@@ -80,6 +80,7 @@ Steps Chunks::pipeline(Pieces pieces, Flow* flow, Export export_chunk, Use use_c
     if (flow != nullptr) flow->has_result(pieces.end(time - 1));
   }
   steps_end(chunks);
+  if (group_.threads() > 1) Helpers::rest();
 }
 
 // Allreduce in which every rank reduces everything. While a peer reads one chunk, the rank writes
@@ -91,13 +92,13 @@ Steps Chunks::reduce(const NodeCall& call) {
   return pipeline(
       pieces, call.flow,
       [=, this](std::size_t c) {
-        stores_.give(chunk(rank_, c), input + pieces.begin(c), pieces.length(c));
+        give(call, chunk(rank_, c), input + pieces.begin(c), pieces.length(c));
       },
       [=, this](std::size_t c) {
         for (std::size_t rank = 0; rank < size_; ++rank) operands_[rank] = chunk(rank, c);
         operands_[rank_] = input + pieces.begin(c);
-        combine(call, static_cast<std::byte*>(call.recv) + pieces.begin(c),
-                pieces.length(c) / call.element);
+        combine_shared(call, static_cast<std::byte*>(call.recv) + pieces.begin(c),
+                       pieces.length(c) / call.element);
       });
 }
 
@@ -138,8 +139,8 @@ Steps Chunks::scatter(const NodeCall& call) {
                           operands_[rank] = chunk(rank, c) + own_place + before;
                         }
                         operands_[rank_] = input + at;
-                        combine(call, output + (call.parts != nullptr ? at : own.begin(c)),
-                                bytes / call.element);
+                        combine_shared(call, output + (call.parts != nullptr ? at : own.begin(c)),
+                                       bytes / call.element);
                       });
       });
 }
@@ -262,28 +263,72 @@ Steps Chunks::fetch(NodeCall call) {
   steps_end(pieces.count());
 }
 
+// combine(), by all threads of this rank.
+void Chunks::combine_shared(const NodeCall& call, std::byte* result, std::size_t count) {
+  share(call, threads_for(call), count, [&](Slice slice, const void** operands, std::size_t) {
+    combine(call, result + slice.begin * call.element, operands, slice.count);
+  });
+}
+
+// Writes what peers read, by all threads of this rank.
+void Chunks::give(const NodeCall& call, std::byte* target, const std::byte* source,
+                  std::size_t bytes) {
+  const std::size_t threads = threads_for(call);
+  if (threads == 1) return stores_.give(target, source, bytes);
+  Helpers::share(threads, [&](std::size_t index) {
+    const auto [begin, length] = slice_of(bytes, threads, index);
+    (stores_.past() ? copy_streaming : copy_out)(target + begin, source + begin, length);
+  });
+}
+
+// Reads a result of a peer, by all threads of this rank.
+void Chunks::take(const NodeCall& call, std::byte* target, const std::byte* source,
+                  std::size_t bytes) {
+  const std::size_t threads = threads_for(call);
+  const auto copy = [&](std::size_t index) {
+    const auto [begin, length] = slice_of(bytes, threads, index);
+    if (streams(call)) return copy_streaming(target + begin, source + begin, length);
+    std::memcpy(target + begin, source + begin, length);
+  };
+  threads == 1 ? copy(0) : Helpers::share(threads, copy);
+}
+
 // Reduces the operands into memory that peers read and into the result.
 void Chunks::reduce_twice(const NodeCall& call, std::byte* shared, std::byte* result,
                           std::size_t count) {
-  const bool streams = call.bytes() >= options().streaming_bytes;
-  if (!stores_.past()) {
-    combine(call, streams ? shared : result, count);
-    return streams ? copy_streaming(result, shared, count * call.element)
-                   : copy_out(shared, result, count * call.element);
-  }
   constexpr std::size_t kShort = 16 << 10;  // stays in the first-level cache
-  scratch_.resize(kShort);
-  for (std::size_t done = 0; done < count; done += kShort / call.element) {
-    const std::size_t length = std::min(kShort / call.element, count - done);
-    const std::size_t bytes = length * call.element;
-    combine(call, scratch_.data(), length);
-    stores_.write_past(shared + done * call.element, scratch_.data(), bytes);
-    if (streams) {
-      copy_streaming(result + done * call.element, scratch_.data(), bytes);
-    } else {
-      std::memcpy(result + done * call.element, scratch_.data(), bytes);
+  const std::size_t threads = threads_for(call);
+  if (stores_.past()) scratch_.resize(threads * kShort);
+  share(call, threads, count, [&](Slice slice, const void** operands, std::size_t index) {
+    std::byte* const to_peers = shared + slice.begin * call.element;
+    std::byte* const own = result + slice.begin * call.element;
+    if (stores_.past()) {
+      const std::span scratch(scratch_.data() + index * kShort, kShort);
+      return reduce_past(call, operands, to_peers, own, slice.count, scratch);
     }
-    for (const void*& operand : operands_) operand = static_cast<const std::byte*>(operand) + bytes;
+    combine(call, streams(call) ? to_peers : own, operands, slice.count);
+    return streams(call) ? copy_streaming(own, to_peers, slice.count * call.element)
+                         : copy_out(to_peers, own, slice.count * call.element);
+  });
+}
+
+// The same past the caches, piece by piece; moves the operands on.
+void Chunks::reduce_past(const NodeCall& call, const void** operands, std::byte* shared,
+                         std::byte* result, std::size_t count, std::span<std::byte> scratch) const {
+  const std::size_t most = scratch.size() / call.element;
+  for (std::size_t done = 0; done < count; done += most) {
+    const std::size_t length = std::min(most, count - done);
+    const std::size_t bytes = length * call.element;
+    combine(call, scratch.data(), operands, length);
+    copy_streaming(shared + done * call.element, scratch.data(), bytes);
+    if (streams(call)) {
+      copy_streaming(result + done * call.element, scratch.data(), bytes);
+    } else {
+      std::memcpy(result + done * call.element, scratch.data(), bytes);
+    }
+    for (std::size_t rank = 0; rank < size_; ++rank) {
+      operands[rank] = static_cast<const std::byte*>(operands[rank]) + bytes;
+    }
   }
 }
 
@@ -302,7 +347,6 @@ void Chunks::reduce_twice(const NodeCall& call, std::byte* shared, std::byte* re
 Steps Chunks::exchange(NodeCall call) {
   const std::byte* const input = call.input(rank_);
   auto* const output = static_cast<std::byte*>(call.recv);
-  const bool streams = call.bytes() >= options().streaming_bytes;
   const PartsOfChunks parts(call, usable().chunk_bytes, size_);
   const std::size_t chunks = parts.chunks();
   for (std::size_t time = 0; time <= chunks + 1; ++time) {
@@ -312,7 +356,7 @@ Steps Chunks::exchange(NodeCall call) {
       }
       for (std::size_t distance = 1; distance < size_; ++distance) {
         const auto part = parts.place(time, peer_at(distance));
-        stores_.give(chunk(rank_, time) + part.in_chunk, input + part.in_vector, part.bytes);
+        give(call, chunk(rank_, time) + part.in_chunk, input + part.in_vector, part.bytes);
       }
       step_done(2 * time + 1);
     }
@@ -333,16 +377,12 @@ Steps Chunks::exchange(NodeCall call) {
       const std::size_t peer = peer_at(distance);
       co_await step_of(peer, 2 * time);
       const auto part = parts.place(time - 2, peer);
-      const std::byte* const result = chunk(peer, time - 2) + part.in_chunk;
-      if (streams) {
-        copy_streaming(output + part.in_vector, result, part.bytes);
-      } else {
-        std::memcpy(output + part.in_vector, result, part.bytes);
-      }
+      take(call, output + part.in_vector, chunk(peer, time - 2) + part.in_chunk, part.bytes);
     }
     if (call.flow != nullptr && time >= 2) call.flow->has_result(parts.end(time - 2));
   }
   steps_end(2 * chunks + 2);
+  if (threads_for(call) > 1) Helpers::rest();
 }
 
 }  // namespace gradred

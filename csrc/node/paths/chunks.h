@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "node/paths/kind_way.h"
@@ -39,9 +40,15 @@ class Chunks final : public NodeWay {
   Steps gather(const NodeCall& call);
   Steps swap(const NodeCall& call);
   Steps fetch(NodeCall call);
+  void combine_shared(const NodeCall& call, std::byte* result, std::size_t count);
+  void give(const NodeCall& call, std::byte* target, const std::byte* source, std::size_t bytes);
+  void take(const NodeCall& call, std::byte* target, const std::byte* source, std::size_t bytes);
   void reduce_twice(const NodeCall& call, std::byte* shared, std::byte* result, std::size_t count);
+  void reduce_past(const NodeCall& call, const void** operands, std::byte* shared,
+                   std::byte* result, std::size_t count, std::span<std::byte> scratch) const;
+  bool streams(const NodeCall& call) const { return call.bytes() >= options().streaming_bytes; }
 
-  std::vector<std::byte> scratch_;  // one piece of a result; empty until it is needed
+  std::vector<std::byte> scratch_;  // pieces of results, one for each thread; empty until needed
   KindWays own_ways_{group_, stores_};
 };
 

@@ -259,6 +259,7 @@ Steps SingleCopy::reduce(NodeCall call, bool past) {
     co_await step_of(peer_at(distance), step);
   }
   steps_end(step);
+  if (reading.threads > 1) Helpers::rest();
 }
 
 // The setup of a reduction of these ranks' inputs, once all ranks have announced it.
@@ -282,25 +283,26 @@ SingleCopy::Reading SingleCopy::begin_reading(const NodeCall& call, bool past, R
   // If the kernel copies, pieces are as long as possible, since each call has a fixed cost.
   // Otherwise a piece of the result should stay in the first-level caches until it is written.
   constexpr std::size_t kShort = 32 << 10;
+  const std::size_t threads = call.kind == Kind::kAllreduce ? threads_for(call) : 1;
   const std::size_t room =
-      options().depth * options().chunk_bytes / size_ / kCacheLine * kCacheLine;
-  return {.past = past, .piece = by_kernel ? room : std::min(room, kShort)};
+      options().depth * options().chunk_bytes / (size_ * threads) / kCacheLine * kCacheLine;
+  return {.past = past, .threads = threads, .piece = by_kernel ? room : std::min(room, kShort)};
 }
 
-// Sets the operands of these ranks: `bytes` bytes from `place` on. What only the kernel can read is
-// copied to `scratch`, one piece after the other.
+// Sets the operands of these ranks. What only the kernel can read is copied to `scratch`, one piece
+// after the other.
 void SingleCopy::find_operands(const NodeCall& call, const Reading& reading, RankRange ranks,
-                               std::size_t place, std::size_t bytes, std::byte* scratch) {
+                               Piece piece, std::byte* scratch, const void** operands) {
   for (std::size_t distance = 0; distance < size_; ++distance) {
     const std::size_t rank = peer_at(distance);
     if (!ranks.has(static_cast<int>(rank))) continue;
     if (rank == rank_) {
-      operands_[rank] = call.input(rank_) + place;
+      operands[rank] = call.input(rank_) + piece.begin;
     } else if (inputs_[rank] != nullptr) {
-      operands_[rank] = inputs_[rank] + place;
+      operands[rank] = inputs_[rank] + piece.begin;
     } else {
-      read_peer(rank, scratch, offer_of(rank).input + place, bytes);
-      operands_[rank] = scratch;
+      read_peer(rank, scratch, offer_of(rank).input + piece.begin, piece.bytes);
+      operands[rank] = scratch;
       scratch += reading.piece;
     }
   }
@@ -311,56 +313,73 @@ void SingleCopy::fold_inputs(const NodeCall& call, const Reading& reading, RankR
   const std::size_t per_piece = reading.piece / call.element;
   for (std::size_t done = 0; done < call.count; done += per_piece) {
     const std::size_t length = std::min(per_piece, call.count - done), at = done * call.element;
-    find_operands(call, reading, ranks, at, length * call.element, chunk(rank_, 0));
+    find_operands(call, reading, ranks, {at, length * call.element}, chunk(rank_, 0),
+                  operands_.data());
     fold(*call.reduce, call.element, static_cast<std::byte*>(call.recv) + at,
          {operands_.data(), static_cast<std::size_t>(ranks.count())}, length);
   }
 }
 
-// Computes this rank's part of the result: `count` elements from `first` on.
+// Computes this rank's part of the result: `count` elements from `first` on. Each thread has room
+// for one piece of the result, then pieces of the peers.
 void SingleCopy::reduce_part(const NodeCall& call, const Reading& reading, std::size_t first,
                              std::size_t count) {
+  share(call, reading.threads, count, [&](Slice slice, const void** operands, std::size_t index) {
+    reduce_slice(call, reading, {first + slice.begin, slice.count},
+                 chunk(rank_, 0) + index * size_ * reading.piece, operands);
+  });
+}
+
+void SingleCopy::reduce_slice(const NodeCall& call, const Reading& reading, Slice elements,
+                              std::byte* scratch, const void** operands) {
   auto* const output = static_cast<std::byte*>(call.recv);
-  std::byte* const scratch = chunk(rank_, 0);  // one piece of the result, then pieces of the peers
   const std::size_t per_piece = reading.piece / call.element;
-  for (std::size_t done = 0; done < count; done += per_piece) {
-    const std::size_t length = std::min(per_piece, count - done);
-    const std::size_t place = (first + done) * call.element;
-    find_operands(call, reading, {0, static_cast<int>(size_)}, place, length * call.element,
-                  scratch + reading.piece);
+  for (std::size_t done = 0; done < elements.count; done += per_piece) {
+    const std::size_t length = std::min(per_piece, elements.count - done);
+    const Piece piece{(elements.begin + done) * call.element, length * call.element};
+    find_operands(call, reading, {0, static_cast<int>(size_)}, piece, scratch + reading.piece,
+                  operands);
     if (reading.past) {
-      combine(call, scratch, length);
-      copy_streaming(output + place, scratch, length * call.element);
+      combine(call, scratch, operands, length);
+      copy_streaming(output + piece.begin, scratch, piece.bytes);
       for (const std::byte* const input : inputs_) {
-        if (input != nullptr) hand_back(input + place, length * call.element);
+        if (input != nullptr) hand_back(input + piece.begin, piece.bytes);
       }
     } else {
-      combine(call, output + place, length);
+      combine(call, output + piece.begin, operands, length);
     }
   }
 }
 
-// Fetches a peer's part of the result. In place, the peer has read the lines to be written. Writing
-// them past the caches is much faster than fetching them from the peer's cache first.
+// Fetches a peer's part of the result.
 void SingleCopy::fetch_part(const NodeCall& call, const Reading& reading, std::size_t peer,
                             std::size_t first, std::size_t count) {
-  const std::size_t place = first * call.element, bytes = count * call.element;
-  std::byte* const target = static_cast<std::byte*>(call.recv) + place;
+  share(call, reading.threads, count, [&](Slice slice, const void**, std::size_t index) {
+    fetch_slice(call, reading, peer,
+                {(first + slice.begin) * call.element, slice.count * call.element},
+                chunk(rank_, 0) + index * size_ * reading.piece);
+  });
+}
+
+// In place, the peer has read the lines to be written. Writing them past the caches is much faster
+// than fetching them from the peer's cache first.
+void SingleCopy::fetch_slice(const NodeCall& call, const Reading& reading, std::size_t peer,
+                             Piece piece, std::byte* scratch) {
+  std::byte* const target = static_cast<std::byte*>(call.recv) + piece.begin;
   const bool past = reading.past && call.send == kInPlace;
   if (const std::byte* const theirs = outputs_[peer]; theirs != nullptr) {
     if (!past) {
-      std::memcpy(target, theirs + place, bytes);
+      std::memcpy(target, theirs + piece.begin, piece.bytes);
     } else {
-      copy_streaming(target, theirs + place, bytes);
+      copy_streaming(target, theirs + piece.begin, piece.bytes);
     }
-    if (reading.past) hand_back(theirs + place, bytes);
+    if (reading.past) hand_back(theirs + piece.begin, piece.bytes);
     return;
   }
-  const std::byte* const theirs = offer_of(peer).output + place;
-  if (!past) return read_peer(peer, target, theirs, bytes);
-  std::byte* const scratch = chunk(rank_, 0);
-  for (std::size_t done = 0; done < bytes; done += reading.piece) {
-    const std::size_t length = std::min(reading.piece, bytes - done);
+  const std::byte* const theirs = offer_of(peer).output + piece.begin;
+  if (!past) return read_peer(peer, target, theirs, piece.bytes);
+  for (std::size_t done = 0; done < piece.bytes; done += reading.piece) {
+    const std::size_t length = std::min(reading.piece, piece.bytes - done);
     read_peer(peer, scratch, theirs + done, length);
     copy_streaming(target + done, scratch, length);
   }

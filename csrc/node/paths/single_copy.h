@@ -47,8 +47,13 @@ class SingleCopy final : public NodeWay {
 
  private:
   struct Reading {
-    bool past;          // results are written past the caches
-    std::size_t piece;  // bytes that are reduced at a time
+    bool past;            // results are written past the caches
+    std::size_t threads;  // that share the work
+    std::size_t piece;    // bytes that each of them reduces at a time
+  };
+
+  struct Piece {
+    std::size_t begin, bytes;  // of a vector
   };
 
   ReadOffer offer_of(std::size_t rank) const { return ReadOffer::of(announcement(rank)); }
@@ -66,13 +71,17 @@ class SingleCopy final : public NodeWay {
   Steps fold_those_before(NodeCall call);
   Steps reduce(NodeCall call, bool past);
   Reading begin_reading(const NodeCall& call, bool past, RankRange ranks);
-  void find_operands(const NodeCall& call, const Reading& reading, RankRange ranks,
-                     std::size_t place, std::size_t bytes, std::byte* scratch);
+  void find_operands(const NodeCall& call, const Reading& reading, RankRange ranks, Piece piece,
+                     std::byte* scratch, const void** operands);
   void fold_inputs(const NodeCall& call, const Reading& reading, RankRange ranks);
   void reduce_part(const NodeCall& call, const Reading& reading, std::size_t first,
                    std::size_t count);
+  void reduce_slice(const NodeCall& call, const Reading& reading, Slice elements,
+                    std::byte* scratch, const void** operands);
   void fetch_part(const NodeCall& call, const Reading& reading, std::size_t peer, std::size_t first,
                   std::size_t count);
+  void fetch_slice(const NodeCall& call, const Reading& reading, std::size_t peer, Piece piece,
+                   std::byte* scratch);
 
   std::uint64_t beacon_ = 0;  // a number that peers read as a test
   bool tried_peers_ = false;  // whether the test has been done

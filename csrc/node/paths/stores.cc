@@ -62,11 +62,7 @@ void FasterStores::took(std::size_t bytes, std::uint64_t ns) {
 }
 
 void PeerStores::give(std::byte* target, const std::byte* source, std::size_t bytes) {
-  if (past_) return write_past(target, source, bytes);
-  copy_out(target, source, bytes);
-}
-
-void PeerStores::write_past(std::byte* target, const std::byte* source, std::size_t bytes) {
+  if (!past_) return copy_out(target, source, bytes);
   ++written_past_;
   copy_streaming(target, source, bytes);
 }

@@ -61,8 +61,6 @@ class PeerStores {
   void begin_on(std::size_t bytes) { past_ = faster_.past(bytes); }
   bool past() const { return past_; }
   void give(std::byte* target, const std::byte* source, std::size_t bytes);
-  // As give(), but always past the caches.
-  void write_past(std::byte* target, const std::byte* source, std::size_t bytes);
   std::uint64_t written_past() const { return written_past_; }  // number of such writes
 
  private:

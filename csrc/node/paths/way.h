@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "node/agreement/node_agreement.h"
+#include "node/paths/helpers.h"
 #include "node/paths/stores.h"
 
 namespace gradred {
@@ -44,11 +45,38 @@ class NodeWay {
 
   // target = operands_[0] op ... op operands_[size - 1]
   void combine(const NodeCall& call, void* target, std::size_t count) {
+    combine(call, target, operands_.data(), count);
+  }
+  void combine(const NodeCall& call, void* target, const void* const* operands,
+               std::size_t count) const {
     if (size_ == 2) {
-      call.reduce->pair(target, operands_[0], operands_[1], count);
+      call.reduce->pair(target, operands[0], operands[1], count);
     } else {
-      call.reduce->many(target, operands_.data(), size_, count);
+      call.reduce->many(target, operands, size_, count);
     }
+  }
+
+  // How many threads of this rank work on an operation.
+  std::size_t threads_for(const NodeCall& call) const {
+    const bool helped = group_.threads() > 1 && call.bytes() >= options().helped_bytes &&
+                        !(reduces(call.kind) && call.reduce->are_programs);
+    return helped ? group_.threads() : 1;
+  }
+  // Calls work(slice, operands, index) for each slice of `count` elements, in so many threads.
+  // `operands`: those of all ranks, from the slice's first element on.
+  template <class Work>
+  void share(const NodeCall& call, std::size_t threads, std::size_t count, const Work& work) {
+    if (threads == 1) return work(Slice{0, count}, operands_.data(), 0);
+    slice_operands_.resize(threads * size_);
+    Helpers::share(threads, [&](std::size_t index) {
+      const Slice slice = slice_of(count, threads, index);
+      const void** const operands = slice_operands_.data() + index * size_;
+      for (std::size_t rank = 0; rank < size_; ++rank) {
+        operands[rank] =
+            static_cast<const std::byte*>(operands_[rank]) + slice.begin * call.element;
+      }
+      if (slice.count > 0) work(slice, operands, index);
+    });
   }
 
   NodeAgreement& group_;
@@ -56,6 +84,7 @@ class NodeWay {
   PeerStores& stores_;
   const std::size_t rank_, size_;
   std::vector<const void*> operands_;  // one per rank, a member so that no operation allocates
+  std::vector<const void*> slice_operands_;  // the same for each thread that works on an operation
 };
 
 inline NodeWay::NodeWay(NodeAgreement& group, PeerStores& stores)

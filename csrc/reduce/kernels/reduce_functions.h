@@ -14,6 +14,7 @@ struct ReduceFunctions {
   // target[i] = inputs[0][i] op ... op inputs[k - 1][i], folded from the left, k >= 1. `target` may
   // be one of the inputs. k == 1 copies the bits.
   void (*many)(void* target, const void* const* inputs, std::size_t k, std::size_t count);
+  bool are_programs = false;  // made from a function of the program, which may need its thread
 };
 
 // Steps of exact sums, on blocks of this many float64s; kernels/exact.h says what they do.

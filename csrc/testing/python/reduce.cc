@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "node/paths/helpers.h"
 #include "python/names.h"
 #include "python/raw_buffers.h"
 #include "reduce/exact_sum.h"
@@ -36,7 +37,8 @@ void reduce_pair(const std::string& op, const std::string& dtype, const py::buff
 }
 
 void reduce_many(const std::string& op, const std::string& dtype, const py::buffer& target,
-                 const std::vector<py::buffer>& inputs, const std::string& isa) {
+                 const std::vector<py::buffer>& inputs, const std::string& isa,
+                 std::size_t threads) {
   const ReduceFunctions& found = functions(op, dtype, isa);
   const DType type = dtype_named(dtype);
   const py::buffer_info out = target.request(true);
@@ -50,7 +52,17 @@ void reduce_many(const std::string& op, const std::string& dtype, const py::buff
     pointers.push_back(infos.back().ptr);
   }
   const WithoutGil released;
-  found.many(out.ptr, pointers.data(), pointers.size(), count);
+  if (threads == 1) return found.many(out.ptr, pointers.data(), pointers.size(), count);
+  const std::size_t element = size_of(type);
+  Helpers::share(threads, [&](std::size_t index) {
+    const auto [begin, length] = slice_of(count, threads, index);
+    std::vector<const void*> slices;
+    for (const void* input : pointers) {
+      slices.push_back(static_cast<const std::byte*>(input) + begin * element);
+    }
+    found.many(static_cast<std::byte*>(out.ptr) + begin * element, slices.data(), slices.size(),
+               length);
+  });
 }
 
 void scale_buffer(const std::string& dtype, const py::buffer& data, double factor, bool divide) {
@@ -78,7 +90,7 @@ void bind_reduce(py::module_& m) {
         py::arg("a"), py::arg("b"), py::arg("isa") = "",
         "target = a op b on buffers of `dtype`; target may be a or b.");
   m.def("reduce_many", &reduce_many, py::arg("op"), py::arg("dtype"), py::arg("target"),
-        py::arg("inputs"), py::arg("isa") = "",
+        py::arg("inputs"), py::arg("isa") = "", py::arg("threads") = 1,
         "target = inputs[0] op inputs[1] op ...; target may be one of them.");
   m.def("scale", &scale_buffer, py::arg("dtype"), py::arg("data"), py::arg("factor"),
         py::arg("divide") = false, "Multiply or divide data in place.");
