@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 
 from gradred import _core
+from gradred.coded import Parts
 from gradred.errors import UsageError
 from gradred.torch_leaves import require_alike
 
-_BLOCK = 128
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # from 2.13 on
 
 
@@ -68,33 +68,16 @@ class Wire:
                 dist.broadcast(vector, self._first, group=self._inside)
 
     def _exchange(self, vector: torch.Tensor) -> None:
-        hosts, place = self._hosts, self._place
-        each = -(-vector.numel() // (_BLOCK * hosts)) * _BLOCK
-        parts = [vector[i * each : (i + 1) * each] for i in range(hosts)]
-        length = _core.wire_bytes(self.form, each)
-        coded = torch.zeros(hosts, length, dtype=torch.uint8)
-        for i, part in enumerate(parts):
-            self._encode(part, coded[i])
-        came = torch.empty_like(coded)
-        dist.all_to_all_single(came, coded, group=self._across)
-        total = torch.zeros_like(parts[place])
-        for i in range(hosts):
-            if i == place:
-                total += parts[place]
-            else:
-                self._decode(came[i], total, adds=True)
-        own = torch.zeros(length, dtype=torch.uint8)
-        self._encode(total, own)
+        numbers = vector.numpy()
+        parts = Parts(self.form, numbers, numbers, self._hosts, self._place)
+        came = torch.from_numpy(parts.came)
+        parts.encode()
+        dist.all_to_all_single(came, torch.from_numpy(parts.sent), group=self._across)
+        for host in range(self._hosts):
+            parts.add(host)
+        own = torch.from_numpy(parts.encode_sum())
         _all_gather(came.view(-1), own, group=self._across)
-        for i, part in enumerate(parts):
-            self._decode(came[i], part, adds=False)
-
-    def _encode(self, values: torch.Tensor, to: torch.Tensor) -> None:
-        _core.encode_wire(self.form, values.data_ptr(), values.numel(), to.data_ptr())
-
-    def _decode(self, coded: torch.Tensor, values: torch.Tensor, *, adds: bool) -> None:
-        where = (values.numel(), values.data_ptr())
-        _core.decode_wire(self.form, coded.data_ptr(), *where, adds)
+        parts.decode()
 
 
 def compress(state: Wire, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

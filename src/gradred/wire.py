@@ -14,25 +14,22 @@ import functools
 import zlib
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
 from gradred import _core, request
+from gradred.coded import BLOCK, Floats, Parts
 from gradred.comm import Comm
 from gradred.errors import Error, PeerLost, UsageError
 
 WIRES: Final = _core.WIRES
 """The names of the forms: `"bf16"`, `"fp16"`, `"int8"`, `"fp8_e4m3"`, `"int4"`."""
-BLOCK: Final = 128
-"""The numbers that share a scale."""
 _PART: Final = 1 << 18
 """The numbers of a host's part of a segment: 1 MiB before, and enough for any link after."""
 _AHEAD: Final = 2
 """Segments whose parts travel before the first sum does."""
-_Memory: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
-_Floats: TypeAlias = "np.ndarray[Any, np.dtype[np.float32]]"
 
 
 class _Hosts(NamedTuple):
@@ -90,8 +87,8 @@ def require_wire(wire: object, dtype: str, op: str, asked: str) -> str:
 
 def reduce(
     comm: MPI.Intracomm,
-    given: _Floats,
-    result: _Floats,
+    given: Floats,
+    result: Floats,
     wire: str,
     op: tuple[str, float],
     layout: int,
@@ -147,8 +144,8 @@ def _telling(comm: MPI.Intracomm | None) -> Iterator[None]:
 def _carry_out(
     comm: MPI.Intracomm,
     hosts: _Hosts,
-    given: _Floats,
-    result: _Floats,
+    given: Floats,
+    result: Floats,
     how: tuple[str, tuple[str, float], int],
 ) -> None:
     """Reduce inside each host, between hosts, and share the result inside."""
@@ -185,62 +182,35 @@ def _call(
     return _core.Call(kind, source, recv.ctypes.data, count, dtype, root=root, layout=layout, **how)
 
 
-class _Buffers:
-    """Room for the encoded parts of one segment: those to send, and those that come."""
-
-    def __init__(self, hosts: int, length: int) -> None:
-        self.sent = np.zeros((hosts, length), np.uint8)
-        self.came = np.empty((hosts, length), np.uint8)
-
-
 class _Segment:
-    """A run of the vectors of all hosts, of which each host owns a part."""
+    """A run of the vectors whose parts travel."""
 
-    def __init__(
-        self, comm: Comm, given: _Floats, result: _Floats, wire: str, layout: int, room: _Buffers
-    ) -> None:
-        self._comm, self._wire, self._layout = comm, wire, layout
-        size, self._rank = comm.Get_size(), comm.Get_rank()
-        each = -(-given.size // (BLOCK * size)) * BLOCK  # numbers of a part, whole blocks
-        self._given, self._result = (
-            [vector[i * each : (i + 1) * each] for i in range(size)] for vector in (given, result)
-        )
-        self._length = _core.wire_bytes(wire, each)
-        self._sent, self._came = room.sent[:, : self._length], room.came[:, : self._length]
-        if not self._sent.flags.c_contiguous:  # the last segment is shorter
-            self._sent, self._came = np.zeros_like(self._sent), np.empty_like(self._came)
+    def __init__(self, comm: Comm, parts: Parts, layout: int) -> None:
+        self._comm, self._parts, self._layout = comm, parts, layout
         self._in_flight: list[_core.Operation] = []
 
     def send_parts(self) -> None:
         """Start to send each host its part."""
-        for i, part in enumerate(self._given):
-            if i != self._rank:
-                _encode(self._wire, part, self._sent[i])
-        for root in range(len(self._given)):
-            sent = self._sent if root == self._rank else None
-            self._start("scatter", sent, self._came[root], root)
+        self._parts.encode()
+        sent, came = self._parts.sent, self._parts.came
+        for root in range(len(sent)):
+            own = sent if root == self._comm.Get_rank() else None
+            self._start("scatter", own, came[root], root)
 
     def send_sum(self) -> None:
         """Add up the parts that came, and start to send the sum to all."""
-        own = self._given[self._rank]
-        total = np.zeros_like(own)
-        for root, came in enumerate(self._came):
-            _finish(self._in_flight[root])
-            if root == self._rank:
-                total += own
-            else:
-                _decode(self._wire, came, total, adds=True)
-        _encode(self._wire, total, self._sent[self._rank])
-        self._start("allgather", self._sent[self._rank], self._came, 0)
+        for root, operation in enumerate(self._in_flight):
+            _finish(operation)
+            self._parts.add(root)
+        self._start("allgather", self._parts.encode_sum(), self._parts.came, 0)
 
     def receive(self) -> None:
         """Write the sums of all parts to the result."""
         _finish(self._in_flight[-1])
-        for came, part in zip(self._came, self._result, strict=True):
-            _decode(self._wire, came, part, adds=False)
+        self._parts.decode()
 
     def _start(self, kind: str, send: Any, recv: Any, root: int) -> None:
-        call = _call(kind, send, recv, self._layout, self._length, root)
+        call = _call(kind, send, recv, self._layout, self._parts.sent.shape[1], root)
         self._in_flight.append(request.start(self._comm, call, self))
 
 
@@ -249,18 +219,20 @@ def _finish(operation: _core.Operation) -> None:
     operation.rethrow()
 
 
-def _exchange(comm: Comm, given: _Floats, result: _Floats, wire: str, layout: int) -> None:
+def _exchange(comm: Comm, given: Floats, result: Floats, wire: str, layout: int) -> None:
     """Reduce the vectors of all hosts, compressed: some segments travel while one is decoded."""
     hosts = comm.Get_size()
     length = min(_PART * hosts, -(-given.size // (BLOCK * hosts)) * BLOCK * hosts)
-    rooms = [_Buffers(hosts, _core.wire_bytes(wire, length // hosts)) for _ in range(3 * _AHEAD)]
+    shape = (hosts, _core.wire_bytes(wire, length // hosts))
+    rooms = [(np.zeros(shape, np.uint8), np.empty(shape, np.uint8)) for _ in range(3 * _AHEAD)]
     sent, summed = deque[_Segment](), deque[_Segment]()
     for number, begin in enumerate(range(0, given.size, length or 1)):
         if len(summed) == 2 * _AHEAD:
             summed.popleft().receive()
         run = slice(begin, begin + length)
         room = rooms[number % len(rooms)]
-        sent.append(_Segment(comm, given[run], result[run], wire, layout, room))
+        parts = Parts(wire, given[run], result[run], hosts, comm.Get_rank(), room)
+        sent.append(_Segment(comm, parts, layout))
         sent[-1].send_parts()
         if len(sent) == _AHEAD:
             summed.append(sent.popleft())
@@ -269,11 +241,3 @@ def _exchange(comm: Comm, given: _Floats, result: _Floats, wire: str, layout: in
         segment.send_sum()
     for segment in (*summed, *sent):
         segment.receive()
-
-
-def _encode(wire: str, values: _Floats, to: _Memory) -> None:
-    _core.encode_wire(wire, values.ctypes.data, values.size, to.ctypes.data)
-
-
-def _decode(wire: str, coded: _Memory, values: _Floats, *, adds: bool) -> None:
-    _core.decode_wire(wire, coded.ctypes.data, values.size, values.ctypes.data, adds)

@@ -1,0 +1,83 @@
+"""The parts of a vector in the form of a compressed wire: one of each host (csrc/reduce/wire.h)."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from gradred import _core
+
+BLOCK: Final = 128
+"""The numbers that share a scale."""
+Floats: TypeAlias = "np.ndarray[Any, np.dtype[np.float32]]"
+Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
+
+
+class Parts:
+    """A run of the vectors of all hosts, of which each host owns a part.
+
+    A host sends each other one its part (`encode`), adds up those of its own that come (`add`),
+    encodes the sum once (`encode_sum`), and decodes the sums of all (`decode`), its own too: so all
+    have the same bits.
+
+    Args:
+        form: the name of the form.
+        given: this host's vector.
+        result: where the sums go; `given` itself, or other memory.
+        hosts: their number.
+        place: the number of this host.
+        room: memory for the parts to send, which is zero at first, and for those that come: a row
+            for each host. The last run of a long vector may be shorter than its rows.
+    """
+
+    def __init__(
+        self,
+        form: str,
+        given: Floats,
+        result: Floats,
+        hosts: int,
+        place: int,
+        room: tuple[Bytes, Bytes] | None = None,
+    ) -> None:
+        self._form, self._place = form, place
+        each = -(-given.size // (BLOCK * hosts)) * BLOCK  # numbers of a part, whole blocks
+        self._given, self._result = (
+            [vector[i * each : (i + 1) * each] for i in range(hosts)] for vector in (given, result)
+        )
+        shape = (hosts, _core.wire_bytes(form, each))
+        if room is None or room[0].shape != shape:
+            room = np.zeros(shape, np.uint8), np.empty(shape, np.uint8)
+        self.sent, self.came = room
+        self._total = np.zeros_like(self._given[place])
+
+    def encode(self) -> None:
+        """Write the parts of the other hosts to `sent`."""
+        for i, part in enumerate(self._given):
+            if i != self._place:
+                self._encode(part, self.sent[i])
+
+    def add(self, host: int) -> None:
+        """Add the part that came from a host; called for each, in their order."""
+        if host == self._place:
+            self._total += self._given[host]
+        else:
+            self._decode(self.came[host], self._total, adds=True)
+
+    def encode_sum(self) -> Bytes:
+        """Return the sum of this host's part in its form."""
+        own: Bytes = self.sent[self._place]
+        self._encode(self._total, own)
+        return own
+
+    def decode(self) -> None:
+        """Write the sums of all parts, which are in `came`, to the result."""
+        for came, part in zip(self.came, self._result, strict=True):
+            self._decode(came, part, adds=False)
+
+    def _encode(self, values: Floats, to: Bytes) -> None:
+        _core.encode_wire(self._form, values.ctypes.data, values.size, to.ctypes.data)
+
+    def _decode(self, coded: Bytes, values: Floats, *, adds: bool) -> None:
+        where = (values.size, values.ctypes.data)
+        _core.decode_wire(self._form, coded.ctypes.data, *where, adds)
