@@ -83,6 +83,7 @@ std::optional<Board::Place> Board::arrive_in_slot(std::string_view name,
                          {submission, names_.of(rank_), texts.structure});
   }
   const bool is_new = known == nullptr || !is_current(*known);
+  if (mine.entry != 0) mine.recurs = true;
   if (is_new && agrees && mine.entry != 0) remember(name, *place, submission);
   arrive_at(*place, rank_, submission.priority, submission.form, problem);
   return place;

@@ -94,6 +94,7 @@ struct Board::Slot {
   std::uint16_t next;        // next slot of its hash chain; index + 1
   std::uint16_t next_ready;  // next slot of the list for the coordinator; index + 1
   bool used;                 // it has a name
+  bool recurs;               // which has been submitted more than once
   bool ready;                // all ranks have arrived: it is queued, or waits for other host groups
   NamedForm form;            // kAlone if a rank submitted it so
   bool has_problem;          // `problem` has a text

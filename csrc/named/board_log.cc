@@ -98,18 +98,22 @@ std::uint32_t Board::find(std::string_view name, std::uint64_t hash) const {
   return kSlots;
 }
 
-// Takes a slot at which no rank waits and whose log entry every rank has taken.
+// Takes a slot at which no rank waits and whose log entry every rank has taken. First come a few
+// slots for names that come once only, as those of torch.distributed: they stay in the caches.
 std::optional<std::uint32_t> Board::claim(std::string_view name, std::uint64_t hash) {
+  constexpr std::uint32_t kOfNewNames = 16;
   const std::uint64_t slowest = taken_by_all();
-  for (std::uint32_t tried = 0; tried < kSlots; ++tried) {
-    const std::uint32_t index = header_.hand++ % kSlots;
+  for (std::uint32_t tried = 0; tried < kOfNewNames + kSlots; ++tried) {
+    const std::uint32_t index = tried < kOfNewNames ? tried : header_.hand++ % kSlots;
     Slot& found = slot(index);
     if (found.arrived != 0 || found.ready || found.entry > slowest) continue;
+    if (tried < kOfNewNames && found.recurs) continue;
     if (found.used) {
       if (!renew(index)) continue;
       unlink(index);
     }
     found.used = true;
+    found.recurs = false;
     found.entry = 0;
     found.hash = hash;
     set_text(found.name, name);

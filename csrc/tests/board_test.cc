@@ -111,6 +111,28 @@ void slots_change_while_ranks_come(const Shared& memory, BoardBootstrap& bootstr
   }
 }
 
+// Names that come once take turns in the first slots, but not in those of names that come again.
+void new_names_use_few_slots(const Shared& memory, BoardBootstrap& bootstrap) {
+  named::Board board = board_of(memory, bootstrap);
+  const auto place_of = [&](const std::string& name) {
+    const auto place = board.arrive(name, sum_of(1));
+    expect(place.has_value(), "there is room");
+    bootstrap.barrier();
+    expect(board.take().size() == 1, "all have submitted it");
+    bootstrap.barrier();
+    return *place;
+  };
+  bootstrap.barrier();
+  named::Board::Place last = 0;
+  const named::Board::Place again = place_of("again");
+  expect(place_of("again") == again, "a name keeps its slot");
+  for (int i = 0; i < 100; ++i) {
+    last = std::max(last, place_of("new" + std::to_string(i)));
+    if (i % 10 == 0) expect(place_of("again") == again, "a name that comes again keeps its slot");
+  }
+  expect(last < 3, "slots are used again at once");
+}
+
 // Ranks submit at the same time, with equal or different arrays. Some use their lanes while another
 // rank assigns other arrays to the slot.
 void differences_are_seen_by_all(const Shared& memory, BoardBootstrap& bootstrap) {
@@ -466,6 +488,7 @@ int run_all(const std::string& part) {
                                     chunks_are_all_of_it_and_alike);
   for (const int size : {2, 3}) {
     on(size, "slots_change_while_ranks_come", slots_change_while_ranks_come);
+    on(size, "new_names_use_few_slots", new_names_use_few_slots);
     on(size, "differences_are_seen_by_all", differences_are_seen_by_all);
   }
   on(2, "the_most_urgent_goes_first_between_chunks", the_most_urgent_goes_first_between_chunks);
