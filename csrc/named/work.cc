@@ -326,6 +326,16 @@ bool NamedWork::shares_memory_with(const NamedWork& other) const {
   });
 }
 
+void NamedWork::start_call(Communicator& comm, const Call& call) {
+  std::shared_ptr<StartedOperation> started = comm.start_unless_ended(call);
+  at_once_ = UsedTransport::kUnknown;
+  if (started == nullptr) {
+    at_once_ = comm.node_path().node()->used_transport();
+  } else {
+    calls_.push_back(std::move(started));
+  }
+}
+
 bool NamedWork::prepares_later() const {
   if (!gives_) return false;
   for (const NamedPart& part : parts_) {

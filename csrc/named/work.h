@@ -70,7 +70,8 @@ class NamedWork {
   // After finish(): how the data of the last call moved (kUnknown: there were no data), and whether
   // they passed through copies in host memory.
   UsedTransport used_transport() const {
-    return calls_.empty() ? UsedTransport::kUnknown : calls_.back()->used_transport();
+    if (calls_.empty() || at_once_ != UsedTransport::kUnknown) return at_once_;
+    return calls_.back()->used_transport();
   }
   bool is_copied_to_host() const {
     return on_host_ != nullptr || (!calls_.empty() && calls_.back()->is_copied_to_host());
@@ -96,7 +97,7 @@ class NamedWork {
     on_host_ = std::make_unique<ArraysOnHost>(operation());
     on_host_->take_over();
   }
-  void start_call(Communicator& comm, const Call& call) { calls_.push_back(comm.start(call)); }
+  void start_call(Communicator& comm, const Call& call);
   // The order of calls on device arrays and of the copies before them. nullptr: the arrays are in
   // host memory.
   using Order = std::shared_ptr<const CallOrder>;
@@ -112,7 +113,8 @@ class NamedWork {
   bool prepares_later() const;
 
   std::vector<NamedPart> parts_;
-  std::vector<std::shared_ptr<StartedOperation>> calls_;
+  std::vector<std::shared_ptr<StartedOperation>> calls_;  // without those that ended at once
+  UsedTransport at_once_ = UsedTransport::kUnknown;       // of the last call, if it ended at once
   std::vector<Order> orders_;
   // The ends of the calls on device arrays. Each of these calls has an order of its own.
   std::vector<std::shared_ptr<EndEvent>> given_;
