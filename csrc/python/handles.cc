@@ -155,10 +155,10 @@ PyObject* start_allreduce(PyObject* self, PyObject* const* given, Py_ssize_t cou
     NamedOperations& engine = handles.engine_of(given[0]);
     const auto op = op_of(given[4]);
     if (!op) return none();
-    const TensorReduction how{.op = *op,
-                              .prescale = number_of(given[5]),
-                              .postscale = number_of(given[6]),
-                              .priority = priority_of(given[7])};
+    const TensorCall how{.op = *op,
+                         .prescale = number_of(given[5]),
+                         .postscale = number_of(given[6]),
+                         .priority = priority_of(given[7])};
     std::string name = "allreduce.";
     name += text_of(given[3]);
     Handles::Request request = submit_tensor(engine, std::move(name), given[1], given[2], how);

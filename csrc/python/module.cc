@@ -25,7 +25,7 @@ void bind_many(pybind11::module_& m);
 void bind_messages(pybind11::module_& m);
 void bind_named(pybind11::module_& m);
 void bind_handles(pybind11::module_& m);
-void bind_group_allreduce(pybind11::module_& m);
+void bind_group_methods(pybind11::module_& m);
 void bind_tensors(pybind11::module_& m);
 void bind_memory(pybind11::module_& m);
 void bind_mpi4py(pybind11::module_& m);
@@ -70,7 +70,7 @@ PYBIND11_MODULE(_core, m) {
   gradred::bind_messages(m);
   gradred::bind_named(m);
   gradred::bind_handles(m);
-  gradred::bind_group_allreduce(m);
+  gradred::bind_group_methods(m);
   gradred::bind_jax(m);
   gradred::bind_jax_mpi(m);
   gradred::bind_tensors(m);

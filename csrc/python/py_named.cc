@@ -126,16 +126,53 @@ py::object storage_of(PyObject* tensor) {
   return py::reinterpret_steal<py::object>(found);
 }
 
+// A shape as the ranks compare it, at most that of a tensor.
+struct ComparedShape {
+  std::array<std::int64_t, ShapedArray::kMostAxes> all{};
+  std::size_t axes = 0;
+
+  std::span<const std::int64_t> lengths() const { return {all.data(), axes}; }
+};
+
+// Returns nullopt if the result does not fit, or if both use memory so that neither may be written
+// while the other one is read.
+std::optional<ComparedShape> shape_for(NamedKind kind, const ShapedArray& from,
+                                       const ShapedArray& to, const NamedOperations& all) {
+  const auto size = static_cast<std::size_t>(all.size());
+  const auto in_count = static_cast<std::int64_t>(from.count);
+  const auto out_count = static_cast<std::int64_t>(to.count);
+  const auto* const in = static_cast<const std::byte*>(from.data);
+  const auto* const out = static_cast<const std::byte*>(to.data);
+  const std::size_t in_bytes = from.count * size_of(from.dtype);
+  const bool apart = in + in_bytes <= out || out + to.count * size_of(to.dtype) <= in;
+  const bool is_empty = from.count == 0 || to.count == 0;
+  switch (kind) {
+    case NamedKind::kAllgather: {
+      const bool in_place = in == out + static_cast<std::size_t>(all.rank()) * in_bytes;
+      if (is_empty || to.count != size * from.count || !(apart || in_place)) return std::nullopt;
+      return ComparedShape{{1, in_count}, 2};
+    }
+    case NamedKind::kReduceScatter:
+      if (is_empty || from.count != size * to.count || !apart) return std::nullopt;
+      return ComparedShape{{all.size(), out_count}, 2};
+    case NamedKind::kBroadcast:
+      return ComparedShape{{in_count}, 1};
+    default:
+      if (to.count != from.count) return std::nullopt;
+      return ComparedShape{from.lengths, from.axes};
+  }
+}
+
 PyObject* submit_tensor_method(PyObject* self, PyObject* const* given, Py_ssize_t count) {
   if (count != 9) {
     PyErr_SetString(PyExc_TypeError, "submit_tensor takes 9 arguments");
     return nullptr;
   }
   try {
-    const TensorReduction how{.op = op_named(text_of(given[3])),
-                              .prescale = number_of(given[4]),
-                              .postscale = number_of(given[5]),
-                              .priority = priority_of(given[6])};
+    const TensorCall how{.op = op_named(text_of(given[3])),
+                         .prescale = number_of(given[4]),
+                         .postscale = number_of(given[5]),
+                         .priority = priority_of(given[6])};
     return py::cast(submit_tensor(py::handle(self).cast<NamedOperations&>(),
                                   std::string(text_of(given[0])), given[1], given[2], how,
                                   {given[7], given[8]}))
@@ -334,16 +371,16 @@ double number_of(PyObject* object) {
 
 std::shared_ptr<PyNamedRequest> submit_tensor(NamedOperations& all, std::string name,
                                               PyObject* input, PyObject* result,
-                                              const TensorReduction& how,
-                                              const CountedBy& counted) {
+                                              const TensorCall& how, const CountedBy& counted) {
   const auto from = placed_tensor(input);
   if (!from) return nullptr;
   const auto to = result == input ? from : placed_tensor(result);
-  if (!to || to->memory != from->memory || to->dtype != from->dtype || to->count != from->count) {
-    return nullptr;
-  }
+  if (!to || to->memory != from->memory || to->dtype != from->dtype) return nullptr;
+  const auto shape = shape_for(how.kind, *from, *to, all);
+  if (!shape) return nullptr;
   NamedArray array{.in = {from->data, memory_of(from->memory)},
                    .out = {to->data, memory_of(to->memory)},
+                   .out_bytes = to->count * size_of(to->dtype),
                    .dtype = from->dtype,
                    .count = from->count};
   if (from->memory != nullptr) {
@@ -357,19 +394,22 @@ std::shared_ptr<PyNamedRequest> submit_tensor(NamedOperations& all, std::string 
     array.on_device = true;
   }
   Submission what;
-  what.kind = NamedKind::kAllreduce;
+  what.kind = how.kind;
   what.op = how.op;
+  what.root = how.root;
   what.prescale = how.prescale;
   what.postscale = how.postscale;
   what.priority = how.priority;
   std::vector<NamedArray> arrays;
   arrays.reserve(1);
-  add_array(what, arrays, std::move(array), from->shape());
+  add_array(what, arrays, std::move(array), shape->lengths());
   finish_arrays(what, arrays);
   let_ended_go();
   py::object memory = storage_of(result);
   if (result != input) memory = py::make_tuple(std::move(memory), storage_of(input));
-  if (result == input) tell_of_write(result);
+  const bool keeps_tensor = how.kind == NamedKind::kBroadcast && how.root == all.rank();
+  const bool is_made_for_it = how.kind == NamedKind::kAllreduce && result != input;
+  if (!keeps_tensor && !is_made_for_it) tell_of_write(result);
   auto operation = all.submit(std::move(name), what, std::move(arrays), {});
   auto made = make_request(std::move(operation), py::reinterpret_borrow<py::object>(result),
                            std::move(memory));

@@ -51,11 +51,13 @@ class PyNamedRequest final : public PyOperation {
 PyObject* call_with_waits(std::optional<double> seconds, PyObject* function, PyObject* const* given,
                           Py_ssize_t count, PyObject* names);
 
-// Parameters of the reduction of one tensor.
-struct TensorReduction {
+// What is done with one tensor.
+struct TensorCall {
+  NamedKind kind = NamedKind::kAllreduce;  // or kBroadcast, kAllgather, kReduceScatter
   Op op = Op::kSum;
   double prescale = 1.0, postscale = 1.0;
   int priority = 0;
+  int root = 0;
 };
 
 // The number of an operation, of a counter in Python. `counter.taken` is it as soon as the
@@ -67,12 +69,11 @@ struct CountedBy {
   void take() const;  // throws PythonError
 };
 
-// Submits an allreduce of one tensor. The request holds the result. Returns nullptr if the Python
-// path has to handle the tensors.
+// Submits an operation on one tensor, whose result goes to `result`, which the request holds.
+// Returns nullptr if the Python path has to handle the tensors.
 std::shared_ptr<PyNamedRequest> submit_tensor(NamedOperations& all, std::string name,
                                               PyObject* input, PyObject* result,
-                                              const TensorReduction& how,
-                                              const CountedBy& counted = {});
+                                              const TensorCall& how, const CountedBy& counted = {});
 
 // Convert Python objects to C++ values. They throw the Python error or UsageError.
 double number_of(PyObject* object);

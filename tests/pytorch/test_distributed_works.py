@@ -7,10 +7,11 @@ import os
 import random
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import pytest
-from pytorch.groups import RANK, SIZE, dist, group_of_all, learned, torch
+from pytorch.groups import RANK, SIZE, dist, group_of_all, learned, since, torch
 
 import gradred
 from gradred.torch_distributed.work import GradredWork
@@ -177,6 +178,42 @@ def test_futures_of_messages_do_not_block_and_become_complete_by_themselves() ->
             time.sleep(0.001)
         assert work.is_completed()
         assert (future.wait()[0] == 8).all()
+
+
+def _gathered_in_place(x: Any) -> None:
+    whole = x.repeat(SIZE).zero_()
+    part = whole[RANK * len(x) : (RANK + 1) * len(x)].copy_(x)
+    dist.all_gather_into_tensor(whole, part)
+    assert whole.sum() == TOTAL * len(x)
+
+
+WAITING: dict[str, Callable[[Any], Any]] = {
+    "all_reduce": dist.all_reduce,
+    "broadcast": lambda x: dist.broadcast(x, SIZE - 1),
+    "all_gather_into_tensor": lambda x: dist.all_gather_into_tensor(x.repeat(SIZE), x),
+    "all_gather_into_tensor in place": _gathered_in_place,
+    "reduce_scatter_tensor": lambda x: dist.reduce_scatter_tensor(x, x.repeat(SIZE)),
+}
+
+
+@since(2, 13)  # whose options say whether the program waits
+@pytest.mark.parametrize("name", WAITING)
+def test_calls_that_wait_make_no_work(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(*_: Any, **__: Any) -> NoReturn:
+        raise AssertionError("a work is made")
+
+    WAITING[name](torch.full((5,), RANK + 1.0))  # the first call looks at the group
+    monkeypatch.setattr(GradredWork, "__init__", made)
+    for dtype in (torch.float32, torch.int64):
+        x = torch.full((5,), RANK + 1, dtype=dtype)
+        before = x._version
+        WAITING[name](x)
+        if name in ("all_reduce", "reduce_scatter_tensor"):
+            assert (x == TOTAL).all(), x
+        if name == "broadcast":
+            assert (x == SIZE).all(), x
+        writes = "gather" not in name and (name != "broadcast" or RANK != SIZE - 1)
+        assert x._version == before + writes  # autograd knows
 
 
 def test_works_and_futures() -> None:

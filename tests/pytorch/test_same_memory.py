@@ -38,6 +38,28 @@ def test_operations_on_parts_of_a_tensor_in_flight_follow_each_other(count: int)
 
 
 @counts
+def test_blocking_calls_follow_works_in_flight_which_are_waited_for_later(count: int) -> None:
+    for turn in range(ROUNDS):
+        x, other = (torch.full((count * SIZE,), RANK + 1.0) for _ in range(2))
+        works = [dist.all_reduce(x, async_op=True) for _ in range(1 + turn % 2)]
+        sums = TOTAL * SIZE ** (turn % 2)
+        dist.all_reduce(other)
+        assert other.eq(TOTAL).all(), other
+        dist.all_reduce(x, op=dist.ReduceOp.MAX)
+        assert x.eq(sums).all(), x
+        part, whole = torch.zeros(count), torch.zeros(count * SIZE)
+        dist.reduce_scatter_tensor(part, x)
+        dist.all_gather_into_tensor(whole, part)
+        dist.broadcast(part.fill_(RANK), turn % SIZE)
+        assert whole.eq(sums * SIZE).all(), whole
+        assert part.eq(turn % SIZE).all(), part
+        if turn % 3:  # works that are not waited for end all the same
+            for work in works:
+                assert work.wait()
+        assert x.eq(sums).all(), x
+
+
+@counts
 def test_reductions_to_one_rank_follow_sums_in_flight(count: int) -> None:
     for turn in range(ROUNDS):
         x, root = torch.full((count,), RANK + 1.0), turn % SIZE

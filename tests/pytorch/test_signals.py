@@ -203,7 +203,7 @@ def test_submitted_operation_counts_also_if_a_handler_raises_after_it(
     call: Any, asynchronous: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = dist.distributed_c10d._get_default_group()
-    x = torch.ones(3, dtype=torch.bool)  # which no call reduces by the core alone
+    x = torch.ones(3, 2, dtype=torch.bool).t()  # which the core alone does not serve
     with monkeypatch.context() as patched:
         patched.setattr(group, "_engine", RaisingAfter(group._engine))
         if RANK == 0:

@@ -59,7 +59,7 @@ from gradred.torch_tensors import (
     require_tensor,
 )
 
-ReduceOp, _AllreduceOptions = dist.ReduceOp, dist.AllreduceOptions
+ReduceOp = dist.ReduceOp
 _NO_TIME = datetime.timedelta(0)  # options without a time limit have less
 
 # Names that are not torch's name in lower case.
@@ -687,9 +687,19 @@ class ProcessGroupOfRanks(dist.ProcessGroup):
         return self._receive(tensors, None, tag)
 
 
+# The core serves calls of these that wait (csrc/python/group_methods.cc), by such an operation.
+_QUICK = {
+    "allreduce": ("allreduce", dist.AllreduceOptions),
+    "broadcast": ("broadcast", dist.BroadcastOptions),
+    "all_gather_single": ("allgather", c10d.AllgatherOptions),
+    "reduce_scatter_single": ("reducescatter", dist.ReduceScatterOptions),
+}
+
 for _name, _method in METHODS.items():
     if _method.old:
         setattr(ProcessGroupOfRanks, _method.old, getattr(ProcessGroupOfRanks, _name))
+        if _name in _QUICK:
+            _QUICK[_method.old] = _QUICK[_name]
 
 COLLECTIVES = [
     name
@@ -699,14 +709,21 @@ COLLECTIVES = [
 """The methods with tensor arguments: those that `shown` decorates, except the barrier."""
 
 
-_allreduce = handing_on("allreduce", ProcessGroupOfRanks.allreduce)
-
-
 class ProcessGroupGradred(ProcessGroupOfRanks):
     """The group that torch uses. It passes tensors on other devices to other backends' groups."""
 
-    def _allreduce(self, *given: Any, **named: Any) -> GradredWork:
-        """Reduce what `allreduce` of the core does not serve."""
+    def _start_coalescing(self, device: torch.device) -> None:
+        own: Any = super()
+        (self.other_devices.group_for(device) or own)._start_coalescing(device)
+
+    def _end_coalescing(self, device: torch.device) -> Any:
+        own: Any = super()
+        return (self.other_devices.group_for(device) or own)._end_coalescing(device)
+
+
+def _closer_look(method: Callable[..., Any]) -> Callable[..., Any]:
+    def look(self: ProcessGroupGradred, *given: Any, **named: Any) -> Any:
+        """Carry out what the core does not serve, and let it serve later calls."""
         if (
             self._title is None
             and self._coalesced is None
@@ -715,40 +732,22 @@ class ProcessGroupGradred(ProcessGroupOfRanks):
             and not isinstance(self._engine, NotYet)
         ):
             self._title = self.pg_name
-        work: GradredWork = _allreduce(self, *given, **named)
-        return work
+        return method(self, *given, **named)
 
-    if not hasattr(_AllreduceOptions, "asyncOp"):  # an older PyTorch has no such flag
-        allreduce = _allreduce
-
-    def _late_work(self, request: Any, tensor: Tensor, opts: Any) -> GradredWork:
-        """The work of an operation that has failed, or outlasted its time limit."""
-        return self._work([request], None, [tensor], opts, written=[])
-
-    def _start_coalescing(self, device: torch.device) -> None:
-        if (other := self.other_devices.group_for(device)) is not None:
-            other._start_coalescing(device)
-        else:
-            super()._start_coalescing(device)
-
-    def _end_coalescing(self, device: torch.device) -> Any:
-        if (other := self.other_devices.group_for(device)) is not None:
-            return other._end_coalescing(device)
-        return super()._end_coalescing(device)
+    return look
 
 
 for _name in COLLECTIVES:
-    if _name != "allreduce":  # it has its own
-        setattr(ProcessGroupGradred, _name, handing_on(_name, getattr(ProcessGroupGradred, _name)))
+    made = handing_on(_name, getattr(ProcessGroupGradred, _name))
+    if _name in _QUICK and hasattr(_QUICK[_name][1], "asyncOp"):  # older PyTorch has no such flag
+        setattr(ProcessGroupGradred, f"_closer_{_name}", _closer_look(made))
+        made = _core.group_method(*_QUICK[_name], f"_closer_{_name}")
+    setattr(ProcessGroupGradred, _name, made)
 left_alone(ProcessGroupGradred)
 
-if hasattr(_AllreduceOptions, "asyncOp"):
-    _done = GradredWork([], None, [], None)  # of all operations that ended in their calls
-    _done.is_completed()
-    made = _core.group_allreduce(
-        Tensor, _AllreduceOptions, _REDUCTIONS, running, is_profiled, _done
-    )
-    ProcessGroupGradred.allreduce = made
+_done = GradredWork([], None, [], None)  # of all operations that ended in their calls
+_done.is_completed()
+_core.know_groups(Tensor, _REDUCTIONS, running, is_profiled, _done)
 
 
 def _contiguous(tensor: Tensor, asked: str) -> Tensor:

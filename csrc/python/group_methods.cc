@@ -1,5 +1,6 @@
-// The short way of torch.distributed's all_reduce, for a call that waits for it: one function from
-// torch's arguments to the end of the operation. Whatever it does not serve goes to Python.
+// The short way of torch.distributed's collectives on plain tensors, for calls that wait for them:
+// one function from torch's arguments to the end of the operation. Whatever it does not serve goes
+// to Python.
 #include <Python.h>
 #include <datetime.h>
 #include <pybind11/pybind11.h>
@@ -25,7 +26,7 @@ namespace {
 
 // What is the same for all groups. Never freed, as groups may live to the end of the process.
 struct OfTorch {
-  py::object tensor_type, options_type;
+  py::object tensor_type;
   std::vector<std::optional<Op>> ops;  // by the hash of torch's reduction
   py::object running;                  // its `callback` is the one that this thread runs
   py::object is_profiled;
@@ -51,9 +52,9 @@ struct NamesOfGroups {
   PyObject* callback = interned_name("callback");
   PyObject* async_op = interned_name("asyncOp");
   PyObject* reduce_op = interned_name("reduceOp");
+  PyObject* root_rank = interned_name("rootRank");
   PyObject* timeout = interned_name("timeout");
-  PyObject* closer = interned_name("_allreduce");
-  PyObject* late = interned_name("_late_work");
+  PyObject* work = interned_name("_work");
 };
 
 const NamesOfGroups& names_of_groups() {
@@ -112,15 +113,43 @@ class NumbersLock {
   bool owns_ = false;
 };
 
-// The one tensor of a list, if it is plain and in host memory; bools have other reductions.
-PyObject* plain_tensor(PyObject* tensors) {
-  if (!PyList_CheckExact(tensors) || PyList_GET_SIZE(tensors) != 1) return nullptr;
-  PyObject* const tensor = PyList_GET_ITEM(tensors, 0);
+// A method of a class of Python. It is a type of its own, as torch's C++ does not take functions of
+// C for methods that replace its own.
+struct GroupMethod {
+  PyObject_HEAD  //
+      vectorcallfunc call;
+  NamedKind kind;
+  PyObject* options_type;
+  PyObject* closer;  // the name of the method that serves all calls
+};
+
+// A tensor that is plain and in host memory. nullptr: it is not, or bools have other reductions.
+PyObject* plain_tensor(PyObject* tensor, bool reduces) {
   if (!Py_IS_TYPE(tensor, reinterpret_cast<PyTypeObject*>(of_torch->tensor_type.ptr()))) {
     return nullptr;
   }
   const auto view = tensor_view(tensor);
-  return view && !view->stream && view->dtype != DType::kBool ? tensor : nullptr;
+  if (!view || view->stream || (reduces && view->dtype == DType::kBool)) return nullptr;
+  return tensor;
+}
+
+// The tensors of a call, and torch's options.
+struct Given {
+  PyObject* input = nullptr;  // nullptr: Python has to look more closely
+  PyObject* result = nullptr;
+  PyObject* options = nullptr;
+};
+
+// Arguments are ([tensor], options), or (output, input, options).
+Given read_arguments(NamedKind kind, PyObject* const* given, Py_ssize_t count) {
+  const bool reduces = kind == NamedKind::kAllreduce || kind == NamedKind::kReduceScatter;
+  if (kind == NamedKind::kAllreduce || kind == NamedKind::kBroadcast) {
+    if (count != 2 || !PyList_CheckExact(given[0]) || PyList_GET_SIZE(given[0]) != 1) return {};
+    PyObject* const tensor = plain_tensor(PyList_GET_ITEM(given[0], 0), reduces);
+    return {tensor, tensor, given[1]};
+  }
+  if (count != 3 || plain_tensor(given[0], reduces) == nullptr) return {};
+  return {plain_tensor(given[1], reduces), given[0], given[2]};
 }
 
 bool is_recorded_or_called_back() {
@@ -132,8 +161,8 @@ bool is_recorded_or_called_back() {
 }
 
 // Submits the next operation of the group. nullptr: Python has to look more closely.
-std::shared_ptr<PyNamedRequest> submitted(py::handle group, PyObject* tensor, Op op,
-                                          const std::string& title) {
+std::shared_ptr<PyNamedRequest> submitted(py::handle group, const Given& given,
+                                          const TensorCall& how, const std::string& title) {
   const py::object numbers = attribute_of(group, names_of_groups().numbers);
   const NumbersLock locked(attribute_of(numbers, names_of_groups().lock));
   if (!locked.owns()) return nullptr;
@@ -142,89 +171,100 @@ std::shared_ptr<PyNamedRequest> submitted(py::handle group, PyObject* tensor, Op
   const py::object engine = attribute_of(group, names_of_groups().engine);
   try {
     return submit_tensor(engine.cast<NamedOperations&>(),
-                         "operation " + std::to_string(number) + " of group " + title, tensor,
-                         tensor, {.op = op}, {numbers.ptr(), taken.ptr()});
+                         "operation " + std::to_string(number) + " of group " + title, given.input,
+                         given.result, how, {numbers.ptr(), taken.ptr()});
   } catch (const UsageError&) {  // the closer look raises it again
     return nullptr;
   }
 }
 
-// Reduces, and returns the work. A null object: Python has to look more closely.
-py::object reduced(PyObject* group, PyObject* tensors, PyObject* options) {
-  if (!Py_IS_TYPE(options, reinterpret_cast<PyTypeObject*>(of_torch->options_type.ptr())))
-    return {};
-  const py::object title = attribute_of(group, names_of_groups().title);
-  if (title.is_none() || attribute_of(options, names_of_groups().async_op).ptr() != Py_False)
-    return {};
-  PyObject* const tensor = plain_tensor(tensors);
-  if (tensor == nullptr) return {};
-  const auto op = reduction_of(options);
-  if (!op || is_recorded_or_called_back()) return {};
-  const auto limit = limit_of_call(group, options);
-  const auto held = py::reinterpret_borrow<py::object>(tensor);
-  const auto request = submitted(group, tensor, *op, std::string(text_of(title.ptr())));
-  if (request == nullptr) return {};
-  request->wait_in_submission(limit);
-  if (request->ended() && !request->failed()) return of_torch->done;
-  return py::handle(group).attr(names_of_groups().late)(request, held, py::handle(options));
+std::optional<TensorCall> call_of(NamedKind kind, py::handle options) {
+  TensorCall how{.kind = kind};
+  if (kind == NamedKind::kBroadcast) {
+    how.root = attribute_of(options, names_of_groups().root_rank).cast<int>();
+  } else if (kind != NamedKind::kAllgather) {
+    const auto op = reduction_of(options);
+    if (!op) return std::nullopt;
+    how.op = *op;
+  }
+  return how;
 }
 
-// allreduce(group, tensors, options)
-PyObject* allreduce_of_group(PyObject*, PyObject* const* given, std::size_t flags,
-                             PyObject* names) {
+// The work of an operation that has failed, or outlasted its time limit.
+py::object late_work(py::handle group, const std::shared_ptr<PyNamedRequest>& request,
+                     const py::object& result, py::handle options) {
+  py::list requests, results;
+  requests.append(request);
+  results.append(result);
+  return group.attr(names_of_groups().work)(requests, py::none(), results, options,
+                                            /*placed=*/false, /*written=*/py::list());
+}
+
+// Carries the call out, and returns the work. A null object: Python has to look more closely.
+py::object carried_out(const GroupMethod& method, py::handle group, const Given& given) {
+  if (given.input == nullptr ||
+      !Py_IS_TYPE(given.options, reinterpret_cast<PyTypeObject*>(method.options_type))) {
+    return {};
+  }
+  const py::object title = attribute_of(group, names_of_groups().title);
+  if (title.is_none() || attribute_of(given.options, names_of_groups().async_op).ptr() != Py_False)
+    return {};
+  const auto how = call_of(method.kind, given.options);
+  if (!how || is_recorded_or_called_back()) return {};
+  const auto held = py::reinterpret_borrow<py::object>(given.result);
+  const auto request = submitted(group, given, *how, std::string(text_of(title.ptr())));
+  if (request == nullptr) return {};
+  constexpr double kUsualSeconds = 1e-3;  // reading the time limit takes longer than most waits
+  request->wait_in_submission(kUsualSeconds);
+  if (!request->ended()) request->wait_in_submission(limit_of_call(group, given.options));
+  if (request->ended() && !request->failed()) return of_torch->done;
+  return late_work(group, request, held, given.options);
+}
+
+// method(group, ..., options)
+PyObject* call_group_method(PyObject* self, PyObject* const* given, std::size_t flags,
+                            PyObject* names) {
   const Py_ssize_t count = PyVectorcall_NARGS(flags);
+  const auto& method = *reinterpret_cast<const GroupMethod*>(self);
   try {
-    if (count == 3 && names == nullptr) {
-      py::object work = reduced(given[0], given[1], given[2]);
+    if (count > 1 && names == nullptr) {
+      const Given read = read_arguments(method.kind, given + 1, count - 1);
+      py::object work = carried_out(method, given[0], read);
       if (work) return work.release().ptr();
     }
-    return PyObject_VectorcallMethod(names_of_groups().closer, given,
-                                     static_cast<std::size_t>(count), names);
+    return PyObject_VectorcallMethod(method.closer, given, static_cast<std::size_t>(count), names);
   } catch (...) {
     set_python_error(std::current_exception());
     return nullptr;
   }
 }
 
-// A method of a class of Python. It is a type of its own, as torch's C++ does not take functions of
-// C for methods that replace its own.
-struct GroupAllreduce {
-  PyObject_HEAD  //
-      vectorcallfunc call;
-};
-
 PyObject* method_of_group(PyObject* self, PyObject* group, PyObject*) {
   return group == nullptr ? Py_NewRef(self) : PyMethod_New(self, group);
 }
 
-std::array<PyMemberDef, 2> group_allreduce_members = {
-    {{"__vectorcalloffset__", T_PYSSIZET, offsetof(GroupAllreduce, call), READONLY, nullptr},
+std::array<PyMemberDef, 2> group_method_members = {
+    {{"__vectorcalloffset__", T_PYSSIZET, offsetof(GroupMethod, call), READONLY, nullptr},
      {nullptr, 0, 0, 0, nullptr}}};
 
-py::object make_group_allreduce() {
+py::object make_group_method_type() {
   static std::array<PyType_Slot, 5> slots = {{
       {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
       {Py_tp_descr_get, reinterpret_cast<void*>(method_of_group)},
-      {Py_tp_members, group_allreduce_members.data()},
-      {Py_tp_doc, const_cast<char*>(
-                      "Reduce over all ranks, in place; at once where the program waits for it.")},
+      {Py_tp_members, group_method_members.data()},
+      {Py_tp_doc, const_cast<char*>("A collective, at once where the program waits for it.")},
       {0, nullptr},
   }};
   static PyType_Spec spec = {
-      "gradred._core.GroupAllreduce", sizeof(GroupAllreduce), 0,
+      "gradred._core.GroupMethod", sizeof(GroupMethod), 0,
       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR, slots.data()};
   const auto type = py::reinterpret_steal<py::object>(PyType_FromSpec(&spec));
   if (!type) throw py::error_already_set();
-  auto made = py::reinterpret_steal<py::object>(
-      PyType_GenericAlloc(reinterpret_cast<PyTypeObject*>(type.ptr()), 0));
-  if (!made) throw py::error_already_set();
-  reinterpret_cast<GroupAllreduce*>(made.ptr())->call = allreduce_of_group;
-  return made;
+  return type;
 }
 
-// Returns the method `allreduce` of torch's groups.
-py::object group_allreduce(py::object tensor_type, py::object options_type, const py::dict& ops,
-                           py::object running, py::object is_profiled, py::object done) {
+void know_groups(py::object tensor_type, const py::dict& ops, py::object running,
+                 py::object is_profiled, py::object done) {
   if (PyDateTimeAPI == nullptr) PyDateTime_IMPORT;
   std::vector<std::optional<Op>> by_hash;
   for (const auto& [hash, name] : ops) {
@@ -232,16 +272,31 @@ py::object group_allreduce(py::object tensor_type, py::object options_type, cons
     if (by_hash.size() <= index) by_hash.resize(index + 1);
     by_hash[index] = op_named(name.cast<std::string>());
   }
-  of_torch = new OfTorch{std::move(tensor_type), std::move(options_type), std::move(by_hash),
-                         std::move(running),     std::move(is_profiled),  std::move(done)};
-  return make_group_allreduce();
+  of_torch = new OfTorch{std::move(tensor_type), std::move(by_hash), std::move(running),
+                         std::move(is_profiled), std::move(done)};
+}
+
+// Returns a method of torch's groups, which lives as long as the process.
+py::object group_method(const std::string& kind, py::object options_type,
+                        const std::string& closer) {
+  static const auto type = make_group_method_type().release();
+  auto made = py::reinterpret_steal<py::object>(
+      PyType_GenericAlloc(reinterpret_cast<PyTypeObject*>(type.ptr()), 0));
+  if (!made) throw py::error_already_set();
+  auto& method = *reinterpret_cast<GroupMethod*>(made.ptr());
+  method.call = call_group_method;
+  method.kind = named_kind(kind).value();
+  method.options_type = options_type.release().ptr();
+  method.closer = interned_name(closer.c_str());
+  return made;
 }
 
 }  // namespace
 
-void bind_group_allreduce(py::module_& m) {
-  m.def("group_allreduce", &group_allreduce, py::arg("tensor_type"), py::arg("options_type"),
-        py::arg("ops"), py::arg("running"), py::arg("is_profiled"), py::arg("done"));
+void bind_group_methods(py::module_& m) {
+  m.def("know_groups", &know_groups, py::arg("tensor_type"), py::arg("ops"), py::arg("running"),
+        py::arg("is_profiled"), py::arg("done"));
+  m.def("group_method", &group_method, py::arg("kind"), py::arg("options_type"), py::arg("closer"));
 }
 
 }  // namespace gradred
