@@ -133,6 +133,25 @@ std::string a_forked_child_has_helpers_of_its_own() {
   return passed_if(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child got no helper");
 }
 
+// In a child, whose helpers start anew.
+std::string helpers_run_on_the_cores_of_their_rank_wherever_the_caller_is_bound() {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    const auto all = allowed_cores();
+    std::bitset<kMaxCores> one;
+    for (std::size_t core = 0; one.none(); ++core) one[core] = all[core];
+    Helpers::may_run_on(all);
+    run_on(one);
+    std::bitset<kMaxCores> helpers;
+    share_with_a_helper([&] { helpers = allowed_cores(); });
+    _exit(helpers == all && allowed_cores() == one ? 0 : 1);
+  }
+  int status = 1;
+  waitpid(child, &status, 0);
+  return passed_if(WIFEXITED(status) && WEXITSTATUS(status) == 0, "a helper runs elsewhere");
+}
+
 // In a child, since no helper starts again.
 std::string after_their_end_callers_work_alone() {
   const pid_t child = fork();
@@ -285,6 +304,8 @@ int run_all(const std::string& part) {
   report("helpers_sleep_when_no_call_is_active (threads)", helpers_sleep_when_no_call_is_active);
   report("each_thread_of_a_rank_needs_a_core", each_thread_of_a_rank_needs_a_core);
   report("a_forked_child_has_helpers_of_its_own", a_forked_child_has_helpers_of_its_own);
+  report("helpers_run_on_the_cores_of_their_rank_wherever_the_caller_is_bound",
+         helpers_run_on_the_cores_of_their_rank_wherever_the_caller_is_bound);
   report("after_their_end_callers_work_alone", after_their_end_callers_work_alone);
   for (const Ranks kind : {Ranks::kProcesses, Ranks::kThreads}) {
     const auto on = on_ranks(report, kind);

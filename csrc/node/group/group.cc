@@ -100,6 +100,7 @@ std::unique_ptr<NodeGroup> NodeGroup::join(std::shared_ptr<Pool> pool, std::size
   auto group = std::unique_ptr<NodeGroup>(
       new NodeGroup(std::move(pool), begin, rank, std::move(processes), std::move(names), spins));
   group->use_threads(threads);
+  if (threads > 1) Helpers::may_run_on(cores[rank].allowed);
   return group;
 }
 

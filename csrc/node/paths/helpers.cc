@@ -96,7 +96,13 @@ std::size_t Helpers::offer(std::size_t slices, Task task) {
   return count;
 }
 
-// Helpers run on the cores of the thread that starts them, and leave signals to the program's.
+void Helpers::may_run_on(const std::bitset<kMaxCores>& cores) {
+  Helpers& all = of_this_process();
+  const std::lock_guard lock(all.mutex_);
+  all.cores_ |= cores;
+}
+
+// Helpers leave signals to the program's threads.
 void Helpers::start(std::size_t helpers) {
   sigset_t all, before;
   sigfillset(&all);
@@ -119,6 +125,10 @@ void Helpers::start(std::size_t helpers) {
 }
 
 void Helpers::serve(Helper& helper) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (cores_.any()) run_on(cores_);
+  }
   std::uint64_t since = kernel_ns();
   while (true) {
     const std::uint32_t seen = helper.word.load(std::memory_order_acquire);

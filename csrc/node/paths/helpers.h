@@ -8,11 +8,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <vector>
 
+#include "node/memory/cores.h"
 #include "schedule/partition.h"
 
 namespace gradred {
@@ -42,6 +45,9 @@ class Helpers {
     };
     run(slices, {call, &work});
   }
+  // Helpers that start later may run on these cores, too. Without any they run on those of the
+  // thread that starts them, which may have been bound meanwhile.
+  static void may_run_on(const std::bitset<kMaxCores>& cores);
   // After a call: helpers that look for a slice go to sleep.
   static void rest() noexcept;
   // At the end of the program: ends the threads. From then on callers work alone.
@@ -67,6 +73,8 @@ class Helpers {
   std::atomic<bool> ended_{false};
   bool may_start_ = true;
   Task task_{};
+  std::mutex mutex_;  // of the cores
+  std::bitset<kMaxCores> cores_;
   std::vector<std::unique_ptr<Helper>> helpers_;
   std::atomic<std::uint64_t> helped_{0};
 };
