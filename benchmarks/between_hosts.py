@@ -4,14 +4,14 @@
 
 The hosts are network namespaces of this machine, each with a link of a given rate (see
 tests/hosts). So it needs root, iproute2 and util-linux. On each layout `benchmarks/allreduce.py`
-runs once, with gradred and the MPI in alternating blocks. gradred measures the hosts anew for each
-layout, to choose plans, and stores the figures in a temporary folder.
+runs once, or with --every-call `benchmarks/every_call.py`, in alternating blocks. gradred measures
+the hosts anew for each layout, to choose plans, and stores the figures in a temporary folder.
 
 Times of small messages are those of this machine's scheduler and loopback. With a rate above 1gbit
 the cores limit the speed. So compare times only within one record.
 
-It writes a record for each layout, allreduce-MPI-Nranks-Nhosts-DATE.json (and 3+1ranks), which
-tools/gen_results_table.py shows. If the rate is limited the record also has
+It writes a record for each layout, allreduce-MPI-Nranks-Nhosts-DATE.json (and 3+1ranks), or
+every-call-..., which tools/gen_results_table.py shows. If the rate is limited one of allreduces has
 
     wire   {bytes_per_s: of one TCP stream from host to host, measured just before;
             factor: bytes that leave each host, as a multiple of the vector's length, 2 (h - 1) / h;
@@ -57,6 +57,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=9, help="per size and pass; 3 at least")
     parser.add_argument("--passes", type=int, default=2, help="over all sizes (default: 2)")
+    parser.add_argument("--every-call", action="store_true", help="not allreduce alone")
     given = parser.parse_args()
     why_not = jobs.why_not()
     if why_not:
@@ -70,8 +71,12 @@ def run(
     """Measure with so many ranks on the hosts; returns the exit status of the job."""
     link = "no limit of its rate" if given.rate == "none" else given.rate
     note = f"The hosts are namespaces of one machine, whose cores they share; a link with {link}"
-    words = [str(ROOT / "benchmarks" / "allreduce.py"), "--json", str(path), "--note", note]
-    for name in ("seconds", "max", "rounds", "passes"):
+    program, options = "allreduce", ["seconds", "max", "rounds", "passes"]
+    if given.every_call:
+        program, options = "every_call", ["seconds", "rounds"]
+    words = [str(ROOT / "benchmarks" / f"{program}.py"), "--json", str(path)]
+    words += [] if given.every_call else ["--note", note]
+    for name in options:
         words += [f"--{name}", str(getattr(given, name))]
     where = ",".join(f"h{number}:{count}" for number, count in enumerate(ranks, 1))
     with tempfile.TemporaryDirectory() as cache:
@@ -137,7 +142,8 @@ def measure(name: str, given: argparse.Namespace) -> int:
     """Measure one layout on hosts of its own; returns the exit status of the job."""
     family = launch.find_mpi().family.lower().replace(" ", "")
     today = datetime.datetime.now(datetime.timezone.utc).date()
-    path = (given.out / f"allreduce-{family}-{name}-{today}.json").resolve()
+    what = "every-call" if given.every_call else "allreduce"
+    path = (given.out / f"{what}-{family}-{name}-{today}.json").resolve()
     ranks = LAYOUTS[name]
     with machines.Machines(len(ranks)) as made:
         if given.rate == "none":
@@ -146,7 +152,7 @@ def measure(name: str, given: argparse.Namespace) -> int:
             made.limit(f"h{number}", given.rate)
         bytes_per_s = stream_bytes_per_s(made)
         status = run(made, ranks, given, path)
-        if status == 0:
+        if status == 0 and not given.every_call:
             add_wire(path, bytes_per_s)
         return status
 
