@@ -145,6 +145,7 @@ class Board {
 
  private:
   static constexpr std::uint32_t kChains = 8192;
+  static constexpr std::uint32_t kOfNewNames = 8;  // slots, at the begin
   static constexpr std::size_t kLine = 64;
   static constexpr std::size_t kElsewhereBytes = 120;
   static constexpr std::uint32_t kStructures = 256;
@@ -179,6 +180,7 @@ class Board {
   std::uint32_t find(std::string_view name, std::uint64_t hash) const;
   std::optional<std::uint32_t> claim(std::string_view name, std::uint64_t hash);
   std::optional<std::uint32_t> find_or_claim(std::string_view name);
+  void link(std::uint32_t index);
   void unlink(std::uint32_t index);
   std::string structure_of(std::uint32_t index) const;
   void set_structure(std::uint32_t index, std::string_view text);

@@ -65,16 +65,17 @@ std::optional<Board::Place> Board::arrive_in_slot(std::string_view name,
   if (!place) return std::nullopt;
   Slot& mine = slot(*place);
   if (mine.ready) return std::nullopt;  // the last entry of its previous use is not logged yet
-  if (mine.arrived == 0 && !alike(mine.submission, submission)) {
+  bool agrees = alike(mine.submission, submission);
+  if (mine.arrived == 0 && !agrees) {
     // Some ranks may still read its submission.
     if (mine.entry > taken_by_all()) return std::nullopt;
     if (renew(*place)) {
       mine.submission = submission;
       mine.submission.form = NamedForm::kPlain;
       if (submission.structure != 0) set_structure(*place, texts.structure);
+      agrees = true;
     }
   }
-  const bool agrees = alike(mine.submission, submission);
   std::string problem;
   if (!texts.why_refused.empty()) {
     problem = names_.of(rank_) + " has refused its arguments: " + texts.why_refused;

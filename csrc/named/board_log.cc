@@ -91,39 +91,50 @@ std::uint64_t Board::hash_of(std::string_view name) { return mix(0xcbf29ce484222
 
 // Returns kSlots if no slot has this name.
 std::uint32_t Board::find(std::string_view name, std::uint64_t hash) const {
+  const auto is_at = [&](std::uint32_t index) {
+    const Slot& found = slot(index);
+    return found.hash == hash && name == found.name;
+  };
+  for (std::uint32_t index = 0; index < kOfNewNames; ++index) {
+    if (is_at(index)) return index;
+  }
   for (std::uint32_t next = heads_[hash % kChains]; next != 0; next = slot(next - 1).next) {
-    const Slot& found = slot(next - 1);
-    if (found.hash == hash && name == found.name) return next - 1;
+    if (is_at(next - 1)) return next - 1;
   }
   return kSlots;
 }
 
 // Takes a slot at which no rank waits and whose log entry every rank has taken. First come a few
-// slots for names that come once only, as those of torch.distributed: they stay in the caches.
+// slots for names that come once only, as those of torch.distributed: they stay in the caches, and
+// are in no chain. No rank remembers a name that has come once.
 std::optional<std::uint32_t> Board::claim(std::string_view name, std::uint64_t hash) {
-  constexpr std::uint32_t kOfNewNames = 16;
   const std::uint64_t slowest = taken_by_all();
   for (std::uint32_t tried = 0; tried < kOfNewNames + kSlots; ++tried) {
     const std::uint32_t index = tried < kOfNewNames ? tried : header_.hand++ % kSlots;
     Slot& found = slot(index);
     if (found.arrived != 0 || found.ready || found.entry > slowest) continue;
     if (tried < kOfNewNames && found.recurs) continue;
-    if (found.used) {
-      if (!renew(index)) continue;
-      unlink(index);
-    }
+    if (found.recurs && !renew(index)) continue;
+    if (found.used) unlink(index);
     found.used = true;
     found.recurs = false;
     found.entry = 0;
     found.hash = hash;
     set_text(found.name, name);
-    found.next = std::exchange(heads_[hash % kChains], static_cast<std::uint16_t>(index + 1));
+    link(index);
     return index;
   }
   return std::nullopt;
 }
 
+void Board::link(std::uint32_t index) {
+  if (index < kOfNewNames) return;
+  std::uint16_t& head = heads_[slot(index).hash % kChains];
+  slot(index).next = std::exchange(head, static_cast<std::uint16_t>(index + 1));
+}
+
 void Board::unlink(std::uint32_t index) {
+  if (index < kOfNewNames) return;
   std::uint16_t* link = &heads_[slot(index).hash % kChains];
   while (*link != index + 1) link = &slot(*link - 1u).next;
   *link = slot(index).next;
