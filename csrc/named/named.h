@@ -99,6 +99,7 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   void expect_entry_of(const Shared& operation);
   void go_on(bool waits);
   void look_after_peers();
+  void look_for_peers() const;
   bool must_watch() const;
   bool waits_for_ranks();
   void publish_backlog();

@@ -42,6 +42,7 @@ Progress NamedOperations::drive(Operation::Caller caller, const Operation* excep
 
 void NamedOperations::go_on(bool waits) {
   publish_backlog();
+  if (waits && must_watch() && comm_->node_path().spins()) look_for_peers();
   for (bool more = true; more;) {
     const bool wanted = wants_work();
     const bool took = (board_.any(wanted) || must_watch()) && take_entries();
@@ -64,6 +65,13 @@ void NamedOperations::go_on(bool waits) {
     if (waits_for_ranks()) look_after_peers();
   }
   if (left) end_what_is_left_over();
+}
+
+// Peers often come at the same time. To become a watcher takes the lock that they need to arrive.
+void NamedOperations::look_for_peers() const {
+  constexpr int kLooks = 300;  // about a microsecond
+  for (int look = 0; look < kLooks && !board_.any(); ++look) {
+  }
 }
 
 // Whether this rank may have to wait for names, so that it must become a watcher.
