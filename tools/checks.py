@@ -246,10 +246,8 @@ def sanitized_tests(sanitizer: str) -> bool:
     prefix = tuple(fixed_addresses()) if sanitizer == "thread" else ()
     # It sees no accesses of other processes, so it is useful only for ranks that are threads. The
     # longest of these programs runs one half under each sanitizer: the ranks' code is the same.
-    among_processes = (
-        *("node_test", "node_led_test", "node_faults_test", "node_pool_test"),
-        "helpers_test",
-    )
+    parts_of_node = ("", "many_", "led_", "faults_", "pool_")
+    among_processes = (*(f"node_{part}test" for part in parts_of_node), "helpers_test")
     if sanitizer == "thread":
         parts = dict.fromkeys(among_processes, ("threads",))
     else:

@@ -338,6 +338,8 @@ py::dict comm_info(const py::object& comm) {
   result["node_reason"] = communicator.place().why_no_memory;
   result["hosts_share_memory"] = communicator.place().hosts_share_memory();
   result["host_reason"] = communicator.place().why_no_host_memory;
+  const NodeGroup* const group = communicator.node_path().group();
+  result["cache_groups"] = group == nullptr ? std::vector<std::uint32_t>{} : group->cache_groups();
   result["device_path"] = device_path(communicator.parts());
   return result;
 }

@@ -211,10 +211,27 @@ void a_full_region_is_no_error(BoardBootstrap& bootstrap) {
   bootstrap.barrier();
 }
 
+void some_of_the_ranks_know_their_cache_groups(BoardBootstrap& bootstrap) {
+  using Groups = std::vector<std::uint32_t>;
+  const auto first = make_group(bootstrap, small_paths());
+  first->pool()->divide(Groups{0, 1, 0, 1, 0});
+  const std::pair<std::vector<std::size_t>, Groups> cases[] = {{{0, 1, 2, 3}, {0, 1, 0, 1}},
+                                                               {{1, 0, 4, 3}, {0, 1, 1, 0}},
+                                                               {{0, 1, 2}, {0, 0, 0}},
+                                                               {{4, 2}, {0, 0}}};
+  for (const auto& [members, groups] : cases) {
+    const auto group = make_part(bootstrap, *first, members, small_paths());
+    if (group == nullptr) continue;
+    expect(group->cache_groups() == groups, "other groups");
+    run_call(*group, {.count = 3}, 1);
+  }
+}
+
 int run_all(const std::string& part) {
   Report report(part);
   for (const Ranks kind : {Ranks::kProcesses, Ranks::kThreads}) {
     const auto on = on_ranks(report, kind);
+    on(5, "some_of_the_ranks_know_their_cache_groups", some_of_the_ranks_know_their_cache_groups);
     for (const int size : {2, 3, 5}) {
       on(size, "groups_come_and_go", groups_come_and_go);
       on(size, "short_calls_need_only_lines", short_calls_need_only_lines);

@@ -381,6 +381,7 @@ class _CommInfo(TypedDict):
     node_reason: str
     hosts_share_memory: bool
     host_reason: str
+    cache_groups: list[int]
     device_path: str
 
 class Call(metaclass=_Pybind11Type):

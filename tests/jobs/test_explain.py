@@ -299,6 +299,25 @@ def test_reason_of_a_job_that_fails_is_shown(
     assert "measured: not here: the job ended with status 137" in capfd.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("groups", "shown"),
+    [([], None), ([0] * 8, None), ([0, 0, 0, 1, 1, 0, 1, 1], "ranks 0-2, 5; ranks 3, 4, 6, 7")],
+)
+def test_ranks_that_share_a_cache_are_shown(
+    groups: list[int],
+    shown: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    parts = ("seconds", "p10", "p90", "alpha", "beta", "gamma", "gap", "delta", "call")
+    found = {**dict.fromkeys(parts, 1e-6), "calls": 1, "plan": "node", "cache_groups": groups}
+    monkeypatch.setattr(cli.explain, "measure", lambda question: (found, None))
+    monkeypatch.setattr(cli.explain, "why_not_here", lambda *question: None)
+    assert cli.main(["explain", "--bytes", "8", "-np", "8"]) == 0
+    lines = [x for x in capsys.readouterr().out.splitlines() if x.startswith("caches: ")]
+    assert lines == ([f"caches: {shown}, by the time that a flag takes between them"] * bool(shown))
+
+
 def test_very_many_ranks_are_explained_in_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     begin = time.monotonic()
     found = report(capsys, "--bytes", "1g", "-np", "20000", "--hosts", "20000")

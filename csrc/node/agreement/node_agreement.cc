@@ -34,7 +34,8 @@ NodeAgreement::NodeAgreement(std::shared_ptr<Pool> pool, std::size_t begin, std:
       part_(std::move(pool), begin, rank_, size_),
       waiter_(spins, *this,
               spins && !options().sleeps ? &part_.header().sleepers_expected : nullptr),
-      operation_(options().first_operation - 1) {}
+      operation_(options().first_operation - 1),
+      in_tree_(size_) {}
 
 NodeAgreement::~NodeAgreement() {
   // A forked child that destroys its copy of this object has not left the group.
@@ -78,10 +79,7 @@ void NodeAgreement::await_announcements(const Signature& signature) {
   const std::uint64_t agreed = head(signature);
   bool same = true;
   for (std::size_t peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    const Announcement& theirs = announcement(peer);
-    waiter_.wait(announcement_of(peer));
-    same &= theirs.head.load(std::memory_order_relaxed) == agreed && theirs.what == signature.what;
+    if (peer != rank_) same &= await_announcement(peer, agreed, signature.what);
   }
   if (!same) [[unlikely]] {
     throw_disagreement(signature);

@@ -147,6 +147,18 @@ class NodeAgreement : private Guard {
   std::optional<Awaited> missing_announcement() const;
   // Waits for all announcements. Throws if they differ.
   void await_announcements(const Signature& signature);
+  [[noreturn]] void throw_disagreement(const Signature& signature) const;
+  // Where the tree of flags has found a rank's data.
+  std::byte*& in_tree(std::size_t rank) { return in_tree_[rank]; }
+  // The cache group of each rank (cache_groups.h); 0 for all: there are none.
+  const std::vector<std::uint32_t>& cache_groups() const { return cache_groups_; }
+  // Waits for a peer's announcement. Returns whether it has this head and signature.
+  bool await_announcement(std::size_t peer, std::uint64_t head, std::uint64_t what) {
+    waiter_.wait(announcement_of(peer));
+    const Announcement& theirs = announcement(peer);
+    return theirs.head.load(std::memory_order_relaxed) == head && theirs.what == what;
+  }
+  std::uint64_t head(const Signature& signature) const;
   // The next four functions serve operations in which rank 0 is the leader (led.h). lead() marks
   // the leader's arrival without an announcement.
   void lead(const Signature& signature);
@@ -200,6 +212,8 @@ class NodeAgreement : private Guard {
   void look_after_peers(const Awaited& awaited);
 
  protected:
+  std::vector<std::uint32_t> cache_groups_;
+
   // Called when the group fails: nothing of the peers is used any more.
   virtual void forget_peers() noexcept = 0;
 
@@ -226,11 +240,9 @@ class NodeAgreement : private Guard {
     return {&theirs.announcement[operation_ & 1].head, operation_ << 32, &theirs.bell,
             waiter_.expected()};
   }
-  std::uint64_t head(const Signature& signature) const;
   Signature announced(std::size_t rank) const;
   bool is_here(std::size_t peer) const;
   void await_peers();
-  [[noreturn]] void throw_disagreement(const Signature& signature) const;
 
   const std::size_t rank_, size_;
   const std::vector<ProcessId> processes_;  // by rank
@@ -247,6 +259,7 @@ class NodeAgreement : private Guard {
   // when this rank first saw that a peer has freed its group; 0: not seen
   mutable std::atomic<std::uint64_t> departed_ns_{0};
   std::vector<std::max_align_t> frame_;  // empty until it is needed
+  std::vector<std::byte*> in_tree_;      // by rank
 };
 
 template <class Body>

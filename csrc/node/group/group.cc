@@ -6,6 +6,7 @@
 
 #include "base/tell_once.h"
 #include "base/text.h"
+#include "node/group/cache_groups.h"
 #include "node/memory/cores.h"
 
 namespace gradred {
@@ -42,7 +43,7 @@ std::unique_ptr<NodeGroup> NodeGroup::create(Bootstrap& bootstrap, const NodeOpt
   auto pool = Pool::create(bootstrap, layout.line_bytes, layout.room_bytes, reason);
   if (pool == nullptr) return nullptr;
   std::vector<PoolMember> members(size);
-  const PoolMember own{this_process(), cores_of_this_thread()};
+  const PoolMember own{.process = this_process(), .cores = cores_of_this_thread()};
   bootstrap.allgather(&own, sizeof own, members.data());
   pool->introduce(std::move(members));
   std::vector<std::size_t> ranks(size);
@@ -63,8 +64,13 @@ std::unique_ptr<NodeGroup> NodeGroup::create(Bootstrap& bootstrap, const NodeOpt
     reason = "rank 0: " + std::string(all.front().error);
     return nullptr;
   }
-  return join(std::move(pool), all.front().begin, ranks, static_cast<std::size_t>(bootstrap.rank()),
-              bootstrap.names());
+  auto group = join(pool, all.front().begin, ranks, static_cast<std::size_t>(bootstrap.rank()),
+                    bootstrap.names());
+  if (size >= kLeastMeasured && size <= kMostMeasured && group->spins()) {
+    group->divide(measured_cache_groups(*group));
+    pool->divide(group->cache_groups());
+  }
+  return group;
 }
 
 PoolPart* NodeGroup::reserve(Pool& pool, std::span<const std::size_t> members,
@@ -83,9 +89,11 @@ std::unique_ptr<NodeGroup> NodeGroup::join(std::shared_ptr<Pool> pool, std::size
   allow_barriers();
   std::vector<ProcessId> processes;
   std::vector<Cores> cores;
+  std::vector<std::uint32_t> groups;
   for (const std::size_t member : members) {
     processes.push_back(pool->member(member).process);
     cores.push_back(pool->member(member).cores);
+    groups.push_back(pool->member(member).cache_group);
   }
   const auto& agreed = reinterpret_cast<const Header*>(pool->at(begin))->options;
   const std::size_t ranks = std::max(members.size(), agreed.ranks_on_host);
@@ -101,6 +109,7 @@ std::unique_ptr<NodeGroup> NodeGroup::join(std::shared_ptr<Pool> pool, std::size
       new NodeGroup(std::move(pool), begin, rank, std::move(processes), std::move(names), spins));
   group->use_threads(threads);
   if (threads > 1) Helpers::may_run_on(cores[rank].allowed);
+  group->divide(worthwhile_groups(groups));
   return group;
 }
 
@@ -108,6 +117,11 @@ NodeGroup::NodeGroup(std::shared_ptr<Pool> pool, std::size_t begin, std::size_t 
                      std::vector<ProcessId> processes, RankNames names, bool spins)
     : NodeAgreement(std::move(pool), begin, rank, std::move(processes), std::move(names), spins),
       ways_(*this) {}
+
+void NodeGroup::divide(std::vector<std::uint32_t> cache_groups) {
+  cache_groups_ = std::move(cache_groups);
+  ways_.divide(cache_groups_);
+}
 
 void NodeGroup::run(const NodeCall& call, Poll* poll) { ways_.run(call, poll); }
 

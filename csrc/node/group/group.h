@@ -38,6 +38,9 @@ class NodeGroup final : public NodeAgreement {
   // Carries out an operation. `poll`: nullptr if there is nothing to do while waiting.
   void run(const NodeCall& call, Poll* poll = nullptr);
 
+  // Sets the cache groups. No operation is in flight, and all ranks give the same.
+  void divide(std::vector<std::uint32_t> cache_groups);
+
   NodeWays& ways() { return ways_; }  // for NodeExecution
 
  private:

@@ -135,11 +135,11 @@ bool NodeExecution::announce() {
     group_.finish();
     end();
   } else if (call_.led && group_.rank() == 0) {
-    path_ = ways_.path_of(call_);
+    path_ = ways_.path_in_steps(call_);
     group_.lead(call_.signature);
     state_ = State::kGathers;
   } else {
-    path_ = ways_.path_of(call_);
+    path_ = ways_.path_in_steps(call_);
     const bool reads_now = path_ != DataPath::kChunks;
     if (reads_now) to_host();
     if (call_.flow != nullptr && reads_now && !call_.flow->has_input(kAll)) {

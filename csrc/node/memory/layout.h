@@ -1,11 +1,11 @@
 // The layout of a node group's part of shared memory (pool.h). It lies in two places:
 //
-//   the lines: Header | RankState of rank 0, 1, ... | short slots
+//   the lines: Header | RankState of rank 0, 1, ... | gathered announcements | short slots
 //   the rooms: ShrinkState of each rank | slots | exchange chunks
 //
 // Each rank owns two short slots and two slots, used by operations in turn, and `depth` chunks,
-// used as a ring. Only the owner writes to them. Header, RankStates and ShrinkStates are zeroed at
-// the start; slots and chunks may hold anything.
+// used as a ring. Only the owner writes to them. Header, RankStates, ShrinkStates and gathered
+// announcements are zeroed at the start; slots and chunks may hold anything.
 //
 // A program may have thousands of communicators, so a group starts with its lines, which are a few
 // pages, and with the first bytes of its slots if its first operation is known to need them. The
@@ -48,6 +48,7 @@ struct NodeOptions {
   // from half of it on, since they read each byte only once.
   std::size_t single_copy_bytes = 256 << 10;
   std::size_t block_bytes = 64 << 20;  // such an allreduce works in blocks of this size
+  std::size_t tree_ranks = 16;         // from so many ranks on short calls take the tree of flags
   std::size_t ranks_on_host = 0;       // ranks of the whole program; 0: those of this group
   std::size_t threads = 1;             // of each rank that work on an operation of helped_bytes
   std::size_t helped_bytes = 1 << 20;  // or more (helpers.h), if each has a core
@@ -96,6 +97,7 @@ struct NodeOptions {
   bool reduces_everything(std::size_t bytes, std::size_t ranks) const {
     return fits_slots(bytes, ranks) || (ranks == 2 && bytes < exchange_bytes);
   }
+  bool has_tree(std::size_t ranks) const { return ranks >= tree_ranks; }
 };
 
 // One cache line: what a rank publishes at the start of an operation, including the data if they
@@ -108,6 +110,24 @@ struct alignas(kApart) Announcement {
   std::byte data[kDataBytes];
 };
 static_assert(sizeof(Announcement) == kApart && offsetof(Announcement, data) == 16);
+
+// The announcements of some ranks that agree, with their data, as one of them has gathered them
+// (flag_tree.h).
+struct alignas(kApart) Gathered {
+  std::atomic<std::uint64_t> operation;  // the whole number: this may be that of any earlier one
+  std::uint64_t head, what;              // of each of the announcements
+  std::byte after[kApart - 3 * sizeof(std::uint64_t)];  // the data; those of many ranks are longer
+
+  // Where the data begin, `bytes` of each rank. Programs' reductions may want 16 aligned bytes.
+  std::byte* data(std::size_t bytes) { return after + (bytes % 16 == 0 ? 8 : 0); }
+  static constexpr std::size_t bytes_for(std::size_t ranks) {
+    return (32 + ranks * Announcement::kDataBytes + kApart - 1) / kApart * kApart;
+  }
+  // However the ranks are divided, this suffices for each of them.
+  static constexpr std::size_t kBytesPerRank = 192;
+};
+static_assert(sizeof(Gathered) == kApart && Gathered::bytes_for(1) <= Gathered::kBytesPerRank &&
+              Gathered::bytes_for(2) <= 2 * Gathered::kBytesPerRank);
 
 // Details that only an error message or a profile needs.
 struct Particulars {
@@ -126,6 +146,7 @@ struct alignas(kApart) RankState {
   // Calls from device to device (on_devices.h) for which this rank's arrays may be read and
   // written, and those for which its device has done its share.
   std::atomic<std::uint64_t> arrays_there, shares_done;
+  alignas(kApart) std::atomic<std::uint64_t> flag;  // flag_latency_ns(): turns so far
   alignas(kApart) Particulars particulars[2];
   std::atomic<std::uint32_t> departed;  // this rank has destroyed its group
 };
@@ -158,18 +179,20 @@ struct alignas(kApart) Header {
   char reason[kReportBytes];
   std::atomic<std::uint64_t> shrink_decided;  // attempt << 32 | rank whose member list applies
   std::atomic<std::uint64_t> shrink_ended;    // shrinking.h: AttemptsEnded
-  alignas(kApart) std::atomic<std::uint64_t> ping;  // NodeGroup::one_way_latency_ns
-  alignas(kApart) std::atomic<std::uint64_t> pong;
 };
 
-// Offsets in bytes from the start of the lines: states, short_slots. From the start of the rooms:
-// slots, chunks; the ShrinkStates come first.
+// Offsets in bytes from the start of the lines: states, gathered (those of even operations first),
+// short_slots. From the start of the rooms: slots, chunks; the ShrinkStates come first.
 struct Layout {
-  std::size_t states, short_slots, line_bytes, slots, chunks, room_bytes;
+  std::size_t states, gathered, gathered_bytes, short_slots, line_bytes, slots, chunks, room_bytes;
 
   Layout(std::size_t ranks, const NodeOptions& options)
       : states(sizeof(Header)),
-        short_slots(states + ranks * sizeof(RankState)),
+        gathered(states + ranks * sizeof(RankState)),
+        gathered_bytes(options.has_tree(ranks)
+                           ? (ranks * Gathered::kBytesPerRank + kApart - 1) / kApart * kApart
+                           : 0),
+        short_slots(gathered + 2 * gathered_bytes),
         line_bytes(round_up(short_slots + ranks * 2 * kShortSlot)),
         slots(round_up(ranks * sizeof(ShrinkState))),
         chunks(slots + ranks * 2 * options.slot_bytes),

@@ -71,6 +71,10 @@ void Pool::introduce(std::vector<PoolMember> members) {
   }
 }
 
+void Pool::divide(std::span<const std::uint32_t> cache_groups) {
+  for (std::size_t i = 0; i < members_.size(); ++i) members_[i].cache_group = cache_groups[i];
+}
+
 std::optional<std::vector<std::size_t>> Pool::find(std::span<const int> world_ranks) const {
   const std::vector<int>& known = names_.world_ranks();
   std::vector<std::size_t> found;

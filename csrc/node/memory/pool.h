@@ -34,7 +34,8 @@ namespace gradred {
 
 struct PoolMember {
   ProcessId process;
-  Cores cores;  // when the pool was created
+  Cores cores;                    // when the pool was created
+  std::uint32_t cache_group = 0;  // cache_groups.h
 };
 
 // Memory of one group, recorded in the process of the group's rank 0. Its lines begin with a
@@ -64,6 +65,7 @@ class Pool {
   static std::shared_ptr<Pool> create(Bootstrap& bootstrap, std::size_t line_bytes,
                                       std::size_t room_bytes, std::string& reason);
   void introduce(std::vector<PoolMember> members);
+  void divide(std::span<const std::uint32_t> cache_groups);  // before any thread reads members
 
   // The number that proves that all processes see this pool: the same in all of them.
   std::uint64_t token() const { return segment_->token(); }

@@ -140,6 +140,8 @@ SharedPart::SharedPart(std::shared_ptr<Pool> pool, std::size_t begin, std::size_
       usable_(header_.slots_at_first != 0 ? options_.slots(ranks) : options_.lines()),
       rooms_(pool_->at(header_.rooms)),
       states_(reinterpret_cast<RankState*>(lines_ + Layout(ranks, options_).states)),
+      gathered_(lines_ + Layout(ranks, options_).gathered),
+      gathered_bytes_(Layout(ranks, options_).gathered_bytes),
       short_slots_(lines_ + Layout(ranks, options_).short_slots),
       shrinks_(reinterpret_cast<ShrinkState*>(rooms_)),
       slots_(rooms_ + Layout(ranks, options_).slots),

@@ -37,6 +37,10 @@ class SharedPart {
   // Before shrink_state(): allocates the ShrinkStates. Any rank may do so. Throws TransportError.
   void allow_shrinking() const;
   ShrinkState& shrink_state(std::size_t rank) const { return shrinks_[rank]; }
+  // The one that begins at this offset among those of the operation.
+  Gathered& gathered(std::size_t begin, std::uint64_t operation) const {
+    return *reinterpret_cast<Gathered*>(gathered_ + (operation & 1) * gathered_bytes_ + begin);
+  }
   std::byte* short_slot(std::size_t rank, std::uint64_t operation) const {
     return short_slots_ + (2 * rank + (operation & 1)) * kShortSlot;
   }
@@ -84,6 +88,8 @@ class SharedPart {
   bool tried_ = false;  // on rank 0: it has tried to allocate the rest
   std::byte* const rooms_;
   RankState* const states_;
+  std::byte* const gathered_;
+  const std::size_t gathered_bytes_;
   std::byte* const short_slots_;
   ShrinkState* const shrinks_;
   std::byte* const slots_;

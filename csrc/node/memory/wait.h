@@ -46,12 +46,14 @@ class Waiter {
 
   // Returns once the counter has reached the target.
   void wait(const Awaited& awaited) {
-    const std::atomic<std::uint64_t>& word = *awaited.word;  // in registers during the loop
-    const std::uint64_t target = awaited.target;
+    if (!comes_soon(*awaited.word, awaited.target)) wait_long(awaited);
+  }
+  // Returns whether the counter reaches the target during the first looks of a wait.
+  bool comes_soon(const std::atomic<std::uint64_t>& word, std::uint64_t target) const {
     for (unsigned look = 0; look < looks_; ++look) {
-      if (has_reached(word, target)) return;
+      if (has_reached(word, target)) return true;
     }
-    wait_long(awaited);
+    return false;
   }
 
   // Stores the value and wakes the threads that sleep for it. Makes no system call if there are

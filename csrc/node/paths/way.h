@@ -32,6 +32,7 @@ class NodeWay {
   Announcement& announcement(std::size_t rank) const { return group_.announcement(rank); }
   // What a rank has contributed to an operation whose data lie in announcements or slots.
   std::byte* given(std::size_t rank, DataPath path) const {
+    if (path == DataPath::kInTree) return group_.in_tree(rank);
     return path == DataPath::kInLine ? announcement(rank).data : slot(rank, path);
   }
   std::byte* own_slot(DataPath path) const { return slot(rank_, path); }

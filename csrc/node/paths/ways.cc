@@ -7,13 +7,19 @@ namespace gradred {
 NodeWays::NodeWays(NodeAgreement& group)
     : group_(group),
       size_(static_cast<std::size_t>(group.size())),
+      in_line_end_(group.options().has_tree(size_) ? 0 : Announcement::kDataBytes + 1),
       slots_(group, stores_),
       led_(group, stores_),
       long_ways_(group, stores_) {}
 
+void NodeWays::divide(std::span<const std::uint32_t> cache_groups) {
+  if (group_.options().has_tree(size_)) tree_ = std::make_unique<FlagTree>(group_, cache_groups);
+}
+
 void NodeWays::run(const NodeCall& call, Poll* poll) {
   group_.operate(poll, [&] {
     const DataPath path = path_of(call);
+    if (path == DataPath::kInTree) return run_in_tree(call);
     announce(call, path);
     group_.await_announcements(call.signature);
     if (path != DataPath::kChunks) return slots_.take(call, path);
@@ -24,11 +30,20 @@ void NodeWays::run(const NodeCall& call, Poll* poll) {
   });
 }
 
+void NodeWays::run_in_tree(const NodeCall& call) {
+  announce(call, DataPath::kInLine);
+  if (!tree_->await(call.signature, call.input_bytes(size_))) {
+    group_.throw_disagreement(call.signature);
+  }
+  slots_.take(call, DataPath::kInTree);
+}
+
 DataPath NodeWays::path_of(const NodeCall& call) const {
   const std::size_t bytes =
       call.led ? std::max(call.bytes(), call.passed_on_bytes()) : call.input_bytes(size_);
   if (call.order != nullptr && bytes > 0) return DataPath::kChunks;
-  if (bytes <= Announcement::kDataBytes) return DataPath::kInLine;
+  if (bytes < in_line_end_) return DataPath::kInLine;
+  if (bytes <= Announcement::kDataBytes) return DataPath::kInTree;
   const DataPath slots = bytes <= kShortSlot ? DataPath::kShortSlots : DataPath::kSlots;
   if (call.led) return slots;
   // If each rank reads only one part of a peer's data, chunks move fewer bytes, but take more

@@ -1,6 +1,12 @@
 // Selects the data path of a node group's operation from its size and arguments.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "node/agreement/flag_tree.h"
 #include "node/paths/led.h"
 #include "node/paths/long_ways.h"
 #include "node/paths/slots.h"
@@ -17,7 +23,17 @@ class NodeWays {
   // The path of the operation that this rank has entered. It is the same on all ranks if their
   // signatures agree.
   DataPath path_of(const NodeCall& call) const;
+  // The same for an operation in steps, which reads the announcements themselves: no rank advances
+  // while its program computes, so that none may wait for what another one gathers.
+  DataPath path_in_steps(const NodeCall& call) const {
+    const DataPath path = path_of(call);
+    return path == DataPath::kInTree ? DataPath::kInLine : path;
+  }
   void announce(const NodeCall& call, DataPath path);
+
+  // Divides the ranks anew for the tree of flags, if the group has one.
+  void divide(std::span<const std::uint32_t> cache_groups);
+  const FlagTree* tree() const { return tree_.get(); }
 
   Slots& slots() { return slots_; }  // also for data in announcements
   Led& led() { return led_; }
@@ -27,8 +43,12 @@ class NodeWays {
   void forget_peers() noexcept { long_ways_.single_copy().forget_peers(); }
 
  private:
+  void run_in_tree(const NodeCall& call);
+
   NodeAgreement& group_;
   const std::size_t size_;
+  const std::size_t in_line_end_;  // fewer bytes go in the announcements, without the tree
+  std::unique_ptr<FlagTree> tree_;
   PeerStores stores_;
   Slots slots_;
   Led led_;

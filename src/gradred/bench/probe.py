@@ -48,7 +48,8 @@ def main() -> int:
     call = bind(question, comm)
     call()  # sets up the communicator
     seconds = call_seconds(question, call, world)
-    shared = _core.comm_info(comm)["shares_memory"]
+    info = _core.comm_info(comm)
+    shared = info["shares_memory"]
     plan = _core.plan_for(comm, described(question))["plan"]
     flag = machine.one_way_latency(world)
     alpha = flag["us"] * 1e-6 if flag and shared else machine.ping_pong(world, 1, calls=500)
@@ -61,7 +62,7 @@ def main() -> int:
         "delta": _copy_cost(question),
         "call": _call_alone(question),
     }
-    found |= {"plan": plan, "shares_memory": shared}
+    found |= {"plan": plan, "shares_memory": shared, "cache_groups": info["cache_groups"]}
     if world.rank == 0:
         write_json(Path(path), found)
     return 0

@@ -288,6 +288,7 @@ def describe(
         "measured_p90_us": None if measured is None else measured["p90"] * 1e6,
         "measured_plan": None if measured is None else measured["plan"],
         "calls": 0 if measured is None else measured["calls"],
+        "cache_groups": [] if measured is None else measured["cache_groups"],
         "cores": cpu.cores(),
         "not_measured": not_measured,
         "picture": picture,
@@ -310,7 +311,7 @@ def _report_text(report: dict[str, Any], columns: int | None) -> str:
         source = report["model"]["source"]
         shown = "nothing" if predicted is None else f"{predicted:.2f} us ({source})"
         lines += [f"rounds: none of gradred's: {report['about']}", f"predicted: {shown}"]
-    lines.append(_measured(report))
+    lines += [_measured(report), *_cache_groups(report["cache_groups"])]
     lines = [part for line in lines for part in text.wrapped(line, columns)]
     return "\n".join([*lines, *(["", _SIGNS, report["picture"]] if report["picture"] else [])])
 
@@ -362,3 +363,11 @@ def _measured(report: dict[str, Any]) -> str:
         f"measured: {report['measured_us']:.2f} us{times}, the median of {report['calls']} calls "
         f"(10-90 %: {spread}{shared})"
     )
+
+
+def _cache_groups(group_of: list[int]) -> list[str]:
+    if not any(group_of):  # all alike, or not measured
+        return []
+    members = [[r for r, one in enumerate(group_of) if one == g] for g in sorted({*group_of})]
+    shown = "; ".join(f"ranks {text.ranges(ranks)}" for ranks in members)
+    return [f"caches: {shown}, by the time that a flag takes between them"]
