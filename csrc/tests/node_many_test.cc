@@ -5,6 +5,7 @@
 
 #include "node/agreement/flag_tree.h"
 #include "node/group/cache_groups.h"
+#include "node/paths/ways.h"
 #include "node_calls.h"
 
 namespace gradred::testing {
@@ -197,6 +198,65 @@ void the_tree_obeys_the_groups(BoardBootstrap& bootstrap) {
   }
 }
 
+// All data paths, among them that in groups, have the same bits.
+void long_sums_in_groups_have_the_bits_of_the_fold_in_rank_order(BoardBootstrap& bootstrap,
+                                                                 std::size_t groups) {
+  NodeOptions options = small_paths();
+  options.single_copy_bytes = ~std::size_t{0};
+  const auto ranks = static_cast<std::size_t>(bootstrap.size()), each = ranks / groups;
+  std::vector<std::uint32_t> group_of;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    group_of.push_back(static_cast<std::uint32_t>(rank / each));
+  }
+  for (const std::size_t count : {1031U, 4099U, 16411U, 40'009U, 131'071U}) {
+    const auto group = make_group(bootstrap, options);  // which has tried no plan yet
+    group->divide(group_of);
+    std::vector<std::vector<float>> inputs(ranks);
+    std::vector<const void*> pointers;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      std::mt19937 draw(static_cast<unsigned>(rank));
+      for (std::size_t i = 0; i < count; ++i) {
+        const auto whole = static_cast<float>(draw() % 20000) - 10000;
+        inputs[rank].push_back(std::ldexp(whole, static_cast<int>(draw() % 40)));
+      }
+      pointers.push_back(inputs[rank].data());
+    }
+    std::vector<float> expected(count);
+    find_reduction(Op::kSum, DType::kFloat32)->many(expected.data(), pointers.data(), ranks, count);
+    for (unsigned turn = 0; turn < 12; ++turn) {
+      std::vector<float> send = inputs[static_cast<std::size_t>(group->rank())], recv = send;
+      const bool in_place = turn % 2 == 0;
+      const auto steps = static_cast<InSteps>((turn / 2 + pointers.size()) % 4);
+      perform(*group, {.count = count, .in_place = in_place, .steps = steps},
+              in_place ? kInPlace : send.data(), recv.data());
+      expect(recv == expected, "wrong bits of " + std::to_string(count));
+    }
+    expect(group->ways().long_ways().chunks().operations_in_groups() > 0, "none went by groups");
+  }
+}
+
+void long_calls_in_groups_of_every_type(BoardBootstrap& bootstrap) {
+  const auto group = make_group(bootstrap, small_paths());
+  std::vector<std::uint32_t> group_of;
+  for (int rank = 0; rank < group->size(); ++rank) {
+    group_of.push_back(static_cast<std::uint32_t>(2 * rank / group->size()));
+  }
+  group->divide(group_of);
+  unsigned seed = 0;
+  for (int turn = 0; turn < 2; ++turn) {
+    for (std::size_t type = 0; type < kDTypes; ++type) {
+      for (std::size_t op = 0; op < kOps; ++op) {
+        Call call{.op = static_cast<Op>(op), .dtype = static_cast<DType>(type)};
+        if (find_reduction(call.op, call.dtype) == nullptr) continue;
+        call.count = 20'011 / size_of(call.dtype);
+        call.in_place = seed % 2 == 0;
+        run_call(*group, call, ++seed);
+      }
+    }
+  }
+  expect(group->ways().long_ways().chunks().operations_in_groups() > 0, "none went by groups");
+}
+
 int run_all(const std::string& part) {
   Report report(part);
   for (const Ranks kind : {Ranks::kProcesses, Ranks::kThreads}) {
@@ -222,6 +282,16 @@ int run_all(const std::string& part) {
       on(size, "all_ranks_know_the_same_groups", all_ranks_know_the_same_groups);
     }
     for (const int size : {5, 16}) on(size, "the_tree_obeys_the_groups", the_tree_obeys_the_groups);
+    const std::pair<int, std::size_t> divisions[] = {{4, 2}, {6, 2}, {6, 3}, {9, 3}, {16, 4}};
+    for (const auto& [size, groups] : divisions) {
+      on(size,
+         "long_sums_in_groups_have_the_bits_of_the_fold_in_rank_order, groups " +
+             std::to_string(groups),
+         [=](BoardBootstrap& bootstrap) {
+           long_sums_in_groups_have_the_bits_of_the_fold_in_rank_order(bootstrap, groups);
+         });
+    }
+    on(4, "long_calls_in_groups_of_every_type", long_calls_in_groups_of_every_type);
   }
   for (const int killed : {0, 6, 15}) {
     on_ranks(report, Ranks::kProcesses)(

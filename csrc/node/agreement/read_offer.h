@@ -19,8 +19,9 @@ struct ReadOffer {
   static constexpr std::uint16_t kOnDevice = 4;
   // Peers have to open or close allocations of this rank first.
   static constexpr std::uint16_t kUnknown = 8;
-  static constexpr std::uint16_t kPast = 16;     // from the decider: write past the caches
-  static constexpr std::uint16_t kByTurns = 32;  // its device runs one process at a time
+  static constexpr std::uint16_t kPast = 16;      // from the decider: write past the caches
+  static constexpr std::uint16_t kByTurns = 32;   // its device runs one process at a time
+  static constexpr std::uint16_t kInGroups = 64;  // from the decider: by chunks in cache groups
 
   const std::byte* input;  // on a device: the word of the SharedPlace
   std::byte* output;

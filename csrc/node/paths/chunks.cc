@@ -55,6 +55,121 @@ Steps Chunks::steps(const NodeCall& call) {
   }
 }
 
+// Ranks of each cache group; 0: there are none, their sizes differ, or they are no neighbours. Then
+// sums in the order of ranks would cross between the groups again and again.
+std::size_t Chunks::group_size() const {
+  const std::vector<std::uint32_t>& group_of = group_.cache_groups();
+  const std::size_t groups = group_of.back() + 1;
+  const std::size_t each = size_ / groups;
+  if (groups == 1 || each < 2 || size_ % groups != 0) return 0;
+  for (std::size_t rank = 0; rank < size_; ++rank) {
+    if (group_of[rank] != rank / each) return 0;
+  }
+  return each;
+}
+
+// Sums of floats of 16 and 8 bits have more digits while they are added than when they are passed
+// on (reduce.h), so that each rank adds all inputs of its part.
+bool Chunks::serves_in_groups(const NodeCall& call) const {
+  const std::uint64_t dtype = SignatureFields(call.signature).dtype;
+  const bool loses_digits =
+      dtype < kDTypes && kDTypeInfo[dtype].kind == DTypeKind::kReal && kDTypeInfo[dtype].bytes < 4;
+  return call.kind == Kind::kAllreduce && call.parts == nullptr && !loses_digits &&
+         group_size() != 0;
+}
+
+std::byte* Chunks::small_chunk(std::size_t rank, std::size_t index,
+                               const SmallChunks& small) const {
+  return chunk(rank, 0) + index % small.depth * small.bytes;
+}
+
+// Allreduce of q cache groups of neighbours, chunk by chunk. Each group has m ranks, and place i of
+// each group reduces part i of m of every chunk. Sums pass from group to group, so that they are
+// added in the order of ranks, and each byte of them crosses q - 1 times. Were each rank to add all
+// inputs of its part, each rank's input would cross.
+//
+// At time t a rank of group g
+//   step 4t + 1  exports the other places' parts of chunk t to its group
+//   step 4t + 2  adds its group's inputs of its own part of chunk t - 1 - g to the sum of group
+//                g - 1, into its copy of the chunk, where that part is unused
+//   step 4t + 3  takes the result of its own part of chunk t - 1 - q from the last group, unless it
+//                is in that group, into the same place
+//   step 4t + 4  takes the other parts of chunk t - 2 - q from its group.
+// So chunk c is read last at time c + q + 2, by its group, and at c + q + 1 by the other groups.
+// With a depth of q + 5 a rank writes it again at time c + q + 5. It first sees that the ranks of
+// its place have ended step 3 of time c + q + 1. Step 4 of the time before has shown that those of
+// its group have ended time c + q + 2.
+Steps Chunks::reduce_in_groups(NodeCall call) {
+  ++in_groups_;
+  const std::size_t each = group_size(), groups = size_ / each;
+  const std::size_t group = rank_ / each, place = rank_ % each, first = group * each;
+  const std::size_t depth = groups + 5, last = (groups - 1) * each + place;
+  const std::size_t room = options().chunk_bytes * options().depth;
+  const SmallChunks small{depth, room / depth / kCacheLine * kCacheLine};
+  const std::byte* const input = call.input(rank_);
+  auto* const output = static_cast<std::byte*>(call.recv);
+  const PartsOfChunks parts(call, small.bytes, each);
+  const std::size_t chunks = parts.chunks();
+  const auto is_due = [=](std::size_t time, std::size_t later) {
+    return time >= later && time - later < chunks;
+  };
+  for (std::size_t time = 0; time < chunks + groups + 2; ++time) {
+    if (is_due(time, 0)) {
+      while (call.flow != nullptr && !call.flow->has_input(parts.end(time))) {
+        co_await Steps::LookAgain{WaitCause::kStream};
+      }
+      for (std::size_t other = place; time >= depth && other < size_; other += each) {
+        if (other != rank_) co_await step_of(other, 4 * (time - depth + groups + 1) + 3);
+      }
+      for (std::size_t distance = 1; distance < each; ++distance) {
+        const auto part = parts.place(time, (place + distance) % each);
+        give(call, small_chunk(rank_, time, small) + part.in_chunk, input + part.in_vector,
+             part.bytes);
+      }
+    }
+    step_done(4 * time + 1);
+    if (is_due(time, 1 + group)) {
+      const std::size_t c = time - 1 - group;
+      const auto mine = parts.place(c, place);
+      std::size_t operands = 0;
+      if (group > 0) {
+        co_await step_of(rank_ - each, 4 * (time - 1) + 2);
+        operands_[operands++] = small_chunk(rank_ - each, c, small) + mine.in_chunk;
+      }
+      for (std::size_t rank = first; rank < first + each; ++rank) {
+        if (rank != rank_) co_await step_of(rank, 4 * c + 1);
+        operands_[operands++] =
+            rank == rank_ ? input + mine.in_vector : small_chunk(rank, c, small) + mine.in_chunk;
+      }
+      std::byte* const sum = small_chunk(rank_, c, small) + mine.in_chunk;
+      call.reduce->many(sum, operands_.data(), operands, mine.count);
+      if (rank_ == last) std::memcpy(output + mine.in_vector, sum, mine.bytes);
+    }
+    step_done(4 * time + 2);
+    if (is_due(time, 1 + groups) && rank_ != last) {
+      const auto mine = parts.place(time - 1 - groups, place);
+      co_await step_of(last, 4 * (time - 1) + 2);
+      std::byte* const result = small_chunk(rank_, time - 1 - groups, small) + mine.in_chunk;
+      std::memcpy(result, small_chunk(last, time - 1 - groups, small) + mine.in_chunk, mine.bytes);
+      std::memcpy(output + mine.in_vector, result, mine.bytes);
+    }
+    step_done(4 * time + 3);
+    for (std::size_t distance = 1; is_due(time, 2 + groups) && distance < each; ++distance) {
+      const std::size_t other = (place + distance) % each, c = time - 2 - groups;
+      co_await step_of(first + other, 4 * (time - 1) + 3);
+      const auto part = parts.place(c, other);
+      take(call, output + part.in_vector, small_chunk(first + other, c, small) + part.in_chunk,
+           part.bytes);
+    }
+    if (call.flow != nullptr && is_due(time, 2 + groups)) {
+      call.flow->has_result(parts.end(time - 2 - groups));
+    }
+    step_done(4 * time + 4);
+  }
+  steps_end(4 * (chunks + groups + 2));
+  if (threads_for(call) > 1) Helpers::rest();
+}
+
 // Keeps two chunks in flight: calls export_chunk(c) while peers still use chunk c - 1, then
 // use_chunk(c - 1).
 //

@@ -24,11 +24,20 @@ constexpr unsigned kSlowCalls = 16, kFewCalls = 128;
 
 constexpr std::size_t at(Way way) { return static_cast<std::size_t>(way); }
 
-// Plans for such calls. Of those that read peers' memory: only an allreduce writes results for
-// peers.
+// The number of plans for such calls. Of those that read peers' memory: only an allreduce writes
+// results for peers.
 unsigned ways_for(const FasterWay::Calls& calls) {
   const unsigned reading = calls.kind == Kind::kAllreduce ? 2 : 1;
-  return calls.reads ? 2 + reading : 2;
+  return (calls.reads ? 2 + reading : 2) + (calls.in_groups ? 1 : 0);
+}
+
+// They are numbered without gaps: the one in groups is the last one.
+Way numbered(unsigned number, const FasterWay::Calls& calls) {
+  const bool last = calls.in_groups && number + 1 == ways_for(calls);
+  return last ? Way::kChunksInGroups : static_cast<Way>(number);
+}
+unsigned number_of(std::size_t way, const FasterWay::Calls& calls) {
+  return way == at(Way::kChunksInGroups) ? ways_for(calls) - 1 : static_cast<unsigned>(way);
 }
 }  // namespace
 
@@ -46,7 +55,7 @@ std::size_t FasterWay::Times::fastest(bool mapped) const {
   std::size_t found = 0;
   double least = ns[0];
   for (std::size_t way = 1; way < ns.size(); ++way) {
-    const bool leaves_lines = way >= at(Way::kReading) && !(mapped && way == at(Way::kReadingPast));
+    const bool leaves_lines = way == at(Way::kReading) || (way == at(Way::kReadingPast) && !mapped);
     const double counts = leaves_lines ? kHandicap * ns[way] : ns[way];
     if (ns[way] == 0 || counts >= least) continue;
     found = way;
@@ -72,9 +81,9 @@ void FasterWay::Times::begin_anew(unsigned first) {
 }
 
 // Tries a plan unless it is the fastest one, or took more than `far` times as long.
-void FasterWay::Times::begin_trial(std::size_t way, std::size_t fastest, double far) {
-  if (way == fastest || ns[way] > far * ns[fastest]) return;
-  trial = static_cast<Way>(way);
+void FasterWay::Times::begin_trial(Way way, std::size_t fastest, double far) {
+  if (at(way) == fastest || ns[at(way)] > far * ns[fastest]) return;
+  trial = way;
   left = kTrial;
 }
 
@@ -86,15 +95,15 @@ Way FasterWay::choose(const Calls& calls) {
   const unsigned ways = ways_for(calls);
   Times& times = of(calls);
   const unsigned turn = times.operations++;
-  if (turn < ways * kBegin) return static_cast<Way>(turn / kBegin);
+  if (turn < ways * kBegin) return numbered(turn / kBegin, calls);
   const std::size_t fastest = times.fastest(calls.mapped);
   const unsigned early = turn - ways * kBegin;
   if ((times.anew || calls.bytes < kUncached) && early < ways * kTrial && early % kTrial == 0) {
-    times.begin_trial(early / kTrial, fastest, kFarAtFirst);
+    times.begin_trial(numbered(early / kTrial, calls), fastest, kFarAtFirst);
   } else if (turn % kAgain == 0) {
     const unsigned trial = turn / kAgain;
-    times.begin_trial((fastest + 1 + trial % (ways - 1)) % ways, fastest,
-                      trial / ways % kSeldom == 0 ? kAny : kFar);
+    const unsigned next = (number_of(fastest, calls) + 1 + trial % (ways - 1)) % ways;
+    times.begin_trial(numbered(next, calls), fastest, trial / ways % kSeldom == 0 ? kAny : kFar);
   }
   if (times.left == 0) return static_cast<Way>(fastest);
   --times.left;

@@ -12,8 +12,8 @@
 namespace gradred {
 
 // The plans of a long operation. In the second one of each pair, ranks write what peers read past
-// the caches.
-enum class Way : std::uint8_t { kChunks, kChunksPast, kReading, kReadingPast };
+// the caches. The last one is for allreduces of ranks that form cache groups.
+enum class Way : std::uint8_t { kChunks, kChunksPast, kReading, kReadingPast, kChunksInGroups };
 
 // Selects the plan that was fastest so far on the rank that decides.
 class FasterWay {
@@ -26,13 +26,14 @@ class FasterWay {
     std::size_t bytes = 0;
     bool reads = false;  // whether peers' memory can be read for this call
     bool in_place = false, mapped = false;
+    bool in_groups = false;  // whether the call may go by chunks in cache groups
   };
   Way choose(const Calls& calls);
   void took(const Calls& calls, Way way, std::uint64_t ns);
 
  private:
   struct Times {
-    std::array<double, 4> ns{};  // time of each plan, scaled to a power of two of bytes; 0: unknown
+    std::array<double, 5> ns{};  // time of each plan, scaled to a power of two of bytes; 0: unknown
     unsigned operations = 0;
     Way trial = Way::kChunks;  // the plan that is tried
     unsigned left = 0;         // calls of the trial that are to come
@@ -45,7 +46,7 @@ class FasterWay {
     std::size_t fastest(bool mapped) const;
     bool has_slowed(double now);
     void begin_anew(unsigned first);
-    void begin_trial(std::size_t way, std::size_t fastest, double far);
+    void begin_trial(Way way, std::size_t fastest, double far);
   };
   // Powers of two that are kept apart. The first and the last one also stand for all sizes beyond.
   static constexpr std::size_t kLeastPower = 16, kPowers = 24;

@@ -43,9 +43,11 @@ void LongWays::choose(const NodeCall& call, ReadOffer& offer) {
                  .bytes = call.input_bytes(size_),
                  .reads = single_copy_.serves(call),
                  .in_place = call.send == kInPlace,
-                 .mapped = offer.input_place() && offer.output_place()};
+                 .mapped = offer.input_place() && offer.output_place(),
+                 .in_groups = chunks_.serves_in_groups(call)};
   const Way way = faster_way_->choose(chosen_for_);
-  if (way >= Way::kReading) offer.says |= ReadOffer::kWanted;
+  if (way == Way::kReading || way == Way::kReadingPast) offer.says |= ReadOffer::kWanted;
+  if (way == Way::kChunksInGroups) offer.says |= ReadOffer::kInGroups;
   if (way == Way::kChunksPast || way == Way::kReadingPast) offer.says |= ReadOffer::kPast;
 }
 
@@ -73,6 +75,12 @@ Steps LongWays::steps(const NodeCall& call) {
     taken_ = past ? Way::kReadingPast : Way::kReading;
     group_.uses(UsedTransport::kPeersMemory);
     return single_copy_.steps(call, past);
+  }
+  if (measured && decided(call, ReadOffer::kInGroups) && part_.is_whole()) {
+    taken_ = Way::kChunksInGroups;
+    stores_.begin(false);
+    group_.uses(UsedTransport::kChunks);
+    return chunks_.reduce_in_groups(call);
   }
   if (measured && !decided(call, ReadOffer::kWanted)) {
     stores_.begin(past);

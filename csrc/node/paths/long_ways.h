@@ -31,6 +31,7 @@ class LongWays final : public NodeWay {
   Steps steps(const NodeCall& call);
   void end_measuring(std::uint64_t begin);
 
+  const Chunks& chunks() const { return chunks_; }
   SingleCopy& single_copy() { return single_copy_; }
 
  private:
