@@ -4,16 +4,18 @@
 
 One process adds up 2 or 4 arrays of float32 or bfloat16 of each length of the table, as a rank does
 whose peers' data lie in memory that it can read. The slices are those of GRADRED_THREADS=2. Each
-round times blocks of both in turn, in alternating order. Before anything is timed, both results
-must have the same bits.
+round times blocks of both in turn, in alternating order. With `--wait` it begins when no other
+program wants a core, or after these seconds. Before anything is timed, both results must have the
+same bits.
 
 The JSON record (`schema` = "gradred-reduce-threads/1"):
 
     date, arguments, ranks, hosts, machine{...}, versions{...}
-    rows      [{dtype, inputs, bytes, us{1, 2}, ratio{median, p10, p90}}]
+    rows      [{dtype, inputs, bytes, us{1, 2}, ratio{median, p10, p90}, busy}]
 
 `bytes` are those of one array, `us` medians of a reduction in microseconds, `ratio` how many times
-as fast two threads are, round by round. Exit status: 0 done; 1 bits differ; 2 usage.
+as fast two threads are, round by round, `busy` how many rounds began while other programs ran.
+Exit status: 0 done; 1 bits differ; 2 usage.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ import numpy.typing as npt
 from arguments import options, read
 from mpi4py import MPI
 
+from gradred._util import cpu
 from gradred.bench.machine import describe
 from gradred.bench.rank_zero import write_json
 
@@ -60,7 +63,16 @@ def seconds_of(calls: int, dtype: str, target: Array, given: list[Array], thread
     return (time.perf_counter() - begin) / calls
 
 
-def measured(dtype: str, inputs: int, size: int, rounds: int) -> dict[str, Any] | None:
+def is_idle(seconds: float) -> bool:
+    """Wait until no other program wants a core, for these seconds at most."""
+    end = time.perf_counter() + seconds
+    while cpu.running(3) > 0:
+        if time.perf_counter() > end:
+            return False
+    return True
+
+
+def measured(dtype: str, inputs: int, size: int, rounds: int, wait: float) -> dict[str, Any] | None:
     """Return a row; None if the bits differ."""
     given = arrays(dtype, inputs, size)
     results = [np.zeros_like(given[0]) for _ in range(2)]
@@ -71,7 +83,9 @@ def measured(dtype: str, inputs: int, size: int, rounds: int) -> dict[str, Any] 
     target = results[0]
     calls = max(1, round(BLOCK_SECONDS / seconds_of(3, dtype, target, given, 1)))
     times: dict[int, list[float]] = {1: [], 2: []}
+    busy = 0
     for turn in range(rounds):
+        busy += not is_idle(wait)
         for threads in (1, 2) if turn % 2 == 0 else (2, 1):
             seconds_of(1, dtype, target, given, threads)  # the other one has left the caches so
             times[threads].append(seconds_of(calls, dtype, target, given, threads))
@@ -87,11 +101,14 @@ def measured(dtype: str, inputs: int, size: int, rounds: int) -> dict[str, Any] 
             "p10": ratios[tenth],
             "p90": ratios[-1 - tenth],
         },
+        "busy": busy,
     }
 
 
 def parsed() -> argparse.Namespace:
-    return read(options(__doc__ or "", rounds=21, sizes=SIZES))
+    parser = options(__doc__ or "", rounds=21, sizes=SIZES)
+    parser.add_argument("--wait", type=float, default=0.0, metavar="SECONDS")
+    return read(parser)
 
 
 def main() -> int:
@@ -101,7 +118,7 @@ def main() -> int:
     for dtype in NUMPYS:
         for inputs in (2, 4):
             for size in given.sizes:
-                row = measured(dtype, inputs, size, given.rounds)
+                row = measured(dtype, inputs, size, given.rounds, given.wait)
                 if row is None:
                     print(f"{dtype}, {inputs} arrays of {size} bytes: the bits differ")
                     return 1
@@ -109,7 +126,8 @@ def main() -> int:
                 us, ratio = row["us"], row["ratio"]
                 print(
                     f"{dtype:9} {inputs:6} {size:9} {us['1']:9.1f} {us['2']:9.1f} "
-                    f"{ratio['median']:6.2f}  {ratio['p10']:.2f}-{ratio['p90']:.2f}",
+                    f"{ratio['median']:6.2f}  {ratio['p10']:.2f}-{ratio['p90']:.2f}  "
+                    f"busy {row['busy']}",
                     flush=True,
                 )
     record = {"schema": SCHEMA} | describe(MPI.COMM_SELF, vars(given)) | {"rows": rows}
