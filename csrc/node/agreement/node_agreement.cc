@@ -79,7 +79,10 @@ void NodeAgreement::await_announcements(const Signature& signature) {
   const std::uint64_t agreed = head(signature);
   bool same = true;
   for (std::size_t peer = 0; peer < size_; ++peer) {
-    if (peer != rank_) same &= await_announcement(peer, agreed, signature.what);
+    if (peer == rank_) continue;
+    const Announcement& theirs = announcement(peer);
+    waiter_.wait(announcement_of(peer));
+    same &= theirs.head.load(std::memory_order_relaxed) == agreed && theirs.what == signature.what;
   }
   if (!same) [[unlikely]] {
     throw_disagreement(signature);

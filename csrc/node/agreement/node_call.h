@@ -12,9 +12,9 @@
 
 namespace gradred {
 
-// Where the data of an operation travel, chosen by their size: in the announcements, in those that
-// the tree of flags has gathered, in the short slots, in the slots, or chunk by chunk.
-enum class DataPath : std::uint8_t { kInLine, kInTree, kShortSlots, kSlots, kChunks };
+// Where the data of an operation travel, chosen by their size: in the announcements, in the short
+// slots, in the slots, chunk by chunk, or in announcements that the tree of flags has gathered.
+enum class DataPath : std::uint8_t { kInLine, kShortSlots, kSlots, kChunks, kInTree };
 
 // A call of any kind of base/kinds.h, which says what a rank gives and gets. `send` holds what it
 // gives, `recv` receives what it gets. In place (kInPlace), `recv` holds the input: this rank's

@@ -32,8 +32,8 @@ class NodeWay {
   Announcement& announcement(std::size_t rank) const { return group_.announcement(rank); }
   // What a rank has contributed to an operation whose data lie in announcements or slots.
   std::byte* given(std::size_t rank, DataPath path) const {
-    if (path == DataPath::kInTree) return group_.in_tree(rank);
-    return path == DataPath::kInLine ? announcement(rank).data : slot(rank, path);
+    if (path == DataPath::kInLine) return announcement(rank).data;
+    return path == DataPath::kInTree ? group_.in_tree(rank) : slot(rank, path);
   }
   std::byte* own_slot(DataPath path) const { return slot(rank_, path); }
   std::byte* chunk(std::size_t rank, std::size_t index) const { return part_.chunk(rank, index); }

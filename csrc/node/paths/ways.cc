@@ -16,18 +16,26 @@ void NodeWays::divide(std::span<const std::uint32_t> cache_groups) {
   if (group_.options().has_tree(size_)) tree_ = std::make_unique<FlagTree>(group_, cache_groups);
 }
 
+// A short call in a group of few ranks passes one comparison of its path.
 void NodeWays::run(const NodeCall& call, Poll* poll) {
   group_.operate(poll, [&] {
     const DataPath path = path_of(call);
-    if (path == DataPath::kInTree) return run_in_tree(call);
+    if (path == DataPath::kChunks || path == DataPath::kInTree) [[unlikely]] {
+      return path == DataPath::kChunks ? run_in_steps(call) : run_in_tree(call);
+    }
     announce(call, path);
     group_.await_announcements(call.signature);
-    if (path != DataPath::kChunks) return slots_.take(call, path);
-    const std::uint64_t begin = long_ways_.begin_measuring(call);
-    Steps steps = long_ways_.steps(call);
-    while (!steps.advance()) group_.waiter().wait(steps.awaited());
-    if (begin != 0) long_ways_.end_measuring(begin);
+    slots_.take(call, path);
   });
+}
+
+void NodeWays::run_in_steps(const NodeCall& call) {
+  announce(call, DataPath::kChunks);
+  group_.await_announcements(call.signature);
+  const std::uint64_t begin = long_ways_.begin_measuring(call);
+  Steps steps = long_ways_.steps(call);
+  while (!steps.advance()) group_.waiter().wait(steps.awaited());
+  if (begin != 0) long_ways_.end_measuring(begin);
 }
 
 void NodeWays::run_in_tree(const NodeCall& call) {

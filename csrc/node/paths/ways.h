@@ -43,6 +43,7 @@ class NodeWays {
   void forget_peers() noexcept { long_ways_.single_copy().forget_peers(); }
 
  private:
+  void run_in_steps(const NodeCall& call);
   void run_in_tree(const NodeCall& call);
 
   NodeAgreement& group_;
