@@ -7,8 +7,9 @@
 Each call of `gradred.Comm` and each function on arrays is one row of CALLS, beside the method of
 mpi4py's communicator with the same meaning. A function that makes its result is compared with a
 method that writes into memory that is there. In each round each of the two runs a block of calls,
-in alternating order, and the slowest rank's time counts. Before anything is timed, both must have
-given the same result (a barrier has none).
+in alternating order, and the slowest rank's time counts. Each has arrays of its own, which are made
+anew for every third of the rounds, in alternating order: where arrays of 1 MiB lie in memory can
+change a time by half. Each time, both must have given the same result (a barrier has none).
 
 `--between` says what a rank does before each call: `nothing`; `arrivals`: it comes up to 2 ms late,
 each time by another random time; `work`: it computes on 4 MiB, so caches are cold. With these two
@@ -36,6 +37,7 @@ import random
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -191,13 +193,17 @@ class Between:
             self._data *= 1.0
 
 
-def run_once(cell: tuple[str, str, int], codes: dict[str, Any], names: dict[str, Any]) -> None:
-    """Run each of the two, and compare what they give."""
+def made(
+    cell: tuple[str, str, int], codes: dict[str, Any], order: Sequence[str], comms: Any
+) -> dict[str, dict[str, Any]]:
+    """Make the arrays of both in this order, run each once, and compare what they give."""
     call, dtype, nbytes = cell
-    pair, comm = CALLS[call], names["mpi"]["w"]
-    for who, code in codes.items():
+    pair, comm = CALLS[call], comms["w"]
+    count = max(1, nbytes // np.dtype(dtype).itemsize)
+    names = {who: names_of(comms, count, dtype) for who in order}
+    for who in order:
         exec(pair.make.replace("COMM", "g" if who == "gradred" else "w"), names[who])
-        exec(code, names[who])
+        exec(codes[who], names[who])
     results = [np.asarray(names[who][pair.result], dtype).tobytes() for who in codes if pair.result]
     if comm.rank > 0 and call in ("Comm.Reduce", "Comm.Gather", "gather", "igather, wait"):
         results = []  # only the root has a result
@@ -205,6 +211,25 @@ def run_once(cell: tuple[str, str, int], codes: dict[str, Any], names: dict[str,
         results = []  # undefined on the first rank
     if comm.allreduce(len(set(results)) > 1, MPI.LOR):
         raise SystemExit(f"{call} of {nbytes} bytes, {dtype}: the results differ")
+    return names
+
+
+def free(names: dict[str, dict[str, Any]]) -> None:
+    for own in names.values():
+        if "p" in own:
+            own["p"].Free()
+
+
+def calls_of(
+    timed: Any, codes: dict[str, Any], names: dict[str, Any], comm: MPI.Intracomm, seconds: float
+) -> int:
+    """Return how many calls take so long."""
+    for calls in (3, 10):  # the first calls take longer
+        begin = time.perf_counter()
+        for who, code in codes.items():
+            timed(code, names[who], calls, comm)
+        once = comm.allreduce((time.perf_counter() - begin) / calls / 2, MPI.MAX)
+    return max(2, min(200, int(seconds / once)))
 
 
 def measure(
@@ -214,28 +239,24 @@ def measure(
     call, dtype, nbytes = cell
     pair, comm = CALLS[call], comms["w"]
     codes = {"gradred": compile(pair.ours, call, "exec"), "mpi": compile(pair.mpis, call, "exec")}
-    count = max(1, nbytes // np.dtype(dtype).itemsize)
-    names = {who: names_of(comms, count, dtype) for who in codes}
-    run_once(cell, codes, names)
     timed = seconds_of
     if given.between != "nothing":
         timed = Between(given.between, comm.rank).seconds_of
-    begin = time.perf_counter()
-    for who, code in codes.items():
-        timed(code, names[who], 3, comm)
-    once = comm.allreduce((time.perf_counter() - begin) / 6, MPI.MAX)
-    rounds = given.rounds
-    block = max(2, min(200, int(seconds / rounds / 2 / once)))
     times: dict[str, list[list[float]]] = {who: [] for who in codes}
-    for turn in range(rounds):
-        for who in [*codes] if turn % 2 else [*codes][::-1]:
+    block, third = 0, -(-given.rounds // 3)
+    names: dict[str, dict[str, Any]] = {}
+    for turn in range(given.rounds):
+        order = [*codes] if turn % 2 else [*codes][::-1]
+        if turn % third == 0:
+            free(names)
+            names = made(cell, codes, order, comms)
+            block = block or calls_of(timed, codes, names, comm, seconds / given.rounds / 2)
+        for who in order:
             times[who].append(timed(codes[who], names[who], block, comm))
+    free(names)
     rounds_us = {who: [1e6 * statistics.median(one) for one in own] for who, own in times.items()}
     ratios = sorted(b / a for a, b in zip(rounds_us["gradred"], rounds_us["mpi"], strict=True))
     tenth = len(ratios) // 10
-    if "p" in names["gradred"]:
-        for own in names.values():
-            own["p"].Free()
     return {
         "call": call,
         "dtype": dtype,
