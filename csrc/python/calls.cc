@@ -41,6 +41,29 @@
 namespace py = pybind11;
 
 namespace gradred {
+
+std::shared_ptr<PyOperation> start_call(Communicator& communicator, const PyCall& call,
+                                        bool mpi_request) {
+  if (communicator.is_over()) require_running_mpi();
+  const OneThread one_thread(communicator);
+  Call started;
+  std::string why_waits;
+  try {
+    validate(call.call, communicator.rank(), communicator.size());
+    started = ordered(call.call, call.placement, communicator, why_waits);
+  } catch (const Error& error) {
+    communicator.refuse_started(error.what());
+    throw;
+  }
+  started.mpi_request = mpi_request;
+  const auto order = started.order ? started.order->stream : nullptr;
+  auto made =
+      std::make_shared<PyOperation>(communicator.start(started), order, std::move(why_waits));
+  if (order != nullptr && order->stream()) made->wait_until_given();
+  warn_if_left_to_mpi(communicator);
+  return made;
+}
+
 namespace {
 
 // The kinds of calls that a program makes on its arrays.
@@ -135,25 +158,7 @@ void refuse(const py::object& comm, const std::string& reason, bool blocking) {
 }
 
 std::shared_ptr<PyOperation> start(const py::object& comm, const PyCall& call, bool mpi_request) {
-  Communicator& communicator = communicator_of(comm.ptr());
-  if (communicator.is_over()) require_running_mpi();
-  const OneThread one_thread(communicator);
-  Call started;
-  std::string why_waits;
-  try {
-    validate(call.call, communicator.rank(), communicator.size());
-    started = ordered(call.call, call.placement, communicator, why_waits);
-  } catch (const Error& error) {
-    communicator.refuse_started(error.what());
-    throw;
-  }
-  started.mpi_request = mpi_request;
-  const auto order = started.order ? started.order->stream : nullptr;
-  auto made =
-      std::make_shared<PyOperation>(communicator.start(started), order, std::move(why_waits));
-  if (order != nullptr && order->stream()) made->wait_until_given();
-  warn_if_left_to_mpi(communicator);
-  return made;
+  return start_call(communicator_of(comm.ptr()), call, mpi_request);
 }
 
 std::string repr_of(const PyCall& made) {

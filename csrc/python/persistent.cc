@@ -11,6 +11,8 @@
 #include "python/one_thread.h"
 #include "python/py_call.h"
 #include "python/py_errors.h"
+#include "python/py_operation.h"
+#include "python/request.h"
 #include "python/wait_hook.h"
 
 namespace py = pybind11;
@@ -96,24 +98,53 @@ PyObject* unbind(PyObject* self, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// Stores the operation's request, if any, in this object, so that MPI's functions find it.
-PyObject* begin(PyObject* self, PyObject* request) {
-  if (request != Py_None) {
-    const mpi::Handle handle = PyLong_AsUnsignedLongLong(request);
-    if (PyErr_Occurred() != nullptr) return nullptr;
-    put_handle(self, handle);
-  }
+// Starts the bound call, and returns the operation. It keeps `buffers` alive. Its request, if any,
+// is stored in this object, so that MPI's functions find it.
+PyObject* start_bound(PyObject* self, PyObject* buffers) {
   Bound* const bound = bound_of(self);
-  if (bound != nullptr) {
-    bound->started = true;
-    try {
-      if (bound->written) tell_of_write(bound->written.ptr());
-    } catch (py::error_already_set& error) {
-      error.restore();
-      return nullptr;
+  try {
+    if (bound == nullptr) throw UsageError("_start of a request that is not bound");
+    const std::shared_ptr<PyOperation> operation = start_call(*bound->comm, *bound->call, true);
+    operation->hold(py::make_tuple(py::cast(bound->call), py::handle(buffers)));
+    if (const mpi::Handle request = operation->request(); request != mpi::get().is.request_null) {
+      put_handle(self, request);
     }
+    bound->started = true;
+    if (bound->written) tell_of_write(bound->written.ptr());
+    return py::cast(operation).release().ptr();
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (...) {
+    set_python_error(std::current_exception());
   }
-  Py_RETURN_NONE;
+  return nullptr;
+}
+
+// Waits for the operation that start_bound() has returned, and completes the MPI's part of it.
+PyObject* wait_for_bound(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
+  std::exception_ptr failure;
+  try {
+    if (nargs != 2) throw UsageError("_wait takes an operation and a status");
+    const auto operation = py::handle(args[0]).cast<std::shared_ptr<PyOperation>>();
+    void* const status = address_of_status(args[1]);
+    try {
+      operation->wait(std::nullopt);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    if (operation->ended()) {
+      if (Bound* const bound = bound_of(self)) bound->started = false;
+      const mpi::Mpi& mpi = mpi::get();
+      if (mpi.normalise(handle_of(self)) != mpi.is.request_null) {
+        release_handle(self, *operation, status);
+      }
+    }
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  if (failure == nullptr) Py_RETURN_TRUE;
+  set_python_error(failure);
+  return nullptr;
 }
 
 PyObject* end(PyObject* self, PyObject*) {
@@ -128,10 +159,11 @@ void dealloc(PyObject* self) {
   dealloc_base(self, dealloc);
 }
 
-std::array<PyMethodDef, 5> methods = {{
+std::array<PyMethodDef, 6> methods = {{
     {"_bind", as_method(bind), METH_FASTCALL, nullptr},
     {"_unbind", unbind, METH_NOARGS, nullptr},
-    {"_begin", begin, METH_O, nullptr},
+    {"_start", start_bound, METH_O, nullptr},
+    {"_wait", as_method(wait_for_bound), METH_FASTCALL, nullptr},
     {"_end", end, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 }};

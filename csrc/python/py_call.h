@@ -19,6 +19,8 @@
 
 namespace gradred {
 
+class PyOperation;  // python/py_operation.h
+
 inline Memory memory_of(DeviceMemory* device) {
   return device != nullptr ? Memory(*device) : Memory();
 }
@@ -121,5 +123,8 @@ inline Call ordered_or_refused(const Call& call, const Placement& placement, Com
     throw;
   }
 }
+
+// Starts a call on `comm`; warns if the MPI carries it out.
+std::shared_ptr<PyOperation> start_call(Communicator& comm, const PyCall& call, bool mpi_request);
 
 }  // namespace gradred

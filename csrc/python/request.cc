@@ -19,6 +19,44 @@ namespace py = pybind11;
 namespace gradred {
 namespace {
 
+bool mpi_is_finalized() {
+  int finalized = 0;
+  mpi::get().call.Finalized(&finalized);
+  return finalized != 0;
+}
+
+}  // namespace
+
+void release_handle(PyObject* request, const PyOperation& operation, void* status) {
+  const mpi::Mpi& mpi = mpi::get();
+  mpi::Handle handle = mpi.normalise(handle_of(request));
+  if (mpi_is_finalized()) return;
+  GeneralizedRequest& made = operation.generalized_request();
+  if (handle == mpi.is.request_null) return made.complete();  // the program has freed it
+  if (made.take_back()) {
+    if (status != mpi.is.status_ignore) mpi.make_empty(status);
+  } else {
+    int done = 0;
+    // An MPI error here is the operation's own error, which the caller reports in more detail.
+    static_cast<void>(mpi.call.Test(&handle, &done, status));
+  }
+  put_handle(request, mpi.is.request_null);
+}
+
+void* address_of_status(PyObject* status) {
+  if (status == Py_None) return mpi::get().is.status_ignore;
+  const py::module_ module = py::module_::import("mpi4py.MPI");
+  if (!py::isinstance(status, module.attr("Status"))) {
+    PyErr_Format(PyExc_TypeError, "status: expected an MPI.Status or None, got %.100s",
+                 Py_TYPE(status)->tp_name);
+    throw PythonError();
+  }
+  const py::object address = module.attr("_addressof")(py::handle(status));
+  return reinterpret_cast<void*>(address.cast<std::uintptr_t>());
+}
+
+namespace {
+
 // What a request holds of an operation until the program knows the outcome.
 struct Held {
   std::shared_ptr<PyOperation> operation;  // nullptr: the handle is MPI's own request
@@ -64,30 +102,6 @@ void let_go(PyObject* self) {
   }
 }
 
-bool mpi_is_finalized() {
-  int finalized = 0;
-  mpi::get().call.Finalized(&finalized);
-  return finalized != 0;
-}
-
-// Completes MPI's part of a request whose operation has ended. The GIL is held throughout, so that
-// of several waiting threads one frees the handle.
-void release_handle(PyObject* request, const PyOperation& operation, void* status) {
-  const mpi::Mpi& mpi = mpi::get();
-  mpi::Handle handle = mpi.normalise(handle_of(request));
-  if (mpi_is_finalized()) return;
-  GeneralizedRequest& made = operation.generalized_request();
-  if (handle == mpi.is.request_null) return made.complete();  // the program has freed it
-  if (made.take_back()) {
-    if (status != mpi.is.status_ignore) mpi.make_empty(status);
-  } else {
-    int done = 0;
-    // An MPI error here is the operation's own error, which the caller reports in more detail.
-    static_cast<void>(mpi.call.Test(&handle, &done, status));
-  }
-  put_handle(request, mpi.is.request_null);
-}
-
 // Completes the request of an operation that had ended before it had a request.
 void release_ended(PyObject* self, void* status) {
   const mpi::Mpi& mpi = mpi::get();
@@ -114,25 +128,12 @@ PyObject* status_argument(PyObject* const* args, Py_ssize_t nargs, PyObject* nam
   return nullptr;
 }
 
-// The address of a status for MPI.
-void* address_of(PyObject* status) {
-  if (status == Py_None) return mpi::get().is.status_ignore;
-  const py::module_ module = py::module_::import("mpi4py.MPI");
-  if (!py::isinstance(status, module.attr("Status"))) {
-    PyErr_Format(PyExc_TypeError, "status: expected an MPI.Status or None, got %.100s",
-                 Py_TYPE(status)->tp_name);
-    throw PythonError();
-  }
-  const py::object address = module.attr("_addressof")(py::handle(status));
-  return reinterpret_cast<void*>(address.cast<std::uintptr_t>());
-}
-
 // For a request without an operation: calls MPI's function unless the operation has ended. A null
 // request is complete.
 PyObject* of_mpi(PyObject* self, PyObject* method, PyObject* status) {
   if (state_of(self).ended.is_open()) {
     try {
-      release_ended(self, address_of(status));
+      release_ended(self, address_of_status(status));
     } catch (...) {
       set_python_error(std::current_exception());
       return nullptr;
@@ -166,7 +167,7 @@ PyObject* wait_for_request(PyObject* self, PyObject* const* args, Py_ssize_t nar
   const auto passed = py::reinterpret_borrow<py::object>(held_of(self)->memory);
   std::exception_ptr failure;
   try {
-    void* const address = address_of(status);
+    void* const address = address_of_status(status);
     try {
       operation->wait(std::nullopt);
     } catch (...) {
@@ -191,7 +192,7 @@ PyObject* test_request(PyObject* self, PyObject* const* args, Py_ssize_t nargs, 
   const GeneralizedRequest::Held held(operation->generalized_request());
   const auto passed = py::reinterpret_borrow<py::object>(held_of(self)->memory);
   try {
-    void* const address = address_of(status);
+    void* const address = address_of_status(status);
     if (!operation->test()) Py_RETURN_FALSE;
     release_request(self, *operation, address);
     operation->rethrow();

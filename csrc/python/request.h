@@ -36,6 +36,13 @@ PyObject* wrap_request(PyObject* of_mpi, PyObject* send, PyObject* recv);
 // warning goes to sys.unraisablehook.
 void warn_if_left_to_mpi(Communicator& comm);
 
+// Completes MPI's part of a request whose operation has ended. The GIL is held throughout, so that
+// of several waiting threads one frees the handle.
+void release_handle(PyObject* request, const PyOperation& operation, void* status);
+
+// The address of a status for MPI; None: the program wants none. Throws if it is no status.
+void* address_of_status(PyObject* status);
+
 void bind_request(pybind11::module_& m);
 
 }  // namespace gradred

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
         def __call__(self) -> None: ...
         def _bind(self, comm: MPI.Comm, call: _core.Call, result: Any, /) -> None: ...
         def _unbind(self) -> None: ...
-        def _begin(self, request: int | None, /) -> None: ...
+        def _start(self, buffers: Any, /) -> _core.Operation: ...
+        def _wait(self, operation: _core.Operation, status: MPI.Status | None, /) -> None: ...
         def _end(self) -> None: ...
 
 else:
@@ -107,12 +108,10 @@ class PersistentAllreduce(_Base):
         if self._call is None:
             message = explain("Start", "the request is freed", "Make a new one by Allreduce_init")
             raise usage_error(message, "ERR_REQUEST")
-        if self._active():
+        if self._operation is not None and self._active():
             message = explain("Start", "the operation is started already", "Call Wait first")
             raise usage_error(message, "ERR_REQUEST")
-        self._operation = _core.start(self._comm, self._call)
-        self._operation.hold((self._call, self._buffers))
-        self._begin(self._operation.request)
+        self._operation = self._start(self._buffers)
         return None
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
@@ -125,10 +124,10 @@ class PersistentAllreduce(_Base):
         if operation is None:
             return super().Wait(status)
         try:
-            operation.wait()
+            self._wait(operation, status)
         finally:
             if operation.ended:
-                self._release(operation, status)
+                self._operation = None
         return True
 
     def Test(self, status: MPI.Status | None = None) -> bool:
