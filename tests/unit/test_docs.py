@@ -299,11 +299,20 @@ def test_page_of_faults_is_what_the_records_say() -> None:
     assert (ROOT / "docs" / "faults.md").read_text() == made.removesuffix("\n")
 
 
+def words_of(page: Path) -> int:
+    return len(re.findall(r"[A-Za-z][^\s|]*", page.read_text(encoding="utf-8")))
+
+
 def test_pages_are_short() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     limits = {"README.md": 900, "faults.md": 1000}
-    counts = {page.name: len(re.findall(r"[A-Za-z][^\s|]*", page.read_text())) for page in pages}
+    counts = {page.name: words_of(page) for page in pages}
     assert {page: n for page, n in counts.items() if n > limits.get(page, 1500)} == {}
+
+
+def test_design_pages_are_short_together() -> None:
+    counts = {page.name: words_of(page) for page in (ROOT / "docs" / "design").glob("*.md")}
+    assert sum(counts.values()) <= 20_000, counts
 
 
 @pytest.mark.parametrize("kind", ["algorithms", "measured"])
