@@ -327,7 +327,9 @@ bool NamedWork::shares_memory_with(const NamedWork& other) const {
 }
 
 void NamedWork::start_call(Communicator& comm, const Call& call) {
-  std::shared_ptr<StartedOperation> started = comm.start_unless_ended(call);
+  // Work on a device may go on after its call has ended.
+  std::shared_ptr<StartedOperation> started =
+      call.order ? comm.start(call) : comm.start_unless_ended(call);
   at_once_ = UsedTransport::kUnknown;
   if (started == nullptr) {
     at_once_ = comm.node_path().node()->used_transport();
