@@ -46,7 +46,11 @@ void* KeptPages::take(std::size_t bytes) {
   void* const again = kept(wanted);
   drop_forgotten();
   if (again != nullptr) return again;
-  void* const data = mapped(wanted);
+  void* data = mapped(wanted);
+  if (data == nullptr && !kept_.empty()) {  // what is kept may be what is missing
+    drop_all();
+    data = mapped(wanted);
+  }
   if (data != nullptr) used_.emplace(data, wanted);
   return data;
 }
@@ -71,6 +75,12 @@ void KeptPages::drop_forgotten() {
     munmap(kept_.front().data, kept_.front().bytes);
     kept_.erase(kept_.begin());
   }
+}
+
+void KeptPages::drop_all() {
+  for (const Block& block : kept_) munmap(block.data, block.bytes);
+  kept_.clear();
+  kept_bytes_ = 0;
 }
 
 void KeptPages::give(void* data) {

@@ -35,6 +35,7 @@ class KeptPages {
 
   void* kept(std::size_t bytes);
   void drop_forgotten();
+  void drop_all();
 
   std::mutex mutex_;
   std::unordered_map<void*, std::size_t> used_;

@@ -60,12 +60,12 @@ PyObject* handler_of_results() {
        [](void*, void* data, std::size_t bytes) -> void* {
          auto& pages = KeptPages::of_process();
          const std::size_t room = pages.room(data);
-         if (bytes <= room) return data;
-         void* const larger = pages.take(bytes);
-         if (larger == nullptr) return nullptr;
-         std::memcpy(larger, data, room);
+         if (bytes <= room && bytes >= room / 2) return data;
+         void* const moved = pages.take(bytes);
+         if (moved == nullptr) return bytes <= room ? data : nullptr;
+         std::memcpy(moved, data, std::min(bytes, room));
          pages.give(data);
-         return larger;
+         return moved;
        },
        [](void*, void* data, std::size_t) { KeptPages::of_process().give(data); }}};
   static PyObject* const capsule = PyCapsule_New(&handler, "mem_handler", nullptr);

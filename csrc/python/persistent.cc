@@ -26,7 +26,8 @@ struct Bound {
   std::shared_ptr<PyCall> call;
   py::object written;  // the tensor in which autograd has to see each round's write; or none
   bool started = false;
-  bool inside = false;  // p() is running and uses this
+  const PyOperation* current = nullptr;  // what start_bound() has started
+  bool inside = false;                   // p() is running and uses this
 };
 
 std::size_t bound_offset = 0;  // offset of the pointer in an instance: the size of MPI.Prequest
@@ -104,13 +105,18 @@ PyObject* start_bound(PyObject* self, PyObject* buffers) {
   Bound* const bound = bound_of(self);
   try {
     if (bound == nullptr) throw UsageError("_start of a request that is not bound");
-    const std::shared_ptr<PyOperation> operation = start_call(*bound->comm, *bound->call, true);
-    operation->hold(py::make_tuple(py::cast(bound->call), py::handle(buffers)));
+    if (bound->written) tell_of_write(bound->written.ptr());
+    const auto comm = bound->comm;  // Python code may run now, and free this request
+    const auto call = bound->call;
+    const std::shared_ptr<PyOperation> operation = start_call(*comm, *call, true);
+    operation->hold(py::make_tuple(py::cast(call), py::handle(buffers)));
     if (const mpi::Handle request = operation->request(); request != mpi::get().is.request_null) {
       put_handle(self, request);
     }
-    bound->started = true;
-    if (bound->written) tell_of_write(bound->written.ptr());
+    if (Bound* const still = bound_of(self)) {
+      still->started = true;
+      still->current = operation.get();
+    }
     return py::cast(operation).release().ptr();
   } catch (py::error_already_set& error) {
     error.restore();
@@ -132,8 +138,11 @@ PyObject* wait_for_bound(PyObject* self, PyObject* const* args, Py_ssize_t nargs
     } catch (...) {
       failure = std::current_exception();
     }
-    if (operation->ended()) {
-      if (Bound* const bound = bound_of(self)) bound->started = false;
+    Bound* const bound = bound_of(self);
+    // Another thread may have waited for it, too, and started the next round.
+    if (operation->ended() && bound != nullptr && bound->current == operation.get()) {
+      bound->started = false;
+      bound->current = nullptr;
       const mpi::Mpi& mpi = mpi::get();
       if (mpi.normalise(handle_of(self)) != mpi.is.request_null) {
         release_handle(self, *operation, status);

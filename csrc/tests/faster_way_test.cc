@@ -116,6 +116,24 @@ void one_late_rank_is_no_reason_to_compare() {
   expect(carry_out(ways, calls_of(1 << 20), 400, late)[2] == 400, "nothing has changed");
 }
 
+// Floats of 16 bits do not go by groups, and other types of their length may.
+void what_does_not_go_by_groups_never_does() {
+  FasterWay ways;
+  FasterWay::Calls calls = calls_of(1 << 20);
+  calls.in_groups = true;
+  for (int i = 0; i < 200; ++i) {
+    const Way way = ways.choose(calls);
+    ways.took(calls, way, way == Way::kChunksInGroups ? 100'000 : 1'000'000);
+  }
+  expect(ways.choose(calls) == Way::kChunksInGroups, "groups are fastest");
+  calls.in_groups = false;
+  for (int i = 0; i < 700; ++i) {
+    const Way way = ways.choose(calls);
+    expect(way != Way::kChunksInGroups, "it goes by groups");
+    ways.took(calls, way, 1'000'000);
+  }
+}
+
 }  // namespace
 }  // namespace gradred::testing
 
@@ -129,5 +147,6 @@ int main() {
   a_plan_that_has_slowed_is_compared_at_once();
   a_machine_that_is_busy_is_no_reason_to_compare_for_ever();
   one_late_rank_is_no_reason_to_compare();
+  what_does_not_go_by_groups_never_does();
   return report("faster_way_test");
 }

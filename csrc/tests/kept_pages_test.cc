@@ -1,8 +1,11 @@
 // Test of the memory that results of calls take again.
 #include "memory/kept_pages.h"
 
+#include <sys/resource.h>
+
 #include <cstddef>
 #include <cstring>
+#include <fstream>
 #include <vector>
 
 #include "expect.h"
@@ -48,6 +51,21 @@ void what_nobody_asks_for_again_goes() {
   expect(pages.kept_bytes() == kMiB, "it has gone");
 }
 
+void what_is_kept_goes_where_memory_is_short() {
+  KeptPages pages;
+  pages.give(pages.take(100 * kMiB));
+  rlimit before{};
+  getrlimit(RLIMIT_AS, &before);
+  std::size_t mapped = 0;
+  std::ifstream("/proc/self/statm") >> mapped;
+  const rlimit tight{mapped * 4096 + 40 * kMiB, before.rlim_max};
+  setrlimit(RLIMIT_AS, &tight);
+  void* const longer = pages.take(120 * kMiB);
+  setrlimit(RLIMIT_AS, &before);
+  expect(longer != nullptr, "the pages of the one before make room");
+  expect(pages.kept_bytes() == 0, "they have gone");
+}
+
 void what_cannot_be_had_is_refused() {
   KeptPages pages;
   expect(pages.take(~std::size_t{0}) == nullptr, "no memory has so many bytes");
@@ -61,6 +79,7 @@ int main() {
   gradred::memory_that_was_let_go_serves_the_next_result_of_its_length();
   gradred::so_much_is_kept_and_no_more();
   gradred::what_nobody_asks_for_again_goes();
+  gradred::what_is_kept_goes_where_memory_is_short();
   gradred::what_cannot_be_had_is_refused();
   return gradred::testing::report("kept_pages_test");
 }

@@ -126,7 +126,7 @@ class PersistentAllreduce(_Base):
         try:
             self._wait(operation, status)
         finally:
-            if operation.ended:
+            if operation.ended and self._operation is operation:
                 self._operation = None
         return True
 

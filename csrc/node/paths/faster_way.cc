@@ -44,7 +44,8 @@ unsigned number_of(std::size_t way, const FasterWay::Calls& calls) {
 FasterWay::Times& FasterWay::of(const Calls& calls) {
   const auto power = static_cast<std::size_t>(std::bit_width(calls.bytes));
   const std::size_t index = std::clamp(power, kLeastPower, kLeastPower + kPowers - 1) - kLeastPower;
-  const std::size_t rest = 2 * std::size_t{calls.in_place} + std::size_t{calls.mapped};
+  const std::size_t rest = 4 * std::size_t{calls.in_groups} + 2 * std::size_t{calls.in_place} +
+                           std::size_t{calls.mapped};
   return times_[static_cast<std::size_t>(calls.kind) % times_.size()][rest][index];
 }
 

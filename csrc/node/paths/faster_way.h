@@ -52,8 +52,8 @@ class FasterWay {
   static constexpr std::size_t kLeastPower = 16, kPowers = 24;
   Times& of(const Calls& calls);
 
-  // Indexed by kind, then by in_place and mapped, then by size.
-  std::array<std::array<std::array<Times, kPowers>, 4>, kCalledKinds> times_{};
+  // Indexed by kind, then by in_groups, in_place and mapped, then by size.
+  std::array<std::array<std::array<Times, kPowers>, 8>, kCalledKinds> times_{};
 };
 
 }  // namespace gradred
