@@ -14,7 +14,7 @@ LIMIT = 0.95
 MOST = 6  # cells below the limit that a row names
 WORDS = {"nothing": "nothing", "arrivals": "waits up to 2 ms", "work": "works on 4 MiB"}
 NAMES = {"f4": "float32", "f8": "float64", "i8": "int64", "c16": "complex128"}
-REDUCTIONS = ("llreduce", "educe", "can")  # Allreduce, Reduce, Reduce_scatter_block, Scan, Exscan
+REDUCTIONS = ("educe", "can")  # Allreduce, Reduce, Reduce_scatter_block, Scan, Exscan
 
 
 def table(folder: Path) -> str:

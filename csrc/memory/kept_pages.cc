@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <new>
 #include <string_view>
 
 namespace gradred {
@@ -51,7 +52,15 @@ void* KeptPages::take(std::size_t bytes) {
     drop_all();
     data = mapped(wanted);
   }
-  if (data != nullptr) used_.emplace(data, wanted);
+  if (data == nullptr) return nullptr;
+  try {
+    used_.emplace(data, wanted);
+    kept_.reserve(kept_.size() + used_.size());  // give() needs no memory
+  } catch (const std::bad_alloc&) {
+    used_.erase(data);
+    munmap(data, wanted);
+    return nullptr;
+  }
   return data;
 }
 
@@ -63,9 +72,13 @@ void* KeptPages::kept(std::size_t bytes) {
   const auto last = std::find_if(kept_.rbegin(), kept_.rend(), fits);
   if (last == kept_.rend()) return nullptr;
   const Block block = *last;
+  try {
+    used_.emplace(block.data, block.bytes);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
   kept_.erase(std::next(last).base());
   kept_bytes_ -= block.bytes;
-  used_.emplace(block.data, block.bytes);
   return block.data;
 }
 

@@ -183,16 +183,18 @@ class PersistentAllreduce(_Base):
         if operation is None:
             return False
         if operation.request is not None and not self._in_flight():
-            self._forget(operation)  # MPI.Request.Waitall or a similar call has completed it
+            self._forget()  # MPI.Request.Waitall or a similar call has completed it
             return False
         return True
 
-    def _forget(self, operation: _core.Operation) -> None:
+    def _forget(self) -> None:
         self._operation = None
         self._end()
 
     def _release(self, operation: _core.Operation, status: MPI.Status | None) -> None:
-        self._forget(operation)
+        if self._operation is not operation:  # another thread has waited for it, too
+            return
+        self._forget()
         if self._in_flight():
             release_handle(self, operation, status)
 

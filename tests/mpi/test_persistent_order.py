@@ -338,3 +338,20 @@ def test_freed_requests_leave_room_for_others_of_their_size_or_less(comm: gradre
         turn(number)
     WORLD.Barrier()
     assert proportional_kib() - before < 4096
+
+
+@pytest.mark.parametrize("end", ["_wait", "_release"])
+def test_thread_that_learns_late_of_a_round_leaves_the_next_one_alone(
+    comm: gradred.Comm, end: str
+) -> None:
+    x, y = np.full(3, RANK + 1.0), np.zeros(3)
+    p = comm.Allreduce_init(x, y)
+    p.Start()
+    first = p._operation
+    p.Wait()
+    p.Start()
+    getattr(p, end)(first, None)  # as in a second thread, in Wait or Test of the first round
+    assert p._operation is not None
+    p.Wait()
+    assert (y == SIZE * (SIZE + 1) / 2).all()
+    p.Free()
