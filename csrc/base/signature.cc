@@ -28,6 +28,7 @@ std::string what_may_differ(const Signature& asked, const Signature& other) {
   if (!reduces(kind) && dtype == DType::kUInt8) causes.push_back("type");
   causes.push_back("shape");
   if (can_be_cut(kind)) causes.push_back("order of axes");
+  if (kind == Kind::kAllreduce && dtype == DType::kFloat32) causes.push_back("wire");
   std::string text;
   for (const std::string_view cause : causes) text += std::string(cause) + ", ";
   text.resize(text.size() - 2);

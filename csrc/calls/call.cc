@@ -11,6 +11,19 @@
 
 namespace gradred {
 
+namespace {
+
+void require_carried(const Call& call) {
+  const bool sums = call.op == Op::kSum || call.op == Op::kAvg || call.op == Op::kPremul;
+  if (call.kind == Kind::kAllreduce && call.dtype == DType::kFloat32 && sums) return;
+  throw UsageError(
+      "a compressed wire carries sums, means and scaled sums of float32 to all ranks, not " +
+      std::string(name_of(call.kind)) + " of " + std::string(name_of(call.dtype)) + " with " +
+      std::string(name_of(call.op)));
+}
+
+}  // namespace
+
 void validate(const Call& call, int rank, int size) {
   if (reduces(call.kind) && find_reduction(call.op, call.dtype) == nullptr) {
     throw UsageError(std::string(name_of(call.dtype)) + " has no operation '" +
@@ -26,6 +39,7 @@ void validate(const Call& call, int rank, int size) {
                      std::to_string(call.schedule->root) + ", and the call for root " + root +
                      ". Make a schedule with root=" + root);
   }
+  if (call.wire != Wire::kNone) require_carried(call);
   const PlaceInCall at{rank, size, call.root};
   const bool no_input = call.in.data == nullptr && given_counts(call.kind, at) > 0;
   const bool no_result = call.out.data == nullptr && got_counts(call.kind, at) > 0;
@@ -45,6 +59,7 @@ Signature Call::signature() const {
     detail = mix(mix(detail, schedule->name), schedule->chunks);
     for (const int leaves : schedule->leaves) detail = mix(detail, static_cast<unsigned>(leaves));
   }
+  if (wire != Wire::kNone) detail = mix(detail, name_of(wire));
   if (path != 0) detail = mix(detail, path);
   if (mean_of) {
     return make_signature(kind, Op::kAvg, *mean_of, count / words_of(*mean_of).each, detail);

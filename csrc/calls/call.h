@@ -60,6 +60,7 @@ struct Call {
   // kAlltoall: elements from rank to rank, size * size values, the same on all ranks. The caller
   // keeps them alive as long as the call. `count` is then the largest number that a rank sends.
   const std::size_t* splits = nullptr;
+  Wire wire = Wire::kNone;  // the form in which data may cross between hosts
   bool waited = false;      // the calling thread waits, and no other thread learns of it
   bool persistent = false;  // started more than once
   bool mpi_request = true;  // if started: the program may wait with the MPI's own functions

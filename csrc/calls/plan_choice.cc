@@ -111,7 +111,8 @@ Question PlanChoice::question(const Call& call, bool waits) const {
                     .most_slices = tags.most_slices(),
                     .root = call.root,
                     .mpi_may_carry = waits && mpi_handles(combined(call.op), call.dtype),
-                    .one_order = wish.one_order};
+                    .one_order = wish.one_order,
+                    .wire = place.topology.hosts > 1 ? call.wire : Wire::kNone};
   if (place.size == 1) question.plan = {}, question.own = nullptr;
   if (question.own != nullptr && !place.why_no_messages.empty()) {
     throw UsageError(place.why_no_messages);  // schedules of the caller's own need messages
@@ -127,6 +128,7 @@ std::shared_ptr<const Plan> PlanChoice::plan_for(const Call& call, bool waits) c
                        .root = call.root,
                        .plan = call.plan != nullptr ? call.plan : plan_wished(call),
                        .own = call.schedule,
+                       .wire = call.wire,
                        .waits = waits};
   return plans_->get(key, [&] { return choose(sources_, question(call, waits), place); });
 }

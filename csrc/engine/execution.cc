@@ -1,6 +1,9 @@
 #include "engine/execution.h"
 
+#include <cstring>
+
 #include "base/errors.h"
+#include "reduce/wire.h"
 
 namespace gradred {
 
@@ -12,6 +15,8 @@ Execution::Execution(const Schedule& schedule, std::unique_ptr<Channel> channel,
       reduction_(reduction),
       element_(reduction.element()),
       scratch_(memory, schedule.scratch_slots * partition_.longest() * element_),
+      coded_slot_(schedule.coded_slots == 0 ? 0 : wire_bytes(schedule.wire, partition_.longest())),
+      coded_(memory, schedule.coded_slots * coded_slot_),
       stream_(memory) {}
 
 Execution::~Execution() {
@@ -55,7 +60,7 @@ bool Execution::drain() {
 bool Execution::abandon() noexcept {
   const bool done = stream_.finish();
   const bool quiet = channel_->abandon() && done;
-  if (!quiet) scratch_.keep_for_ever();  // it is never reused
+  if (!quiet) scratch_.keep_for_ever(), coded_.keep_for_ever();  // it is never reused
   active_ = false;
   return quiet;
 }
@@ -86,28 +91,48 @@ void Execution::start_round() {
 // they are done.
 void Execution::finish_messages() {
   for (const Step& step : *steps_) {
-    if (step.kind == StepKind::kReduce) {
-      stream_.reduce(reduction_, address(step.target), address(step.operand), address(step.source),
-                     bytes(step.target) / element_);
-    } else if (step.kind == StepKind::kCopy) {
-      stream_.copy(address(step.target), address(step.source), bytes(step.target));
-    }
+    if (step.kind == StepKind::kReduce) reduce(step);
+    if (step.kind == StepKind::kCopy) copy(step);
   }
   steps_ = nullptr;
   ++round_;
+}
+
+void Execution::reduce(const Step& step) {
+  std::byte *const target = address(step.target), *const operand = address(step.operand),
+                   *const source = address(step.source);
+  if (step.source.buffer != BufferId::kCoded) {
+    return stream_.reduce(reduction_, target, operand, source, length(step.target));
+  }
+  if (operand != target) std::memcpy(target, operand, bytes(step.target));
+  decode_wire(schedule_.wire, source, length(step.target), reinterpret_cast<float*>(target), true);
+}
+
+void Execution::copy(const Step& step) {
+  std::byte *const target = address(step.target), *const source = address(step.source);
+  const std::size_t count = length(step.target);
+  if (step.target.buffer == BufferId::kCoded) {
+    encode_wire(schedule_.wire, reinterpret_cast<const float*>(source), count, target);
+  } else if (step.source.buffer == BufferId::kCoded) {
+    decode_wire(schedule_.wire, source, count, reinterpret_cast<float*>(target), false);
+  } else {
+    stream_.copy(target, source, count * element_);
+  }
 }
 
 std::byte* Execution::address(const Span& span) const {
   if (span.buffer == BufferId::kScratch) {
     return scratch_.data() + span.slot * partition_.longest() * element_;
   }
+  if (span.buffer == BufferId::kCoded) return coded_.data() + span.slot * coded_slot_;
   const std::size_t begin = partition_.begin(span.first);
   if (span.buffer == BufferId::kWork) return work_ + begin * element_;
   return input_ + (span.slot * partition_.count + begin) * element_;
 }
 
 std::size_t Execution::bytes(const Span& span) const {
-  return partition_.length(span.first, span.chunks) * element_;
+  const bool is_coded = span.buffer == BufferId::kCoded;
+  return is_coded ? wire_bytes(schedule_.wire, length(span)) : length(span) * element_;
 }
 
 }  // namespace gradred

@@ -1,5 +1,6 @@
-// Carries out one schedule on one run of elements. This is the only executor: blocking,
-// nonblocking, persistent, sliced, traced and simulated operations all use it.
+// Carries out one schedule on one run of elements; one that encodes, on float32 in host memory.
+// This is the only executor: blocking, nonblocking, persistent, sliced, traced and simulated
+// operations all use it.
 #pragma once
 
 #include <cstddef>
@@ -46,7 +47,10 @@ class Execution {
   void start_round();
   void finish_messages();
   bool memory_is_ready();
+  void reduce(const Step& step);
+  void copy(const Step& step);
   std::byte* address(const Span& span) const;  // in the input buffer: only for reading
+  std::size_t length(const Span& span) const { return partition_.length(span.first, span.chunks); }
   std::size_t bytes(const Span& span) const;
 
   const Schedule& schedule_;
@@ -55,6 +59,8 @@ class Execution {
   const Reduction reduction_;
   const std::size_t element_;
   Allocation scratch_;
+  const std::size_t coded_slot_;  // bytes
+  Allocation coded_;
   Stream stream_;             // carries out the local steps
   Stream* before_ = nullptr;  // its work comes before the first round
   std::byte* work_ = nullptr;

@@ -24,6 +24,7 @@ struct PlanKey {
   int root;
   std::string_view plan;                // the plan's name if the call asks for one
   std::shared_ptr<const Schedule> own;  // the caller's own schedule, if it gives one
+  Wire wire;                            // that the call asks for
   bool waits;                           // the caller waits for the call
 };
 
@@ -60,7 +61,7 @@ class PlanCache {
     bool is(const PlanKey& other) const {
       return key.count == other.count && key.kind == other.kind && key.dtype == other.dtype &&
              key.op == other.op && key.root == other.root && key.own == other.own &&
-             key.waits == other.waits && key.plan == other.plan;
+             key.wire == other.wire && key.waits == other.waits && key.plan == other.plan;
     }
   };
 

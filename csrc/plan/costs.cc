@@ -8,7 +8,8 @@ std::string text_of(Kind collective, std::string_view algorithm, const Parameter
   return std::string(schedules_name(collective)) + "/" + std::string(algorithm) + "/" +
          std::to_string(parameters.root) + "/" + std::to_string(parameters.k) + "/" +
          std::to_string(parameters.local) + "/" + groups + std::to_string(parameters.leaders) +
-         "/" + parameters.inside + "/" + parameters.across;
+         "/" + parameters.inside + "/" + parameters.across + "/" +
+         std::string(name_of(parameters.wire));
 }
 
 const Cost& Costs::of(Kind collective, std::string_view algorithm, const Parameters& parameters) {

@@ -54,6 +54,9 @@ struct Question {
   // Unless the call names a plan: choose only plans that reduce each element in the same order of
   // ranks (Plan::one_order).
   bool one_order = false;
+  // A form in which data must cross between hosts, or kAuto: those that cost much less may. Calls
+  // of one host have kNone.
+  Wire wire = Wire::kNone;
 
   // Bytes of the whole vector that a schedule cuts into chunks.
   std::size_t vector_bytes(int size) const { return bytes * vector_counts(collective, size); }

@@ -14,6 +14,9 @@
 namespace gradred {
 namespace {
 
+// How many times as long a plan must take for one with a compressed wire to be chosen instead.
+constexpr double kLoss = 1.25;
+
 bool has(const PlanSource& source, Kind collective, std::string_view name) {
   const std::vector<std::string> names = source.plans(collective);
   return std::ranges::find(names, name) != names.end();
@@ -61,6 +64,7 @@ std::uint64_t Plan::hash() const {
   for (const std::string& algorithm : {parameters.inside, parameters.across}) {
     hash = mix(mix(hash, algorithm.size()), std::string_view(algorithm));
   }
+  if (parameters.wire != Wire::kNone) hash = mix(hash, name_of(parameters.wire));
   return hash | 1;
 }
 
@@ -83,11 +87,18 @@ std::vector<Plan> weigh(PlanSources sources, const Question& question, const Pla
     std::ranges::move(source->offers(question, place), std::back_inserter(found));
     if (std::ranges::any_of(found, &Plan::for_every_call)) break;
   }
-  const bool asked = named || question.own != nullptr;
+  const bool compressed = question.wire != Wire::kNone && question.wire != Wire::kAuto;
+  const bool asked = named || question.own != nullptr || compressed;
   if (question.one_order && !asked && reduces(question.collective)) {
     std::erase_if(found, [](const Plan& plan) { return !plan.one_order; });
   }
-  std::ranges::stable_sort(found, {}, &Plan::seconds);
+  if (compressed) {
+    std::erase_if(found, [](const Plan& plan) { return plan.parameters.wire == Wire::kNone; });
+    if (found.empty() && !objection) objection = "it has no compressed wire between hosts";
+  }
+  std::ranges::stable_sort(found, {}, [](const Plan& plan) {
+    return plan.parameters.wire == Wire::kNone ? plan.seconds : plan.seconds * kLoss;
+  });
   if (!found.empty()) return found;
   if (objection && named) {
     throw UsageError("plan '" + std::string(question.plan) +

@@ -35,6 +35,7 @@
 #include "python/py_operation.h"
 #include "python/request.h"
 #include "python/wait_hook.h"
+#include "reduce/wire.h"
 #include "runtime/launched.h"
 #include "runtime/rank_process.h"
 
@@ -79,7 +80,7 @@ std::shared_ptr<PyCall> make_call(const std::string& kind, std::optional<std::ui
                                   std::uintptr_t recv, std::size_t count, const std::string& dtype,
                                   const std::string& op, double factor, int root,
                                   std::uint64_t layout, const std::string& plan,
-                                  std::shared_ptr<Schedule> schedule,
+                                  std::shared_ptr<Schedule> schedule, const std::string& wire,
                                   const std::optional<Placement>& placement) {
   auto made = std::make_shared<PyCall>();
   made->plan = plan;
@@ -94,6 +95,7 @@ std::shared_ptr<PyCall> make_call(const std::string& kind, std::optional<std::ui
                 .factor = factor,
                 .root = root,
                 .layout = layout,
+                .wire = wire_named(wire),
                 .plan = plan.empty() ? nullptr : made->plan.c_str(),
                 .schedule = std::move(schedule)};
   return made;
@@ -165,10 +167,10 @@ std::string repr_of(const PyCall& made) {
   const auto& [call, plan, placement] = made;
   std::ostringstream text;
   text << "Call(" << name_of(call.kind) << ", " << call.in.data << ", " << call.out.data << ", "
-       << call.count << ", " << name_of(call.dtype) << ", " << name_of(call.op)
-       << ", factor=" << call.factor << ", root=" << call.root << ", layout=" << call.layout
-       << ", plan='" << plan << "', on=(" << placement.send << ", " << placement.recv
-       << "), after=";
+       << call.count << ", " << name_of(call.dtype) << ", " << name_of(call.op) << ", wire='"
+       << name_of(call.wire) << "', factor=" << call.factor << ", root=" << call.root
+       << ", layout=" << call.layout << ", plan='" << plan << "', on=(" << placement.send << ", "
+       << placement.recv << "), after=";
   for (const auto& [memory, stream] : placement.after) text << stream << ", ";
   text << "stream=" << placement.stream.value_or(0) << ")";
   return text.str();
@@ -186,7 +188,11 @@ py::dict described(const Parameters& p, bool has_levels) {
     if (!p.groups.empty()) parameters["groups"] = p.groups;
     if (p.leaders != 0) parameters["leaders"] = p.leaders;
     if (!p.inside.empty()) parameters["inside"] = p.inside;
-    if (!p.across.empty()) parameters["across"] = p.across;
+    if (p.wire != usual.wire) {
+      parameters["wire"] = name_of(p.wire);
+    } else if (!p.across.empty()) {
+      parameters["across"] = p.across;
+    }
   }
   return parameters;
 }
@@ -277,7 +283,7 @@ py::dict read_kept(const std::string& text) {
 py::dict choose_plan(const std::string& collective, std::size_t bytes,
                      const std::vector<int>& host_of, bool shared_memory, const std::string& plan,
                      std::size_t slices, const std::string& op, const std::string& dtype,
-                     const std::string& kept, bool one_order) {
+                     const std::string& kept, bool one_order, const std::string& wire) {
   Place place{.size = static_cast<int>(host_of.size()), .topology = Topology::of(host_of)};
   if (!shared_memory) place.why_no_memory = "GRADRED_SHM is off";
   place.why_no_host_memory = place.why_no_memory;
@@ -291,7 +297,8 @@ py::dict choose_plan(const std::string& collective, std::size_t bytes,
                           .plan = place.size == 1 ? std::string_view() : plan,
                           .slices = slices,
                           .mpi_may_carry = mpi_computes_alike(op_named(op), dtype_named(dtype)),
-                          .one_order = one_order};
+                          .one_order = one_order,
+                          .wire = place.topology.hosts > 1 ? wire_named(wire) : Wire::kNone};
   const Plan chosen = choose(plan_sources(), question, place);
   py::dict result = described(chosen);
   const bool by_memory = family_of(chosen).medium() == "memory";
@@ -357,7 +364,7 @@ void bind_calls(py::module_& m) {
            py::arg("count"), py::arg("dtype"), py::arg("op") = "sum", py::kw_only(),
            py::arg("factor") = 1.0, py::arg("root") = 0, py::arg("layout") = 0,
            py::arg("plan") = "", py::arg("schedule") = std::shared_ptr<Schedule>(),
-           py::arg("placement") = py::none(),
+           py::arg("wire") = "", py::arg("placement") = py::none(),
            "One collective call on raw addresses; send None means in place.")
       .def("__repr__", &repr_of);
   m.def("plain_reduction", &plain_reduction_of, py::arg("kind"), py::arg("size"),
@@ -464,7 +471,7 @@ void bind_calls(py::module_& m) {
   m.def("choose_plan", &choose_plan, py::arg("collective"), py::arg("bytes"), py::arg("host_of"),
         py::kw_only(), py::arg("shared_memory") = true, py::arg("plan") = "", py::arg("slices") = 0,
         py::arg("op") = "sum", py::arg("dtype") = "float32", py::arg("figures") = "",
-        py::arg("one_order") = false,
+        py::arg("one_order") = false, py::arg("wire") = "",
         "Return the plan of a call by ranks on these hosts; needs neither a communicator nor an "
         "MPI.");
   m.def("read_figures", &read_kept, py::arg("text"));

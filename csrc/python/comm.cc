@@ -212,7 +212,7 @@ struct Text {
 };
 constexpr std::array kTexts = std::to_array<Text>({
     {"Allreduce",
-     "Allreduce($self, sendbuf, recvbuf, op=SUM, *, stream=None, leaves=None)\n--\n\n"
+     "Allreduce($self, sendbuf, recvbuf, op=SUM, *, stream=None, leaves=None, wire=None)\n--\n\n"
      "Reduce the vectors of all ranks elementwise; every rank gets the result.\n\n"
      "Blocks until the result is in `recvbuf`, unless `stream` is given; all ranks get bitwise "
      "the\n"
@@ -223,12 +223,13 @@ constexpr std::array kTexts = std::to_array<Text>({
      "    recvbuf: where the result goes: as many elements of the same type, writable.\n"
      "    op: an MPI.Op, a name from gradred.OPS, or gradred.premul(factor).\n"
      "    stream: as in gradred.allreduce.\n"
-     "    leaves: as in gradred.allreduce; sendbuf has so many times the elements of recvbuf.\n\n"
+     "    leaves: as in gradred.allreduce; sendbuf has so many times the elements of recvbuf.\n"
+     "    wire: as in gradred.allreduce.\n\n"
      "Raises:\n"
      "    gradred.UsageError: the arguments do not fit each other, or the ranks' calls differ.\n"
      "    gradred.PeerLost: the process of a peer has ended.\n"},
     {"Iallreduce",
-     "Iallreduce($self, sendbuf, recvbuf, op=SUM, *, stream=None, leaves=None)\n--\n\n"
+     "Iallreduce($self, sendbuf, recvbuf, op=SUM, *, stream=None, leaves=None, wire=None)\n--\n\n"
      "Start an allreduce; returns at once, before any other rank has to do anything.\n\n"
      "The MPI carries it out until a blocking call of gradred has set up the communicator: begin\n"
      "with one.\n\n"
@@ -237,7 +238,8 @@ constexpr std::array kTexts = std::to_array<Text>({
      "    recvbuf: where the result goes, not to be touched until then.\n"
      "    op: an MPI.Op, a name from gradred.OPS, or gradred.premul(factor).\n"
      "    stream: as in gradred.iallreduce.\n"
-     "    leaves: as in gradred.iallreduce.\n\n"
+     "    leaves: as in gradred.iallreduce.\n"
+     "    wire: as in gradred.iallreduce.\n\n"
      "Returns:\n"
      "    A request for its own `Wait` and `Test` and for `MPI.Request.Waitall` and its like.\n\n"
      "Raises:\n"

@@ -24,6 +24,7 @@
 #include "python/tensors.h"
 #include "python/wait_hook.h"
 #include "reduce/reduce.h"
+#include "reduce/wire.h"
 
 namespace py = pybind11;
 
@@ -150,7 +151,7 @@ std::optional<PlainPieces> plain_pieces(const py::list& inputs, const py::object
 
 std::shared_ptr<PyCall> call_of(const Bucket& bucket, const Operations& operations,
                                 std::uint64_t layout, const std::string& plan,
-                                const std::shared_ptr<Schedule>& schedule) {
+                                const std::shared_ptr<Schedule>& schedule, Wire wire) {
   const auto& [op, factor] = operations.at(std::string(name_of(bucket.dtype)));
   auto made = std::make_shared<PyCall>();
   made->plan = plan;
@@ -160,6 +161,7 @@ std::shared_ptr<PyCall> call_of(const Bucket& bucket, const Operations& operatio
                 .op = op_named(op),
                 .factor = factor,
                 .layout = layout,
+                .wire = wire,
                 .plan = plan.empty() ? nullptr : made->plan.c_str(),
                 .schedule = schedule};
   if (bucket.pieces.size() == 1) {
@@ -175,7 +177,8 @@ std::shared_ptr<PyCall> call_of(const Bucket& bucket, const Operations& operatio
 // to pack depends on where the ranks are.
 PyBuckets make_buckets(const py::object& comm, const Pieces& pieces, const Operations& operations,
                        std::uint64_t layout, const std::string& plan,
-                       const std::shared_ptr<Schedule>& schedule, bool blocking) {
+                       const std::shared_ptr<Schedule>& schedule, const std::string& wire,
+                       bool blocking) {
   Communicator& communicator = communicator_of(comm.ptr());
   const auto alive = communicator.shared();
   if (blocking) {
@@ -185,7 +188,7 @@ PyBuckets make_buckets(const py::object& comm, const Pieces& pieces, const Opera
   }
   PyBuckets made;
   for (Bucket& bucket : buckets_of(pieces.all, packed_up_to(communicator))) {
-    auto call = call_of(bucket, operations, layout, plan, schedule);
+    auto call = call_of(bucket, operations, layout, plan, schedule, wire_named(wire));
     made.push_back(std::make_shared<PyBucket>(std::move(bucket), std::move(call)));
   }
   return made;
@@ -225,7 +228,7 @@ py::object allreduce_list(const py::object& comm, const py::object& inputs, cons
     operations.try_emplace(std::string(name_of(piece.dtype)), std::string(name_of(*known)), 1.0);
   }
   const std::uint64_t layout = hash_of(found->pieces.all);
-  run_buckets(comm, make_buckets(comm, found->pieces, operations, layout, "", nullptr, true));
+  run_buckets(comm, make_buckets(comm, found->pieces, operations, layout, "", nullptr, "", true));
   return std::move(found->results);
 }
 
@@ -279,7 +282,8 @@ void bind_many(py::module_& m) {
         "look.");
   m.def("make_buckets", &make_buckets, py::arg("comm"), py::arg("pieces"), py::arg("operations"),
         py::kw_only(), py::arg("layout"), py::arg("plan") = "",
-        py::arg("schedule") = std::shared_ptr<Schedule>(), py::arg("blocking"),
+        py::arg("schedule") = std::shared_ptr<Schedule>(), py::arg("wire") = "",
+        py::arg("blocking"),
         "Return the calls that reduce the pieces; `operations` are names and factors by type.");
   m.def("run_buckets", &run_buckets, py::arg("comm"), py::arg("buckets"),
         "Blocks until all results are in place.");

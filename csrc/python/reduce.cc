@@ -93,29 +93,36 @@ void add_parts_of(std::uintptr_t result, std::uintptr_t address, std::size_t cou
   add_parts(LeafTree(leaves), all, most, reinterpret_cast<void*>(result));
 }
 
+Wire form_named(const std::string& name) {
+  const Wire wire = wire_named(name);
+  if (wire == Wire::kNone || wire == Wire::kAuto) throw UsageError("no form is '" + name + "'");
+  return wire;
+}
+
 void encode_wire_at(const std::string& wire, std::uintptr_t values, std::size_t count,
                     std::uintptr_t to, const std::string& isa) {
   const WithoutGil released;
-  encode_wire(wire_named(wire), reinterpret_cast<const float*>(values), count,
+  encode_wire(form_named(wire), reinterpret_cast<const float*>(values), count,
               reinterpret_cast<std::byte*>(to), isa);
 }
 
 void decode_wire_at(const std::string& wire, std::uintptr_t from, std::size_t count,
                     std::uintptr_t values, bool adds, const std::string& isa) {
   const WithoutGil released;
-  decode_wire(wire_named(wire), reinterpret_cast<const std::byte*>(from), count,
+  decode_wire(form_named(wire), reinterpret_cast<const std::byte*>(from), count,
               reinterpret_cast<float*>(values), adds, isa);
 }
 
 }  // namespace
 
 void bind_reduce(py::module_& m) {
-  m.attr("WIRES") =
-      py::tuple(py::cast(std::vector<std::string>(std::begin(kWires), std::end(kWires))));
+  py::list forms;
+  for (const WireInfo& form : kWires) forms.append(form.name);
+  m.attr("WIRES") = py::tuple(forms);
   m.def(
       "wire_bytes",
       [](const std::string& wire, std::size_t count) {
-        return wire_bytes(wire_named(wire), count);
+        return wire_bytes(form_named(wire), count);
       },
       py::arg("wire"), py::arg("count"), "Return the bytes of so many encoded float32 numbers.");
   m.def("encode_wire", &encode_wire_at, py::arg("wire"), py::arg("values"), py::arg("count"),

@@ -14,6 +14,7 @@
 
 #include "base/errors.h"
 #include "python/gil.h"
+#include "reduce/wire.h"
 #include "schedule/algorithms.h"
 #include "schedule/combinators.h"
 #include "schedule/cost.h"
@@ -27,7 +28,7 @@ namespace {
 namespace py = pybind11;
 
 constexpr std::array<std::string_view, 4> kStepKinds = {"send", "recv", "reduce", "copy"};
-constexpr std::array<std::string_view, 3> kBuffers = {"work", "scratch", "input"};
+constexpr std::array<std::string_view, 4> kBuffers = {"work", "scratch", "input", "coded"};
 
 std::string_view kind_of(const Step& step) {
   return kStepKinds[static_cast<std::size_t>(step.kind)];
@@ -133,7 +134,8 @@ py::tuple state_of(const Schedule& schedule) {
   }
   return py::make_tuple(schedule.name, static_cast<int>(schedule.collective), schedule.rank,
                         schedule.size, schedule.root, schedule.chunks, schedule.scratch_slots,
-                        schedule.in_place, py::tuple(py::cast(schedule.leaves)), py::tuple(rounds));
+                        static_cast<int>(schedule.wire), schedule.coded_slots, schedule.in_place,
+                        py::tuple(py::cast(schedule.leaves)), py::tuple(rounds));
 }
 
 bool takes(const Algorithm& algorithm, std::string_view parameter) {
@@ -171,6 +173,11 @@ Parameters parameters_from(const Algorithm& algorithm, const py::dict& given) {
     if (name == "leaders") assign(parameters.leaders, name, value);
     if (name == "inside") assign(parameters.inside, name, value);
     if (name == "across") assign(parameters.across, name, value);
+    if (name == "wire") {
+      std::string wire;
+      assign(wire, name, value);
+      parameters.wire = wire_named(wire);
+    }
   }
   return parameters;
 }
@@ -231,7 +238,7 @@ std::string text_of(const Span& span) {
     return "input_(" + chunks + (span.slot == 0 ? "" : ", vector=" + std::to_string(span.slot)) +
            ")";
   }
-  return "scratch(" + std::to_string(span.slot) + ", " + chunks + ")";
+  return std::string(buffer_of(span)) + "(" + std::to_string(span.slot) + ", " + chunks + ")";
 }
 
 std::string text_of(const Step& step) {
@@ -393,7 +400,7 @@ void bind_cost(py::module_& m) {
 Over the rounds, the sum of what the busiest rank does of each kind: `rounds` that have messages,
 of which in `rounds_across` some go to another host; `messages` beyond the first of a round; and in
 vectors, `moved` (sent or received, whichever is more), of which `moved_across` by all ranks of a host
-to or from others, `reduced` and `copied`.)")
+to or from others, `reduced`, `copied` and `coded` (encoded or decoded).)")
       .def_property_readonly("rounds", rounds)
       .def_property_readonly("rounds_across", [](const Cost& cost) { return cost.across.rounds; })
       .def_readonly("messages", &Cost::messages)
@@ -401,6 +408,7 @@ to or from others, `reduced` and `copied`.)")
       .def_property_readonly("moved_across", [](const Cost& cost) { return cost.across.moved; })
       .def_readonly("reduced", &Cost::reduced)
       .def_readonly("copied", &Cost::copied)
+      .def_readonly("coded", &Cost::coded)
       .def("seconds", &seconds_of, py::arg("nbytes"), py::kw_only(), py::arg("alpha"),
            py::arg("beta"), py::arg("gamma") = 0.0, py::arg("gap") = 0.0, py::arg("delta") = 0.0,
            py::arg("alpha_inside") = std::nullopt, py::arg("beta_inside") = std::nullopt,
@@ -430,7 +438,8 @@ void bind_results(py::module_& m) {
       .def_readonly("sent", &Traffic::sent)
       .def_readonly("received", &Traffic::received)
       .def_readonly("reduced", &Traffic::reduced)
-      .def_readonly("copied", &Traffic::copied);
+      .def_readonly("copied", &Traffic::copied)
+      .def_readonly("coded", &Traffic::coded);
   bind_cost(m);
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
 #include <string>
 
 #include "base/errors.h"
@@ -15,20 +14,16 @@ namespace {
 const WireFunctions& functions_of(Wire wire, std::string_view isa) {
   const Kernels* const kernels = find_kernels(isa);
   if (kernels == nullptr) throw UsageError("no kernels for " + std::string(isa));
-  return kernels->wires[static_cast<std::size_t>(wire)];
+  return kernels->wires[static_cast<std::size_t>(wire) - 1];
 }
 
 }  // namespace
 
 Wire wire_named(std::string_view name) {
-  const auto* const found = std::ranges::find(kWires, name);
-  if (found == std::end(kWires)) throw UsageError("no wire is called " + std::string(name));
-  return static_cast<Wire>(found - std::begin(kWires));
-}
-
-std::size_t wire_bytes(Wire wire, std::size_t count) {
-  const std::size_t blocks = (count + kWireBlock - 1) / kWireBlock;
-  return blocks * find_kernels()->wires[static_cast<std::size_t>(wire)].block_bytes;
+  for (int number = 0; number <= static_cast<int>(Wire::kAuto); ++number) {
+    if (name_of(static_cast<Wire>(number)) == name) return static_cast<Wire>(number);
+  }
+  throw UsageError("no wire is called " + std::string(name));
 }
 
 void encode_wire(Wire wire, const float* values, std::size_t count, std::byte* to) {
@@ -44,7 +39,7 @@ void encode_wire(Wire wire, const float* values, std::size_t count, std::byte* t
   if (rest == 0) return;
   std::array<float, kWireBlock> last{};
   std::copy_n(values + whole * kWireBlock, rest, last.begin());
-  functions.encode(last.data(), 1, to + whole * functions.block_bytes);
+  functions.encode(last.data(), 1, to + whole * info_of(wire).block_bytes);
 }
 
 void decode_wire(Wire wire, const std::byte* from, std::size_t count, float* values, bool adds) {
@@ -62,7 +57,7 @@ void decode_wire(Wire wire, const std::byte* from, std::size_t count, float* val
   std::array<float, kWireBlock> last{};
   float* const place = values + whole * kWireBlock;
   std::copy_n(place, rest, last.begin());
-  decode(from + whole * functions.block_bytes, 1, last.data());
+  decode(from + whole * info_of(wire).block_bytes, 1, last.data());
   std::copy_n(last.begin(), rest, place);
 }
 

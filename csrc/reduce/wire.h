@@ -8,20 +8,14 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <string_view>
 
-#include "reduce/kernels/reduce_functions.h"
+#include "base/wires.h"
 
 namespace gradred {
 
-enum class Wire : std::uint8_t { kBFloat16, kFloat16, kInt8, kFloat8E4M3, kInt4 };
-inline constexpr std::string_view kWires[] = {"bf16", "fp16", "int8", "fp8_e4m3", "int4"};
-
-// Throws UsageError if there is none of that name.
+// Throws UsageError if there is none of that name. "" and "auto" have values, too.
 Wire wire_named(std::string_view name);
-// The encoded bytes of so many numbers, whole blocks.
-std::size_t wire_bytes(Wire wire, std::size_t count);
 // The last block is filled up with zeros.
 void encode_wire(Wire wire, const float* values, std::size_t count, std::byte* to);
 // Writes the numbers to `values`, or adds them.

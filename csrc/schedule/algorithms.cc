@@ -48,6 +48,9 @@ Generator named(Kind collective, const std::string& name, const Parameters& para
   if (name == "hierarchical") {
     throw UsageError("across='hierarchical': the parameters describe one level; name another one");
   }
+  if (collective == Kind::kAllreduce && parameters.wire != Wire::kNone) {
+    return [wire = parameters.wire](int r, int p) { return compressed(wire, r, p); };
+  }
   return
       [&, collective](int r, int p) { return make_schedule(collective, name, r, p, parameters); };
 }
@@ -126,7 +129,7 @@ const std::vector<Algorithm> kTable = {
      "m alpha + m (k-1) n beta + m (k-1) n gamma for p = k^m",
      "Rüfenacht, Bull and Booth, Generalisation of recursive doubling for allreduce, EuroMPI "
      "2016"},
-    {"hierarchical", kAllreduce, grouped, "local groups leaders inside across k", kGroups,
+    {"hierarchical", kAllreduce, grouped, "local groups leaders inside across wire k", kGroups,
      "reduce-scatter inside groups, allreduce across them by all ranks of a group, allgather "
      "inside",
      "the sum of its parts, the middle one with n/local",

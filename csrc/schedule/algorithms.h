@@ -22,6 +22,8 @@ struct Parameters {
   std::string inside = "ring";
   // For hierarchical allreduce: the allreduce across groups, by name.
   std::string across = "recursive_doubling";
+  // For hierarchical allreduce: a form in which data cross; `across` is then not used.
+  Wire wire = Wire::kNone;
 };
 
 struct Algorithm {

@@ -43,6 +43,8 @@ Schedule then(Schedule first, Schedule second, Kind collective) {
         "schedules of different ranks, sizes or chunks in a row");
   first.collective = collective;
   first.scratch_slots = std::max(first.scratch_slots, second.scratch_slots);
+  if (second.coded_slots > 0) first.wire = second.wire;
+  first.coded_slots = std::max(first.coded_slots, second.coded_slots);
   first.rounds = joined(std::move(first.rounds), std::move(second.rounds));
   return first;
 }
@@ -79,6 +81,7 @@ Schedule widen(Schedule schedule, const std::vector<int>& starts, int chunks) {
   });
   schedule.chunks = static_cast<std::uint32_t>(chunks);
   schedule.scratch_slots *= slots;
+  schedule.coded_slots *= slots;
   return schedule;
 }
 
@@ -160,14 +163,16 @@ namespace {
 // Runs both schedules at once; they have the same rank, chunks and number of rounds.
 Schedule beside(Schedule first, Schedule second) {
   check(first.rounds.size() == second.rounds.size(), "schedules side by side are of one length");
-  const std::uint32_t shift = first.scratch_slots;
+  const std::uint32_t shift = first.scratch_slots, coded_shift = first.coded_slots;
   const auto shifted = [=](Span& span) {
     if (span.buffer == BufferId::kScratch) span.slot += shift;
+    if (span.buffer == BufferId::kCoded) span.slot += coded_shift;
   };
   Rounds moved = changed(std::move(second.rounds), [=](Step& step) {
     shifted(step.source), shifted(step.target), shifted(step.operand);
   });
   first.scratch_slots += second.scratch_slots;
+  first.coded_slots += second.coded_slots;
   first.rounds = Rounds(static_cast<int>(first.rounds.size()),
                         [one = std::move(first.rounds), other = std::move(moved)](int number) {
                           Round round = one[static_cast<std::size_t>(number)];

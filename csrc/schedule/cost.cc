@@ -32,7 +32,7 @@ struct Flow {
 // What one rank does in one round.
 struct RankRound {
   Flow inside, across;
-  double reduced = 0, copied = 0, sent = 0, received = 0;
+  double reduced = 0, copied = 0, coded = 0, sent = 0, received = 0;
   bool crosses = false;
 };
 
@@ -45,10 +45,15 @@ RankRound look_at(const Round& round, const Schedule& schedule, const Topology& 
   const auto host = [&](int rank) { return topology.host_of[static_cast<std::size_t>(rank)]; };
   RankRound sum;
   for (const Step& step : round) {
-    const double chunks = (reads_source(step.kind) ? step.source : step.target).chunks;
-    if (step.kind == StepKind::kReduce) sum.reduced += chunks;
-    if (step.kind == StepKind::kCopy) sum.copied += chunks;
-    if (!is_message(step.kind)) continue;
+    const Span& span = reads_source(step.kind) ? step.source : step.target;
+    double chunks = span.chunks;
+    if (!is_message(step.kind)) {
+      (uses_codec(step)                 ? sum.coded
+       : step.kind == StepKind::kReduce ? sum.reduced
+                                        : sum.copied) += chunks;
+      continue;
+    }
+    if (span.buffer == BufferId::kCoded) chunks *= wire_share(schedule.wire);
     const bool sends = step.kind == StepKind::kSend;
     const bool crosses = host(step.peer) != host(schedule.rank);
     ++(sends ? sum.sent : sum.received);
@@ -73,6 +78,7 @@ class Busiest {
     rank_.crosses |= rank.crosses;
     rank_.reduced = std::max(rank_.reduced, rank.reduced);
     rank_.copied = std::max(rank_.copied, rank.copied);
+    rank_.coded = std::max(rank_.coded, rank.coded);
     rank_.sent = std::max(rank_.sent, rank.sent);
     rank_.received = std::max(rank_.received, rank.received);
     inside_.moved = std::max(inside_.moved, rank.inside.moved());
@@ -86,6 +92,7 @@ class Busiest {
     total.sent += rank_.sent;
     total.reduced += rank_.reduced;
     total.copied += rank_.copied;
+    total.coded += rank_.coded;
     total.inside.moved += inside_.moved;
     total.inside.distant += inside_.distant;
     Cost::OnLink across;
@@ -148,7 +155,13 @@ Traffic traffic(const Schedule& schedule, std::size_t bytes) {
   Replay({&schedule, 1}).in_step([&](std::size_t, std::size_t, const Round& round) {
     for (const Step& step : round) {
       const Span& span = reads_source(step.kind) ? step.source : step.target;
-      const std::size_t length = partition.length(span.first, span.chunks);
+      std::size_t length = partition.length(span.first, span.chunks);
+      if (uses_codec(step)) {
+        sum.coded += length;
+        continue;
+      }
+      if (span.buffer == BufferId::kCoded)
+        length = wire_bytes(schedule.wire, length / sizeof(float));
       if (step.kind == StepKind::kSend) ++sum.messages, sum.sent += length;
       if (step.kind == StepKind::kRecv) sum.received += length;
       if (step.kind == StepKind::kReduce) sum.reduced += length;
@@ -167,7 +180,7 @@ double Cost::seconds(std::size_t bytes, const CostModel& model, std::size_t slic
                          messages * model.gap + (k - 1) * sent * model.gap +
                          k * on_host * model.on_host;
   const double wire = on(inside, model.inside) + on(across, model.across);
-  const double local = reduced * model.gamma + copied * model.delta;
+  const double local = (reduced + kCodec * coded) * model.gamma + copied * model.delta;
   return latency + n * (std::max(wire, local) + std::min(wire, local) / k);
 }
 
@@ -193,7 +206,7 @@ Cost cost(const std::vector<Schedule>& schedules, const Topology& topology) {
       });
   const double chunks = schedules.empty() ? 1 : schedules.front().chunks;
   for (double* vectors : {&total.inside.moved, &total.inside.distant, &total.across.moved,
-                          &total.across.distant, &total.reduced, &total.copied}) {
+                          &total.across.distant, &total.reduced, &total.copied, &total.coded}) {
     *vectors /= chunks;
   }
   return total;

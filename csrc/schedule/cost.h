@@ -25,7 +25,7 @@ struct CostModel {
   Link inside;         // between ranks of one host
   Link across;         // between hosts
   double gap = 0;      // per further message that a rank sends, or receives, in a round
-  double gamma = 0;    // per reduced byte
+  double gamma = 0;    // per reduced byte; a codec takes kCodec times as long
   double delta = 0;    // per copied byte, which is read and written
   double on_host = 0;  // per operation of a host's ranks in their shared memory
   // The share by which a byte costs more between ranks that are not neighbours, because routes
@@ -33,10 +33,14 @@ struct CostModel {
   double far = 0;
 };
 
+// A round figure of what was seen (docs/wire.md).
+inline constexpr double kCodec = 3;
+
 // The traffic of one rank, in bytes.
 struct Traffic {
   std::size_t messages = 0;  // messages sent
   std::size_t sent = 0, received = 0, reduced = 0, copied = 0;
+  std::size_t coded = 0;  // encoded or decoded, counted as float32
 };
 Traffic traffic(const Schedule& schedule, std::size_t bytes);
 
@@ -56,6 +60,7 @@ struct Cost {
   double sent = 0;      // all messages
   double reduced = 0;
   double copied = 0;
+  double coded = 0;    // encoded or decoded, counted as float32
   double on_host = 0;  // operations in shared memory, without what they copy and reduce
 
   // Seconds with `slices` slices of the vector in flight. The slices share the port of their rank,

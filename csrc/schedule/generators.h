@@ -24,6 +24,9 @@ Schedule direct_reduce_scatter(int rank, int size);
 Schedule direct_allgather(int rank, int size);
 Schedule direct(int rank, int size);
 
+// Allreduce whose messages are all encoded.
+Schedule compressed(Wire wire, int rank, int size);
+
 Schedule recursive_halving(int rank, int size);
 Schedule recursive_doubling_allgather(int rank, int size);
 Schedule rabenseifner(int rank, int size);

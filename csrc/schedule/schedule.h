@@ -4,8 +4,8 @@
 // run of chunks [first, first + chunks) of that vector. In the work buffer and in the input buffer
 // a span lies at its own position; in the scratch buffer it lies in a slot. Every scratch slot is
 // as large as the largest chunk. A span of k chunks takes k consecutive slots and lies dense from
-// the start of the first one. So a span always identifies its part of the vector, and never holds
-// an address.
+// the start of the first one. The coded buffer has slots likewise, of encoded numbers. So a span
+// always identifies its part of the vector, and never holds an address.
 //
 // The result ends in the work buffer. The input lies there, too (in place: what generators make),
 // or in the input buffer, which is only read (what from_input in combinators.h makes of them). A
@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/kinds.h"
+#include "base/wires.h"
 #include "schedule/rounds.h"
 
 namespace gradred {
@@ -38,6 +39,8 @@ struct Schedule {
   int root = 0;  // if the kind has one
   std::uint32_t chunks = 1;
   std::uint32_t scratch_slots = 0;
+  Wire wire = Wire::kNone;  // the form of the numbers in the coded buffer, if it has slots
+  std::uint32_t coded_slots = 0;
   bool in_place = true;  // the input lies in the work buffer
   // How many leaves each rank gives, if they are added up by the tree of base/leaf_tree.h. Each
   // rank's input buffer then has the vectors of its parts. Empty: each rank gives one vector, and

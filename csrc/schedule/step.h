@@ -7,13 +7,16 @@
 namespace gradred {
 
 enum class StepKind : std::uint8_t { kSend, kRecv, kReduce, kCopy };
-enum class BufferId : std::uint8_t { kWork, kScratch, kInput };
+// kCoded: scratch slots in the form of Schedule::wire. A copy into them encodes, a copy out of them
+// decodes, a reduction from them decodes and adds.
+enum class BufferId : std::uint8_t { kWork, kScratch, kInput, kCoded };
 
 struct Span {
   BufferId buffer = BufferId::kWork;
   std::uint32_t first = 0;   // chunk of the vector
   std::uint32_t chunks = 0;  // length of the run; never wraps around the end of the vector
-  std::uint32_t slot = 0;    // scratch: where the run is stored; input: which of its vectors
+  std::uint32_t slot =
+      0;  // scratch and coded: where the run is stored; input: which of its vectors
 
   bool operator==(const Span&) const = default;
 };
@@ -38,6 +41,14 @@ constexpr bool reads_source(StepKind kind) { return kind != StepKind::kRecv; }
 constexpr bool reads_operand(StepKind kind) { return kind == StepKind::kReduce; }
 constexpr bool writes_target(StepKind kind) { return kind != StepKind::kSend; }
 
+constexpr bool uses_codec(const Step& step) {
+  return !is_message(step.kind) &&
+         (step.source.buffer == BufferId::kCoded || step.target.buffer == BufferId::kCoded);
+}
+constexpr bool is_in_slots(BufferId buffer) {
+  return buffer == BufferId::kScratch || buffer == BufferId::kCoded;
+}
+
 using Round = std::vector<Step>;
 
 // Constructors of steps, so that a generator reads like the paper that it implements.
@@ -49,6 +60,9 @@ inline Span scratch(std::uint32_t slot, std::uint32_t first, std::uint32_t chunk
 }
 inline Span input(std::uint32_t first, std::uint32_t chunks = 1, std::uint32_t vector = 0) {
   return {BufferId::kInput, first, chunks, vector};
+}
+inline Span coded(std::uint32_t slot, std::uint32_t first, std::uint32_t chunks = 1) {
+  return {BufferId::kCoded, first, chunks, slot};
 }
 inline Step send(int peer, Span source) { return {StepKind::kSend, peer, source, {}, {}}; }
 inline Step recv(int peer, Span target) { return {StepKind::kRecv, peer, {}, target, {}}; }

@@ -23,7 +23,7 @@ bool meet(std::uint64_t a, std::uint64_t a_count, std::uint64_t b, std::uint64_t
 
 bool overlap(const Span& a, const Span& b) {
   if (a.buffer != b.buffer) return false;
-  if (a.buffer == BufferId::kScratch) return meet(a.slot, a.chunks, b.slot, b.chunks);
+  if (is_in_slots(a.buffer)) return meet(a.slot, a.chunks, b.slot, b.chunks);
   return meet(a.first, a.chunks, b.first, b.chunks);
 }
 
@@ -33,7 +33,7 @@ const Span& message_span(const Step& step) {
 
 // What is wrong with a span; empty if nothing is.
 std::string fault(const Schedule& schedule, const Span& span) {
-  if (span.buffer > BufferId::kInput) return "a span names no buffer";
+  if (span.buffer > BufferId::kCoded) return "a span names no buffer";
   if (span.buffer == BufferId::kInput && schedule.in_place) {
     return describe(span) + ": this schedule is in place, its input lies in the work buffer";
   }
@@ -46,16 +46,18 @@ std::string fault(const Schedule& schedule, const Span& span) {
     return describe(span) + ": it has only " + std::to_string(vectors_of_input(schedule)) +
            " vectors";
   }
-  if (span.buffer == BufferId::kScratch &&
-      std::uint64_t{span.slot} + span.chunks > schedule.scratch_slots) {
-    return describe(span) + " lies outside the scratch buffer of " +
-           std::to_string(schedule.scratch_slots) + " slots";
+  const bool is_coded = span.buffer == BufferId::kCoded;
+  const std::uint32_t slots = is_coded ? schedule.coded_slots : schedule.scratch_slots;
+  if (is_in_slots(span.buffer) && std::uint64_t{span.slot} + span.chunks > slots) {
+    return describe(span) + " lies outside the " + (is_coded ? "coded" : "scratch") +
+           " buffer of " + std::to_string(slots) + " slots";
   }
   return {};
 }
 
 std::string operand_fault(const Schedule& schedule, const Step& step) {
   if (std::string why = fault(schedule, step.operand); !why.empty()) return why;
+  if (step.operand.buffer == BufferId::kCoded) return "the operand is encoded: " + describe(step);
   if (step.operand.first != step.target.first || step.operand.chunks != step.target.chunks) {
     return "operand and target are different chunks: " + describe(step);
   }
@@ -86,6 +88,10 @@ std::string fault(const Schedule& schedule, const Step& step) {
   if (std::string why = fault(schedule, step.target); !why.empty()) return why;
   if (step.source.first != step.target.first || step.source.chunks != step.target.chunks) {
     return "source and target are different chunks: " + describe(step);
+  }
+  const bool encodes = step.target.buffer == BufferId::kCoded;
+  if (encodes && (step.kind == StepKind::kReduce || step.source.buffer == BufferId::kCoded)) {
+    return "only a copy of numbers encodes: " + describe(step);
   }
   if (overlap(step.source, step.target)) return "source and target overlap: " + describe(step);
   return step.kind == StepKind::kReduce ? operand_fault(schedule, step) : std::string();
@@ -118,6 +124,9 @@ void check_head(const Schedule& schedule) {
           "root " + std::to_string(schedule.root) + " is none of the " +
               std::to_string(schedule.size) + " ranks");
   require(schedule.chunks >= 1, "the vector has no chunk");
+  require(
+      schedule.coded_slots == 0 || (schedule.wire != Wire::kNone && schedule.wire < Wire::kAuto),
+      "a coded buffer needs a form");
   require(!has_blocks(schedule.collective) ||
               schedule.chunks % static_cast<std::uint32_t>(schedule.size) == 0,
           std::to_string(schedule.chunks) + " chunks for " + std::to_string(schedule.size) +
@@ -145,7 +154,8 @@ std::string describe(const Span& span) {
     return chunks + " of " +
            (span.slot == 0 ? "" : "vector " + std::to_string(span.slot) + " of ") + "the input";
   }
-  return chunks + " in " + run("slot", span.slot, span.chunks);
+  const char* const word = span.buffer == BufferId::kCoded ? "coded slot" : "slot";
+  return chunks + " in " + run(word, span.slot, span.chunks);
 }
 
 std::string describe(const Step& step) {

@@ -32,7 +32,7 @@ bool Values::each_once(Value value, const RankRange& ranks) const {
     parts.pop_back();
     if (!is_input(part)) {
       parts.push_back(sum_of(part).a);
-      parts.push_back(sum_of(part).b);
+      if (sum_of(part).b != kNothing) parts.push_back(sum_of(part).b);
     } else if (!ranks.has(rank_of(part)) || seen[static_cast<std::size_t>(rank_of(part))]) {
       return false;
     } else {
@@ -51,6 +51,7 @@ std::vector<std::uint64_t> Values::ranks(Value value) const {
   times[value - inputs_] = 1;
   for (Value sum = value; !is_input(sum); --sum) {  // a sum has a higher number than its parts
     for (const Value part : {sum_of(sum).a, sum_of(sum).b}) {
+      if (part == kNothing) continue;
       auto& count =
           is_input(part) ? counts[static_cast<std::size_t>(rank_of(part))] : times[part - inputs_];
       count = std::min<std::uint64_t>(count + times[sum - inputs_], kNothing);
@@ -61,15 +62,16 @@ std::vector<std::uint64_t> Values::ranks(Value value) const {
 
 Value Values::doubled(Value value) const {
   const auto twice = [&](Value sum) {
+    if (sum == kNothing || is_input(sum)) return false;
     const std::vector<std::uint64_t> counts = ranks(sum);
     return std::any_of(counts.begin(), counts.end(), [](std::uint64_t n) { return n > 1; });
   };
-  if (is_input(value) || !twice(value)) return kNothing;
+  if (!twice(value)) return kNothing;
   for (;;) {  // descends as long as a part contains an input twice
     const Sum& sum = sum_of(value);
-    if (!is_input(sum.a) && twice(sum.a)) {
+    if (twice(sum.a)) {
       value = sum.a;
-    } else if (!is_input(sum.b) && twice(sum.b)) {
+    } else if (twice(sum.b)) {
       value = sum.b;
     } else {
       return value;
@@ -78,6 +80,7 @@ Value Values::doubled(Value value) const {
 }
 
 std::uint64_t Values::hash(Value value) const {
+  if (value == kNothing) return 0;
   return is_input(value) ? mixed(std::uint64_t{value} + 1) : hashes_[value - inputs_];
 }
 

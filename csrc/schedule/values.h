@@ -1,5 +1,5 @@
-// Symbolic values: inputs, and sums of two values. They are interned, so equal sums (up to a+b =
-// b+a) are equal numbers.
+// Symbolic values: inputs, sums of two values, and what a value is once it was encoded. They are
+// interned, so equal sums (up to a+b = b+a) are equal numbers.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct Place {
 };
 
 struct Sum {
-  Value a, b;
+  Value a, b;            // b: kNothing if `a` was encoded
   std::uint32_t inputs;  // leaves of the tree; larger numbers count as kNothing
   Place formed;          // where it was formed first
 };
@@ -31,11 +31,15 @@ class Values {
     return static_cast<Value>(rank) * chunks_ + chunk;
   }
   Value sum(Value a, Value b, Place formed);
+  Value encoded(Value value, Place formed) { return sum(value, kNothing, formed); }
 
   bool is_input(Value value) const { return value < inputs_; }
   int rank_of(Value input) const { return static_cast<int>(input / chunks_); }
   const Sum& sum_of(Value value) const { return sums_[value - inputs_]; }
-  std::uint32_t count(Value value) const { return is_input(value) ? 1 : sum_of(value).inputs; }
+  std::uint32_t count(Value value) const {
+    if (value == kNothing) return 0;
+    return is_input(value) ? 1 : sum_of(value).inputs;
+  }
 
   // Whether the value contains the input of each of these ranks exactly once, and no other.
   bool each_once(Value value, const RankRange& ranks) const;

@@ -24,7 +24,14 @@ struct Rank {
   const Schedule* schedule = nullptr;
   std::vector<Value> work;
   std::vector<Value> input;  // empty if the schedule is in place; its vectors one after another
-  std::vector<Cell> scratch;
+  std::vector<Cell> scratch, coded;
+
+  std::vector<Cell>& slots(const Span& span) {
+    return span.buffer == BufferId::kCoded ? coded : scratch;
+  }
+  const std::vector<Cell>& slots(const Span& span) const {
+    return span.buffer == BufferId::kCoded ? coded : scratch;
+  }
 };
 
 // The visitor of a replay that computes with symbolic values. A message is transferred when both
@@ -83,7 +90,10 @@ void Verifier::initialise(Rank& rank) {
   if (!rank.schedule->in_place) rank.input = rank.work;
   std::vector<Value>& given = rank.schedule->in_place ? rank.work : rank.input;
   rank.scratch.resize(rank.schedule->scratch_slots);
-  for (std::uint32_t slot = 0; slot < rank.scratch.size(); ++slot) rank.scratch[slot].slot = slot;
+  rank.coded.resize(rank.schedule->coded_slots);
+  for (std::vector<Cell>* cells : {&rank.scratch, &rank.coded}) {
+    for (std::uint32_t slot = 0; slot < cells->size(); ++slot) (*cells)[slot].slot = slot;
+  }
   if (!head_.leaves.empty()) {
     rank.input.clear();
     for (const LeafNode& part : tree_.parts_of(static_cast<std::size_t>(r))) {
@@ -119,7 +129,12 @@ Report Verifier::run() {
 void Verifier::met(const MessageEnd& sent, const MessageEnd& received) {
   const Span& source = sent.what.source;
   const Span& target = received.what.target;
-  if (source.first != target.first || source.chunks != target.chunks) {
+  const auto form = [&](const MessageEnd& end, const Span& span) {
+    const bool is_coded = span.buffer == BufferId::kCoded;
+    return is_coded ? ranks_[end.rank].schedule->wire : Wire::kNone;
+  };
+  const bool same_form = form(sent, source) == form(received, target);
+  if (source.first != target.first || source.chunks != target.chunks || !same_form) {
     fail(received, "receives " + describe(target) + " where rank " + std::to_string(sent.rank) +
                        " (round " + std::to_string(sent.round) + ", step " +
                        std::to_string(sent.step) + ") sends " + describe(source));
@@ -140,10 +155,11 @@ void Verifier::finish_round(std::size_t number) {
     const bool rewrites = local.kind == StepKind::kReduce && local.operand == local.target;
     if (!rewrites) begin_write(rank, local.target);
     for (std::uint32_t i = 0; i < local.source.chunks; ++i) {
+      const Place formed{static_cast<int>(number), static_cast<int>(here.round),
+                         static_cast<int>(step)};
       Value value = read(here, local.source, i);
+      if (local.target.buffer == BufferId::kCoded) value = values_.encoded(value, formed);
       if (local.kind == StepKind::kReduce) {
-        const Place formed{static_cast<int>(number), static_cast<int>(here.round),
-                           static_cast<int>(step)};
         value = values_.sum(value, read(here, local.operand, i), formed);
       }
       write(rank, local.target, i, value);
@@ -154,12 +170,12 @@ void Verifier::finish_round(std::size_t number) {
 Value Verifier::read(const MessageEnd& reader, const Span& span, std::uint32_t i) const {
   const Rank& rank = ranks_[reader.rank];
   Value value = kNothing;
-  if (span.buffer != BufferId::kScratch) {
+  if (!is_in_slots(span.buffer)) {
     const bool is_work = span.buffer == BufferId::kWork;
     const std::size_t vector = is_work ? 0 : std::size_t{span.slot} * head_.chunks;
     value = (is_work ? rank.work : rank.input)[vector + span.first + i];
   } else {
-    const Cell& cell = rank.scratch[span.slot + i];
+    const Cell& cell = rank.slots(span)[span.slot + i];
     value = cell.value;
     if (value != kNothing && (cell.slot != span.slot || cell.first != span.first)) {
       fail(reader, describe(reader.what) + ": slot " + std::to_string(span.slot + i) +
@@ -178,7 +194,7 @@ void Verifier::write(Rank& rank, const Span& span, std::uint32_t i, Value value)
   if (span.buffer == BufferId::kWork) {
     rank.work[span.first + i] = value;
   } else {
-    rank.scratch[span.slot + i] = {value, span.slot, span.first};
+    rank.slots(span)[span.slot + i] = {value, span.slot, span.first};
   }
 }
 
@@ -187,12 +203,13 @@ void Verifier::write(Rank& rank, const Span& span, std::uint32_t i, Value value)
 // older run's own beginning leaves the rest of it intact.
 void Verifier::begin_write(Rank& rank, const Span& span) {
   if (span.buffer == BufferId::kWork) return;
-  const Cell& head = rank.scratch[span.slot];
+  std::vector<Cell>& cells = rank.slots(span);
+  const Cell& head = cells[span.slot];
   if (head.value != kNothing && head.slot == span.slot && head.first == span.first) return;
   const std::uint32_t end = span.slot + span.chunks;
-  for (std::uint32_t slot = end; slot < rank.scratch.size(); ++slot) {
-    if (rank.scratch[slot].slot >= end) break;
-    rank.scratch[slot] = {kNothing, slot, 0};
+  for (std::uint32_t slot = end; slot < cells.size(); ++slot) {
+    if (cells[slot].slot >= end) break;
+    cells[slot] = {kNothing, slot, 0};
   }
 }
 
@@ -307,7 +324,8 @@ void check_together(const std::vector<Schedule>& schedules) {
     }
     validate(schedule);
     cells += vectors_of_input(schedule) * schedule.chunks;
-    cells += std::uint64_t{schedule.chunks} * (schedule.in_place ? 1 : 2) + schedule.scratch_slots;
+    cells += std::uint64_t{schedule.chunks} * (schedule.in_place ? 1 : 2) + schedule.scratch_slots +
+             schedule.coded_slots;
     if (cells > kCellsAtMost) {
       throw ScheduleError({r, -1, -1, "too large to verify: more than 2^28 chunks and slots"});
     }

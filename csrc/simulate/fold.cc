@@ -85,7 +85,7 @@ bool is_in_step(const std::vector<Round>& rounds, std::size_t count, std::size_t
 // The part inside groups depends on the place in the group alone.
 bool is_symmetric(Kind collective, std::string_view name, const Parameters& parameters,
                   std::size_t size, std::size_t period) {
-  if (period == 0 || size % period != 0) return false;
+  if (period == 0 || size % period != 0 || parameters.wire != Wire::kNone) return false;
   if (collective == Kind::kAllreduce && name == "hierarchical") {
     const auto local = static_cast<std::size_t>(std::max(parameters.local, 0));
     return local > 0 && parameters.groups.empty() && period % local == 0 &&

@@ -9,6 +9,7 @@
 
 #include "base/errors.h"
 #include "base/mixed.h"
+#include "schedule/cost.h"
 #include "schedule/replay.h"
 #include "schedule/validate.h"
 #include "simulate/events.h"
@@ -165,6 +166,9 @@ std::uint32_t Simulation::post(const MessageEnd& end) {
   const std::uint32_t id = new_message();
   Message& message = messages_[id];
   message.bytes = bytes_of(end.what.source);
+  if (end.what.source.buffer == BufferId::kCoded) {
+    message.bytes *= wire_share(replay_.schedule(end.rank).wire);
+  }
   message.injected = work(rank, cluster_.send_overhead);
   message.stretch = stretch(end.rank, end.round, end.step);
   message.from = static_cast<std::uint32_t>(end.rank);
@@ -246,8 +250,12 @@ void Simulation::complete_one(std::size_t execution) {
 void Simulation::finish_round(std::size_t execution) {
   double seconds = 0;
   for (const Step& step : replay_.steps(execution)) {
-    if (step.kind == StepKind::kReduce) seconds += bytes_of(step.source) * cluster_.reduce;
-    if (step.kind == StepKind::kCopy) seconds += bytes_of(step.source) * cluster_.copy;
+    if (is_message(step.kind)) continue;
+    const double bytes = step.target.chunks * chunk_;
+    const double each = uses_codec(step)                 ? kCodec * cluster_.reduce
+                        : step.kind == StepKind::kReduce ? cluster_.reduce
+                                                         : cluster_.copy;
+    seconds += bytes * each;
   }
   seconds *= stretch(execution, replay_.round(execution), ~std::uint64_t{0});
   const double done = work(rank_of(execution), seconds);

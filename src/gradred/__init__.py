@@ -85,7 +85,6 @@ _START_MPI = {
     "comm",
     "persistent",
     "request",
-    "wire",
 }
 
 __all__ = [

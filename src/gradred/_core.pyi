@@ -148,6 +148,8 @@ class Traffic(metaclass=_Pybind11Type):
     def reduced(self) -> int: ...
     @property
     def copied(self) -> int: ...
+    @property
+    def coded(self) -> int: ...
 
 class Cost(metaclass=_Pybind11Type):
     def __init__(self, *args: Never, **kwargs: Never) -> None: ...  # has no constructor
@@ -165,6 +167,8 @@ class Cost(metaclass=_Pybind11Type):
     def reduced(self) -> float: ...
     @property
     def copied(self) -> float: ...
+    @property
+    def coded(self) -> float: ...
     def seconds(
         self,
         nbytes: int,
@@ -399,6 +403,7 @@ class Call(metaclass=_Pybind11Type):
         layout: int = 0,
         plan: str = "",
         schedule: Schedule | None = None,
+        wire: str = "",
         placement: Placement | None = None,
     ) -> None: ...
 
@@ -634,6 +639,7 @@ def choose_plan(
     dtype: str = "float32",
     figures: str = "",
     one_order: bool = False,
+    wire: str = "",
 ) -> _ChosenPlan: ...
 def memory_model() -> _MemoryModel: ...
 def read_figures(text: str) -> _Figures: ...
@@ -704,6 +710,7 @@ def make_buckets(
     layout: int,
     plan: str = "",
     schedule: Schedule | None = None,
+    wire: str = "",
     blocking: bool,
 ) -> list[Bucket]: ...
 def run_buckets(comm: MPI.Comm, buckets: Sequence[Bucket]) -> None: ...

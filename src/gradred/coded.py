@@ -27,28 +27,16 @@ class Parts:
         result: where the sums go; `given` itself, or other memory.
         hosts: their number.
         place: the number of this host.
-        room: memory for the parts to send, which is zero at first, and for those that come: a row
-            for each host. The last run of a long vector may be shorter than its rows.
     """
 
-    def __init__(
-        self,
-        form: str,
-        given: Floats,
-        result: Floats,
-        hosts: int,
-        place: int,
-        room: tuple[Bytes, Bytes] | None = None,
-    ) -> None:
+    def __init__(self, form: str, given: Floats, result: Floats, hosts: int, place: int) -> None:
         self._form, self._place = form, place
         each = -(-given.size // (BLOCK * hosts)) * BLOCK  # numbers of a part, whole blocks
         self._given, self._result = (
             [vector[i * each : (i + 1) * each] for i in range(hosts)] for vector in (given, result)
         )
         shape = (hosts, _core.wire_bytes(form, each))
-        if room is None or room[0].shape != shape:
-            room = np.zeros(shape, np.uint8), np.empty(shape, np.uint8)
-        self.sent, self.came = room
+        self.sent, self.came = np.zeros(shape, np.uint8), np.empty(shape, np.uint8)
         self._total = np.zeros_like(self._given[place])
 
     def encode(self) -> None:

@@ -89,6 +89,7 @@ class Comm(MPI.Intracomm):
             *,
             stream: StreamLike = None,
             leaves: LeavesLike | None = None,
+            wire: str | None = None,
         ) -> None: ...
         def Iallreduce(  # noqa: D102
             self,
@@ -98,6 +99,7 @@ class Comm(MPI.Intracomm):
             *,
             stream: StreamLike = None,
             leaves: LeavesLike | None = None,
+            wire: str | None = None,
         ) -> Request: ...
         def Reduce_scatter_block(  # noqa: D102
             self, sendbuf: InB, recvbuf: OutB, op: OpLike = MPI.SUM, *, stream: StreamLike = None
@@ -137,6 +139,8 @@ class Comm(MPI.Intracomm):
         recvbuf: BufSpec,
         op: OpLike = MPI.SUM,
         info: MPI.Info = MPI.INFO_NULL,
+        *,
+        wire: str | None = None,
     ) -> PersistentAllreduce:
         """Prepare an allreduce that is started many times on the same buffers.
 
@@ -145,6 +149,7 @@ class Comm(MPI.Intracomm):
             recvbuf: where the result goes.
             op: an MPI.Op, a name from gradred.OPS, gradred.premul(factor) or gradred.user_op(f).
             info: hints for the MPI; unused if gradred carries out the operation.
+            wire: as in `gradred.allreduce`; unused if the MPI carries out the operation.
 
         Ranks may start their persistent operations in different orders.
 
@@ -153,7 +158,7 @@ class Comm(MPI.Intracomm):
         """
         with refusing(self):
             found = mpi_fallback.reduction(
-                "Allreduce_init", self, sendbuf, recvbuf, op, also="init"
+                "Allreduce_init", self, sendbuf, recvbuf, op, also="init", form=wire
             )
         _core.prepare(self)  # may block: MPI allows that here, but not in Start
         if isinstance(found, Reduction) and not (_core.starts(self, found.call) or _ORDERS_HANG):
@@ -433,11 +438,19 @@ def _blocking(method: str) -> Callable[..., None]:
     """Return the blocking method of a reduction, for arguments of any form."""
 
     def run(
-        comm: Comm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, stream: StreamLike = None
+        comm: Comm,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: Any = MPI.SUM,
+        *,
+        stream: StreamLike = None,
+        wire: str | None = None,
     ) -> None:
         with refusing(comm):
             handle = None if stream is None else handle_of(stream, method)
-            found = mpi_fallback.reduction(method, comm, sendbuf, recvbuf, op, stream=handle)
+            found = mpi_fallback.reduction(
+                method, comm, sendbuf, recvbuf, op, stream=handle, form=wire
+            )
         if isinstance(found, MpiCall):
             found.agree(comm)
             getattr(MPI.Intracomm, method)(comm, found.send, found.recv, found.op)
@@ -454,11 +467,17 @@ def _starting(method: str) -> Callable[..., MPI.Request]:
     """Return the non-blocking method of a reduction, for arguments of any form."""
 
     def start(
-        comm: Comm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, stream: StreamLike = None
+        comm: Comm,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: Any = MPI.SUM,
+        *,
+        stream: StreamLike = None,
+        wire: str | None = None,
     ) -> MPI.Request:
         with refusing(comm, blocking=False):
             handle = None if stream is None else handle_of(stream, method)
-            found = messages.reduction(method, comm, sendbuf, recvbuf, op, handle)
+            found = messages.reduction(method, comm, sendbuf, recvbuf, op, handle, wire)
             if isinstance(found, Reduction):
                 return Request.start(comm, found.call, found.owners)
             comm._require_mpi()

@@ -314,14 +314,15 @@ def takes_leaves(method: str, look: Callable[..., Any]) -> Callable[..., Any]:
         *,
         stream: StreamLike = None,
         leaves: LeavesLike | None = None,
+        wire: str | None = None,
     ) -> Any:
         if leaves is None:
-            return look(comm, sendbuf, recvbuf, op, stream=stream)
+            return look(comm, sendbuf, recvbuf, op, stream=stream, wire=wire)
         starts = method.startswith("I")
         with refusing(comm, blocking=not starts):
-            if stream is not None:
-                found = "the host adds up leaves, so that no stream can order the call"
-                raise UsageError(f"{method} with leaves", found, "Leave out stream=")
+            if stream is not None or wire is not None:
+                found = "the host adds up leaves, as they are, so that no stream orders the call"
+                raise UsageError(f"{method} with leaves", found, "Leave out stream= and wire=")
             asked = _read(method, comm, sendbuf, recvbuf, op, leaves)
             call, held = call_to_start(asked) if starts else (None, None)
         if call is None:

@@ -107,11 +107,12 @@ class MemoryComm(Comm):
         *,
         stream: StreamLike = None,
         leaves: LeavesLike | None = None,
+        wire: str | None = None,
     ) -> Request:
         """Start an allreduce as on any `Comm`; sums of leaves only block here."""
         if leaves is not None:
             return super().Iallreduce(sendbuf, recvbuf, op, stream=stream, leaves=leaves)
-        found = self._reduction("Iallreduce", sendbuf, recvbuf, op, stream=stream)
+        found = self._reduction("Iallreduce", sendbuf, recvbuf, op, stream=stream, form=wire)
         return Request.start(self, found.call, found.owners)
 
     def Allreduce_init(
@@ -120,9 +121,11 @@ class MemoryComm(Comm):
         recvbuf: BufSpec,
         op: OpLike = MPI.SUM,
         info: MPI.Info = MPI.INFO_NULL,
+        *,
+        wire: str | None = None,
     ) -> PersistentAllreduce:
         """Prepare a persistent allreduce as on any `Comm`; starts are like `Iallreduce`."""
-        found = self._reduction("Allreduce_init", sendbuf, recvbuf, op, blocking=True)
+        found = self._reduction("Allreduce_init", sendbuf, recvbuf, op, blocking=True, form=wire)
         return self._persistent(found, recvbuf, one_order=False)
 
     def Dup(self, info: MPI.Info | None = None) -> Self:
@@ -160,10 +163,11 @@ class MemoryComm(Comm):
         *,
         blocking: bool = False,
         stream: StreamLike = None,
+        form: str | None = None,
     ) -> messages.Reduction:
         with refusing(self, blocking=blocking):
             handle = None if stream is None else handle_of(stream, method)
-            found = messages.reduction(method, self, sendbuf, recvbuf, op, handle)
+            found = messages.reduction(method, self, sendbuf, recvbuf, op, handle, form)
             if isinstance(found, messages.Message):
                 self._require_mpi()
                 raise AssertionError  # _require_mpi() always raises

@@ -4,6 +4,7 @@ import itertools
 import os
 import signal
 import sys
+import threading
 import time
 
 import faked
@@ -16,7 +17,6 @@ from mpi4py import MPI  # noqa: E402
 
 import gradred  # noqa: E402
 from gradred import _core, config  # noqa: E402
-from gradred import wire as wire_module  # noqa: E402
 from gradred.element_types import numpy_dtype  # noqa: E402
 
 WORLD = MPI.COMM_WORLD
@@ -123,24 +123,25 @@ def leaves(comm: gradred.Comm) -> None:
         assert started.wait().tobytes() == wanted, ("started", each, count)
 
 
-def reference(x: list[np.ndarray], wire: str, by: float = 1) -> np.ndarray:
-    """What a compressed wire between hosts makes of the sums inside them, times a factor."""
+def plan_of(comm: gradred.Comm, x: np.ndarray, wire: str) -> dict:
+    call = _core.Call("allreduce", None, x.ctypes.data, x.size, "float32", wire=wire)
+    return _core.plan_for(comm, call)
+
+
+def reference(x: list[np.ndarray], wire: str, plan: dict) -> np.ndarray:
+    """What a compressed wire between hosts makes of the sums inside them."""
     hosts = sorted(set(LAYOUT))
     sums = [np.sum([x[r] for r in range(SIZE) if LAYOUT[r] == h], 0, "float32") for h in hosts]
-    length = wire_module._PART * len(hosts)
-    if x[0].size > length:  # segments, each with parts of its own
-        runs = [slice(i, i + length) for i in range(0, x[0].size, length)]
-        return np.concatenate([reference([one[run] for one in x], wire, by) for run in runs])
-    sums = [one * np.float32(by) for one in sums]
-    each = -(-x[0].size // (128 * len(hosts))) * 128
-    result = np.empty_like(x[0])
-    for owner, host in enumerate(hosts):
-        part = slice(owner * each, (owner + 1) * each)
-        total = np.zeros_like(result[part])
-        for other, own in zip(hosts, sums, strict=True):
-            total += own[part] if other == host else through(own[part], wire)
-        result[part] = through(total, wire)
-    return result
+    lanes = 1 if plan["parameters"].get("leaders") else max(map(LAYOUT.count, hosts))
+    result = []
+    for piece in np.array_split(np.arange(x[0].size), plan["slices"]):
+        for number, part in enumerate(np.array_split(piece, lanes * len(hosts))):
+            owner = hosts[number % len(hosts)]
+            total = sums[owner][part].copy()
+            for host in hosts:
+                total += through(sums[host][part], wire) if host != owner else 0
+            result.append(through(total, wire))
+    return np.concatenate(result)
 
 
 def through(x: np.ndarray, wire: str) -> np.ndarray:
@@ -153,23 +154,38 @@ def through(x: np.ndarray, wire: str) -> np.ndarray:
 
 def wires(comm: gradred.Comm) -> None:
     """Compressed between hosts: the same bits on all ranks, those of the codec applied in turn."""
-    usual = wire_module._PART
-    lengths = [(usual, count) for count in (0, 1, 127, 128, 1000, 100_003)]
-    lengths += [(256, count) for count in (255, 256 * 8, 10_001)]  # many segments
-    for wire, (part, count) in itertools.product(gradred.WIRES, lengths):
-        wire_module._PART = part
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    for wire, count in itertools.product(gradred.WIRES, (0, 1, 127, 128, 1000, 100_003, 900_001)):
         x = [np.random.default_rng(r).standard_normal(count).astype("f4") for r in range(SIZE)]
-        wanted = reference(x, wire)
         mine = x[RANK].copy()
-        got = gradred.allreduce(mine, comm=comm, wire=wire)
-        assert got.tobytes() == wanted.tobytes(), (wire, count)
+        plan = plan_of(comm, mine, wire)
+        assert plan["parameters"]["wire"] == wire
+        assert wire in plan["reason"]
+        wanted = reference(x, wire, plan).tobytes()
+        assert gradred.allreduce(mine, comm=comm, wire=wire).tobytes() == wanted, (wire, count)
         assert np.array_equal(mine, x[RANK]), "the input has changed"
+        started = [gradred.iallreduce(mine, comm=comm, wire=wire) for _ in range(3)]
+        assert {one.wait().tobytes() for one in started} == {wanted}
+        y = np.empty_like(mine)
+        comm.Allreduce(mine, y, wire=wire)
+        assert y.tobytes() == wanted
+        comm.Iallreduce(y, mine, wire="fp16").Wait()  # beside it, on other buffers
+        mine[:] = x[RANK]
+        persistent = comm.Allreduce_init(mine, y, wire=wire)
+        for _ in range(3):
+            y[:] = 0
+            persistent()
+            assert y.tobytes() == wanted
+        persistent.Free()
+        halves = [one / np.float32(SIZE) for one in x]
+        by = gradred.premul(1 / SIZE)
+        scaled = gradred.allreduce(mine, by, comm=comm, wire=wire)
         mean = gradred.allreduce(mine, "avg", out=mine, comm=comm, wire=wire)
         assert mean is mine
-        assert mean.tobytes() == reference(x, wire, 1 / SIZE).tobytes()
-        twice = gradred.allreduce(x[RANK], gradred.premul(2.0), comm=comm, wire=wire)
-        assert twice.tobytes() == reference(x, wire, 2).tobytes()
-    wire_module._PART = usual
+        assert mean.tobytes() == scaled.tobytes()
+        if SIZE == 4:  # exact
+            assert mean.tobytes() == reference(halves, wire, plan).tobytes()
+    many_on_the_wire(comm)
     half = np.full(3, 40_000, "f4")  # whose sum fp16 does not have
     assert gradred.allreduce(half, "avg", comm=comm, wire="fp16").tolist() == [40_000] * 3
     other = comm.Dup()
@@ -177,19 +193,39 @@ def wires(comm: gradred.Comm) -> None:
         assert gradred.allreduce(np.ones(3, "f4"), comm=other, wire="int8").tolist() == [SIZE] * 3
     other.Free()
     for mine in (None if RANK else "int8", "bf16" if RANK else "int8"):
-        with pytest.raises(gradred.UsageError, match="other ranks ask" if mine else "disagree"):
+        with pytest.raises(gradred.UsageError, match="disagree"):
             gradred.allreduce(np.ones(5, "f4"), comm=comm, wire=mine)
+        request = gradred.iallreduce(np.ones(5, "f4"), comm=comm, wire=mine)
+        with pytest.raises(gradred.UsageError, match="disagree"):
+            request.wait()
+    with pytest.raises(gradred.UsageError, match="no compressed wire between hosts"):
+        gradred.allreduce(np.ones(5, "f4"), comm=comm, wire="int8", plan="ring")
     assert gradred.allreduce(np.ones(3, "f4"), comm=comm, wire="int4").tolist() == [SIZE] * 3
 
 
+def many_on_the_wire(comm: gradred.Comm) -> None:
+    """Short arrays travel as one vector, whose blocks begin elsewhere: close, and equal bits."""
+    arrays = [np.random.default_rng((RANK, n)).standard_normal(n).astype("f4") for n in (5, 700)]
+    plain = gradred.allreduce_many(arrays, comm=comm)
+    found = gradred.allreduce_many(arrays, comm=comm, wire="bf16")
+    started = gradred.iallreduce_many(arrays, comm=comm, wire="bf16").wait()
+    for exact, one, other in zip(plain, found, started, strict=True):
+        assert not np.array_equal(exact, one)
+        np.testing.assert_allclose(one, exact, atol=0.1)
+        assert one.tobytes() == other.tobytes()
+        assert len(set(comm.allgather(one.tobytes()))) == 1
+
+
 def lost_on_the_wire(comm: gradred.Comm) -> None:
-    """The first rank of the second host is killed while parts travel: all others hear of it."""
-    gradred.allreduce(np.ones(300_000, "f4"), comm=comm, wire="int8")
+    """The first rank of the second host is killed while parts travel: all others learn of it."""
+    x = np.ones(3_000_000, "f4")
+    gradred.allreduce(x, comm=comm, wire="int8")
     if LAYOUT.index(1) == RANK:
-        wire_module._exchange = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGKILL)).start()
     begin = time.monotonic()
-    with pytest.raises(gradred.PeerLost, match="rank"):
-        gradred.allreduce(np.ones(300_000, "f4"), comm=comm, wire="int8")
+    with pytest.raises(gradred.PeerLost, match="rank"):  # noqa: PT012 (a loop until it comes)
+        while time.monotonic() - begin < 10:
+            gradred.allreduce(x, comm=comm, wire="int8")
     assert time.monotonic() - begin < 5
     print("right", flush=True)
     sys.exit()  # the communicator is gone

@@ -180,7 +180,7 @@ def test_tensors(comm: gradred.Comm) -> None:
         ({"leaves": 0}, "not all of them 0"),
         ({"leaves": "two"}, "Pass the number of leaves"),
         ({"leaves": 2.0}, "Pass the number of leaves"),
-        ({"leaves": 2, "plan": "ring"}, "Leave out stream= and plan="),
+        ({"leaves": 2, "plan": "ring"}, "Leave out stream=, plan= and wire="),
         ({"leaves": 2, "op": MPI.MINLOC}, "the MPI alone knows this operation"),
         ({"leaves": 2, "out": np.empty(3)}, "Pass an out= of that shape"),
     ],

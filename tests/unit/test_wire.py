@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from gradred import _core
+from gradred import UsageError, _core, schedules
 
 BLOCK = 128
 # The largest number of a form with a scale, and the distance of its numbers at the top.
@@ -135,3 +135,75 @@ def test_nan_with_low_bits_stays_nan() -> None:
     x = np.array([0x7F800001, 0xFFFFFFFF, 0x7F80FFFF], np.uint32).view(np.float32)
     for wire in _core.WIRES:
         assert np.isnan(through(x, wire)).all()
+
+
+@pytest.mark.parametrize("local", [1, 2, 3])
+@pytest.mark.parametrize("hosts", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("leaders", [0, 1])
+def test_compressed_schedules_give_all_ranks_the_same_bits(
+    hosts: int, local: int, leaders: int
+) -> None:
+    everyone = schedules.make_all(
+        "hierarchical", hosts * local, local=local, leaders=leaders, wire="int8"
+    )
+    assert schedules.verify(everyone).ok
+    assert schedules.verify([schedules.from_input(one) for one in everyone]).ok
+
+
+def test_uneven_hosts_have_compressed_schedules() -> None:
+    for groups in ([0, 0, 1], [0, 1, 1, 1, 2], [0, 1, 0, 2, 2, 2]):
+        everyone = schedules.make_all("hierarchical", len(groups), groups=groups, wire="bf16")
+        assert schedules.verify(everyone).ok
+
+
+def test_a_wire_saves_the_bytes_that_cross() -> None:
+    sent = {}
+    for wire in ("", *_core.WIRES):
+        one = schedules.make("hierarchical", 0, 2, local=1, across="circulant", wire=wire)
+        sent[wire] = schedules.traffic(one, 1 << 20).sent
+    assert sent[""] == 1 << 20
+    assert sent["bf16"] == sent["fp16"] == 1 << 19
+    assert sent["int8"] == sent["fp8_e4m3"] == (1 << 18) * 132 // 128
+    assert sent["int4"] == (1 << 18) * 68 // 128
+    with pytest.raises(UsageError, match="no wire is called int3"):
+        schedules.make("hierarchical", 0, 2, local=1, wire="int3")
+
+
+def chosen(nbytes: int, wire: str, beta: float, host_of: list[int]) -> Any:
+    """The plan where a byte between hosts takes `beta` seconds, and one is reduced in 50 ps."""
+    figures = f"""gradred-figures 4
+mpi MPICH Version: 5.0.2
+hosts h#
+layout {_core.layout_text(host_of)}
+measured 2026-11-30
+inside 1e-06 1e-10
+across 1e-05 {beta}
+gap 5e-07
+pieces 61440
+local 5e-11 4e-11
+on-host 4e-07
+far 0.05
+announcement 2e-05
+size 8 1
+plan 2e-05 2e-05 recursive_doubling
+end
+"""
+    return _core.choose_plan("allreduce", nbytes, host_of, figures=figures, wire=wire)
+
+
+@pytest.mark.parametrize("host_of", [[0, 1], [0, 0, 1, 1], [0, 1, 2]])
+def test_auto_compresses_where_the_link_is_the_bound_and_no_other_call(host_of: list[int]) -> None:
+    slow, fast = 8e-9, 0.04e-9  # 1 Gbit/s and 200 Gbit/s
+    for nbytes in (1 << 20, 64 << 20):
+        assert chosen(nbytes, "auto", slow, host_of)["parameters"]["wire"] == "int8"
+        assert "wire" not in chosen(nbytes, "auto", fast, host_of)["parameters"]
+        assert "wire" not in chosen(nbytes, "", slow, host_of)["parameters"]
+        assert chosen(nbytes, "fp16", fast, host_of)["parameters"]["wire"] == "fp16"
+    for beta in (slow, fast):
+        assert "wire" not in chosen(8, "auto", beta, host_of)["parameters"]
+    assert "wire" not in chosen(64 << 20, "int8", slow, [0, 0])["parameters"]
+    found = chosen(1 << 20, "auto", slow, host_of)
+    plain = chosen(1 << 20, "", slow, host_of)
+    assert found["seconds"] < plain["seconds"]
+    assert found["reason"].startswith("int8 between hosts, costs least")
+    assert found["hash"] != plain["hash"]

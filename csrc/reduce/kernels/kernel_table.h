@@ -19,7 +19,7 @@ struct Kernels {
   Row reduce[kOps];
   Scale scale[kDTypes];  // real and complex types; nullptr for integers and bool
   ExactFunctions exact;
-  WireFunctions wires[5];  // by Wire
+  WireFunctions wires[kWires.size()];  // in the order of kWires
 };
 
 // The tables of an instruction set, by name; empty: of the best one. Returns nullptr if this

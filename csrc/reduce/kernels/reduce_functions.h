@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/wires.h"
+
 namespace gradred {
 
 struct ReduceFunctions {
@@ -26,9 +28,7 @@ struct ExactFunctions {
 };
 
 // A form of float32 numbers between hosts, on whole blocks (reduce/wire.h).
-constexpr std::size_t kWireBlock = 128;  // numbers
 struct WireFunctions {
-  std::size_t block_bytes;
   void (*encode)(const float* values, std::size_t blocks, std::byte* to);
   void (*decode)(const std::byte* from, std::size_t blocks, float* values);
   void (*add)(const std::byte* from, std::size_t blocks, float* values);

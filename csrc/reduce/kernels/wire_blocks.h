@@ -173,13 +173,11 @@ void decode_blocks(const std::byte* from, std::size_t blocks, float* values) {
 
 template <class Format>
 constexpr WireFunctions halves() {
-  return {2 * kWireBlock, &encode_halves<Format>, &decode_halves<Format, false>,
-          &decode_halves<Format, true>};
+  return {&encode_halves<Format>, &decode_halves<Format, false>, &decode_halves<Format, true>};
 }
 template <class Format>
 constexpr WireFunctions scaled() {
-  return {kBlockBytes<Format>, &encode_blocks<Format>, &decode_blocks<Format, false>,
-          &decode_blocks<Format, true>};
+  return {&encode_blocks<Format>, &decode_blocks<Format, false>, &decode_blocks<Format, true>};
 }
 
 }  // namespace

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from gradred import _core, config, ops, plans, schedules
+from gradred import _core, config, ops, plans, schedules, wire
 from gradred.schedules import Cost, Schedule, Step, recv, send, work
 
 KINDS = {row["schedules"]: row for row in _core.call_kinds()}
@@ -29,6 +29,8 @@ class Question:
     """The bytes of the vector; of one rank's block if the collective has blocks."""
     host_of: tuple[int, ...]
     """The host of each rank; hosts are numbered in the order of their first rank."""
+    wire: str = ""
+    """The form in which data cross between hosts; empty: as they are."""
 
     def text(self) -> str:
         """Return the question as text for `from_text`, to pass it to a rank."""
@@ -112,6 +114,7 @@ def answer(question: Question, figures: str = "") -> Answer:
     """
     if question.collective in REDUCING:
         ops.require(question.op, question.dtype, f"{question.op} of {question.dtype}")
+    wire.require(question.wire or None, question.dtype, question.op, question.collective)
     choice = _core.choose_plan(
         question.collective,
         question.nbytes,
@@ -123,6 +126,7 @@ def answer(question: Question, figures: str = "") -> Answer:
         dtype=question.dtype,
         figures=figures,
         one_order=config.get("deterministic") == "size",
+        wire=question.wire,
     )
     return _explained(question, choice)
 

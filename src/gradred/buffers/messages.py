@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from gradred import _core, ops
+from gradred import _core, ops, wire
 from gradred.buffers import more_than_numbers
 from gradred.buffers.arrays import dense_remedy, is_torch, laid_out
 from gradred.buffers.arrays import read as read_array
@@ -370,7 +370,13 @@ class Reduction(NamedTuple):
 
 
 def reduction(
-    method: str, comm: MPI.Comm, sendbuf: Any, recvbuf: Any, op: Any, stream: int | None = None
+    method: str,
+    comm: MPI.Comm,
+    sendbuf: Any,
+    recvbuf: Any,
+    op: Any,
+    stream: int | None = None,
+    form: str | None = None,
 ) -> Reduction | Message:
     """Read the arguments of a reduction; returns its recvbuf if only the MPI can carry it out.
 
@@ -381,13 +387,14 @@ def reduction(
         recvbuf: as in mpi4py.
         op: an MPI.Op, a name from gradred.OPS, gradred.premul(factor) or gradred.user_op(f).
         stream: the handle of a CUDA stream, if the call is in its order.
+        form: of a compressed wire between hosts; None: there is none.
 
     Raises:
         gradred.UsageError: the arguments are inconsistent.
     """
     kind = KINDS[method]
     blocks = blocks_of(method, comm)
-    if stream is None:
+    if stream is None and form is None:
         plain = _core.plain_reduction(kind, blocks, sendbuf, recvbuf, op)
         if plain is not None:
             return Reduction(*plain)
@@ -396,6 +403,7 @@ def reduction(
     whole = not ROWS[kind]["has_blocks"]
     cut = blocks if in_place else 1
     recv = read(recvbuf, f"{method}'s recvbuf", writable=True, blocks=cut, any_order=whole)
+    coded = wire.require(form, recv.dtype, None if found is None else found[0], method)
     if recv.dtype is None or found is None:
         if found is None or found[0] in MPI_OPS:
             require_host(recv, method)
@@ -419,6 +427,7 @@ def reduction(
         found[0],
         factor=found[1],
         layout=recv.layout,
+        wire=coded,
         placement=_core.placement(send, recv, stream),
     )
     return Reduction(call, (send, recv))

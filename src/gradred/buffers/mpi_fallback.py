@@ -63,13 +63,14 @@ def reduction(
     op: Any,
     also: object = None,
     stream: int | None = None,
+    form: str | None = None,
 ) -> Reduction | MpiCall:
     """Call `messages.reduction` for a method that may block; check a call of the MPI's.
 
     Raises:
         gradred.UsageError: the arguments are inconsistent.
     """
-    found = messages.reduction(method, comm, sendbuf, recvbuf, op, stream)
+    found = messages.reduction(method, comm, sendbuf, recvbuf, op, stream, form)
     if isinstance(found, Reduction):
         return found
     return checked(method, comm, sendbuf, found, op, also)

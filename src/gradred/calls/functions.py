@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from mpi4py import MPI
 
 from gradred import _core
-from gradred.calls import arguments, docstrings, many, of_leaves, of_wire, one
+from gradred.calls import arguments, docstrings, many, of_leaves, one
 from gradred.calls.array_request import ArrayRequest, RequestOfOperations
 from gradred.calls.one import Asked
 from gradred.comm import Comm
@@ -33,14 +33,10 @@ if TYPE_CHECKING:
         stream: StreamLike
         plan: PlanLike
 
-    class HowOfSums(How, total=False):
-        """The same with the argument of sums over leaves."""
+    class HowOfAllreduce(How, total=False):
+        """The same with what allreduces have beside."""
 
         leaves: LeavesLike | None
-
-    class HowOfAllreduce(HowOfSums, total=False):
-        """The same with the form of the wire."""
-
         wire: str | None
 
 
@@ -106,27 +102,27 @@ def allreduce(
             the result depend on the list of all leaves alone, not on how many ranks share it. A
             list has the number of each rank, if they differ. The result has the shape of a leaf;
             `"avg"` divides by the number of leaves. The host adds up, also arrays of a GPU.
-        wire: a form of `gradred.WIRES` in which float32 travels between hosts, for sums and means.
-            The result then has an error, as docs/wire.md says. The host encodes and adds up.
+        wire: a form of `gradred.WIRES` in which float32 travels between hosts, for sums and means;
+            or `"auto"`, which takes bf16 or int8 where the link between hosts is the bound. The
+            result then has an error, as docs/wire.md says. The host encodes and adds up.
 
     Example:
         >>> gradred.allreduce(numpy.ones(3, "float32"), comm=MPI.COMM_SELF)
         array([1., 1., 1.], dtype=float32)
     """
-    if wire is not None:
-        return of_wire.run(Asked("allreduce", comm, stream, plan, op), x, out, wire, leaves)
-    if leaves is not None:
-        return of_leaves.run(Asked("allreduce", comm, stream, plan, op), x, out, leaves)
+    if leaves is not None or wire is not None:
+        asked = Asked("allreduce", comm, stream, plan, op, wire=wire)
+        return one.run(asked, x, out) if leaves is None else of_leaves.run(asked, x, out, leaves)
     return _core.allreduce_array(comm, x, op, out, stream, plan)
 
 
 @overload
 def iallreduce(
-    x: ArrayT, op: OpLike = ..., *, out: None = ..., **how: Unpack[HowOfSums]
+    x: ArrayT, op: OpLike = ..., *, out: None = ..., **how: Unpack[HowOfAllreduce]
 ) -> ArrayRequest[ArrayT]: ...
 @overload
 def iallreduce(
-    x: Any, op: OpLike = ..., *, out: OutT, **how: Unpack[HowOfSums]
+    x: Any, op: OpLike = ..., *, out: OutT, **how: Unpack[HowOfAllreduce]
 ) -> ArrayRequest[OutT]: ...
 @docstrings.starting(allreduce)
 def iallreduce(
@@ -138,6 +134,7 @@ def iallreduce(
     stream: StreamLike = None,
     plan: PlanLike = None,
     leaves: LeavesLike | None = None,
+    wire: str | None = None,
 ) -> ArrayRequest[Any]:
     """Start an `allreduce` of arrays. Local: returns immediately, whatever other ranks do.
 
@@ -154,6 +151,7 @@ def iallreduce(
             waits for the result only by the request's `wait_stream`; this applies to this stream
             too. Make a blocking call first: the MPI carries out calls before the first of those.
         leaves: as in `allreduce`. The call adds up this rank's own leaves before it returns.
+        wire: as in `allreduce`. The MPI's own calls, before the first blocking one, have none.
 
     Returns:
         A request whose `wait()` returns `out`, or a new array of the kind of `x`.
@@ -163,8 +161,11 @@ def iallreduce(
         >>> request.wait()
         array([1., 1., 1.], dtype=float32)
     """
-    if leaves is not None:
-        return of_leaves.start(Asked("iallreduce", comm, stream, plan, op), x, out, leaves)
+    if leaves is not None or wire is not None:
+        asked = Asked("iallreduce", comm, stream, plan, op, wire=wire)
+        if leaves is not None:
+            return of_leaves.start(asked, x, out, leaves)
+        return one.start(asked, x, out)
     return _start("allreduce", comm, x, op, out, stream, plan)
 
 
@@ -177,6 +178,7 @@ def allreduce_many(
     comm: MPI.Intracomm | None = None,
     stream: StreamLike = None,
     plan: PlanLike = None,
+    wire: str | None = None,
 ) -> list[ArrayT]:
     """Reduce several arrays of any types and sizes in one call, cheaper than one call for each.
 
@@ -192,6 +194,7 @@ def allreduce_many(
         stream: a CUDA stream whose earlier work the call follows. The host waits for that work,
             since arrays are packed.
         plan: as in `allreduce`; it applies to each packed vector and each large array.
+        wire: likewise; all arrays are then of float32.
 
     Returns:
         The results in the order of the arrays.
@@ -202,11 +205,11 @@ def allreduce_many(
         [array([1., 1.]), array([0, 1])]
     """
     comm = arguments.communicator(comm, "allreduce_many")
-    if stream is None and plan is None:
+    if stream is None and plan is None and wire is None:
         results: list[Any] | None = _core.allreduce_list(comm, arrays_in, op, out)
         if results is not None:
             return results
-    found = many.many(Asked("allreduce_many", comm, stream, plan, op), arrays_in, out)
+    found = many.many(Asked("allreduce_many", comm, stream, plan, op, wire=wire), arrays_in, out)
     _core.run_buckets(comm, found.buckets)
     return found.finish()
 
@@ -220,6 +223,7 @@ def iallreduce_many(
     comm: MPI.Intracomm | None = None,
     stream: StreamLike = None,
     plan: PlanLike = None,
+    wire: str | None = None,
 ) -> ArrayRequest[list[ArrayT]]:
     """Start an `allreduce_many` of arrays of any types and sizes. Local: returns immediately.
 
@@ -227,9 +231,10 @@ def iallreduce_many(
         op: as in `iallreduce`; every type must have the operation.
         stream: as in `allreduce_many`.
         plan: as in `allreduce_many`.
+        wire: as in `allreduce_many`.
     """
     comm = arguments.communicator(comm, "iallreduce_many")
-    asked = Asked("iallreduce_many", comm, stream, plan, op)
+    asked = Asked("iallreduce_many", comm, stream, plan, op, wire=wire)
     found = many.many(asked, arrays_in, out)
     operations = []
     for bucket in found.buckets:

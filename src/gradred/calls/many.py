@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gradred import _core
+from gradred import _core, wire
 from gradred.buffers import arrays, cuda_interface
 from gradred.calls import arguments
 from gradred.calls.one import Asked
@@ -43,6 +43,8 @@ def many(asked: Asked, arrays_in: Sequence[Any], out: Sequence[Any] | None) -> M
             dtype: arguments.own_operation(asked.op, dtype, name, on_device=on_device)
             for dtype in pieces.dtypes or ["uint8"]
         }
+        for dtype in pieces.dtypes:
+            wire.require(asked.wire, dtype, operations[dtype][0], name)
     buckets = _core.make_buckets(
         asked.comm,
         pieces,
@@ -50,6 +52,7 @@ def many(asked: Asked, arrays_in: Sequence[Any], out: Sequence[Any] | None) -> M
         layout=pieces.hash,
         plan=chosen.name,
         schedule=chosen.schedule,
+        wire=(asked.wire or "") if pieces.dtypes else "",
         blocking=asked.blocking,
     )
     return Many(buckets, finish, held)

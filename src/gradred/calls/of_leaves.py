@@ -43,9 +43,9 @@ def start(asked: Asked, x: Any, out: Any, of: LeavesLike) -> ArrayRequest[Any]:
 def _prepare(asked: Asked, x: Any, out: Any, of: LeavesLike) -> _Prepared:
     name, comm = asked.name, asked.comm
     with asked.refusing():
-        if asked.stream is not None or asked.plan is not None:
-            why = "the host adds up leaves, by a tree that is the plan"
-            raise UsageError(f"{name} with leaves", why, "Leave out stream= and plan=")
+        if any(one is not None for one in (asked.stream, asked.plan, asked.wire)):
+            why = "the host adds up leaves, as they are, by a tree that is the plan"
+            raise UsageError(f"{name} with leaves", why, "Leave out stream=, plan= and wire=")
         split = leaves.split_of(of, comm.Get_size(), name)
         given = arrays.describe(x, f"{name} of x")
         arguments.require_c_order(given, name)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
 
-from gradred import _core, plans, request, streams
+from gradred import _core, plans, request, streams, wire
 from gradred.buffers import arrays, cuda_interface, moved_bytes, mpi_fallback
 from gradred.buffers.arrays import Array
 from gradred.buffers.messages import ROWS, Message
@@ -40,6 +40,7 @@ class Asked:
     plan: PlanLike
     op: OpLike = "sum"
     root: Any = 0
+    wire: str | None = None
     exclusive: bool = False
     """Whether rank 0 of a scan has nothing to reduce."""
 
@@ -50,7 +51,7 @@ class Asked:
         """Make those of a kind's function, or of the one that starts it: `what` is op or root."""
         row = ROWS[kind if kind in ROWS else kind.removeprefix("i")]
         op, root = (what if row["reduces"] else "sum"), (what if row["has_root"] else 0)
-        return cls(kind.replace("ex", ""), comm, stream, plan, op, root, "ex" in kind)
+        return cls(kind.replace("ex", ""), comm, stream, plan, op, root, exclusive="ex" in kind)
 
     def __post_init__(self, given_comm: MPI.Intracomm | None) -> None:
         self.comm = arguments.communicator(given_comm, self.name)
@@ -129,6 +130,7 @@ def one(asked: Asked, x: Any, out: Any) -> One:
         if row["has_blocks"]:
             arguments.require_c_order(given, name)
         operation = _operation(asked, given) if row["reduces"] else ("sum", 1.0)
+        form = wire.require(asked.wire, given.dtype, operation and operation[0], name)
         source, target, finish = given if gives else None, None, lambda: None
         if gets:
             shape = _shape(asked, given) if gives and row["has_blocks"] else None
@@ -159,6 +161,7 @@ def one(asked: Asked, x: Any, out: Any) -> One:
                 layout=compared.layout.hash,
                 plan=chosen.name,
                 schedule=chosen.schedule,
+                wire=form,
                 placement=_core.placement(source, where, stream),
             )
     return One(source, target, stream, call, finish)

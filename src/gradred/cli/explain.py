@@ -70,6 +70,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "-d", "--accelerator", choices=ACCELERATORS, default="cpu",
         help="memory of the arrays; a call on cuda and managed is measured (default: cpu)",
     )  # fmt: skip
+    parser.add_argument(
+        "--wire", default="", choices=(*_core.WIRES, "auto"), metavar="FORM",
+        help=f"form of float32 between hosts: {', '.join(_core.WIRES)} or auto",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -156,6 +160,7 @@ def _question(arguments: argparse.Namespace) -> Question:
         dtype,
         arguments.bytes,
         _host_of(arguments.hosts, arguments.ranks),
+        arguments.wire,
     )
     item = numpy_dtype(dtype).itemsize
     if question.nbytes % item:
@@ -322,7 +327,8 @@ def _asked(question: dict[str, Any]) -> str:
     what = f"{op}{question['nbytes'] // size} {question['dtype']} ({question['nbytes']} bytes)"
     ranks, hosts = question["ranks"], question["hosts"]
     where = f"{ranks} rank{'s' * (ranks > 1)} on {hosts} host{'s' * (hosts > 1)}"
-    return f"{question['collective']}: {what}, {where}"
+    wire = f", wire {question['wire']}" if question["wire"] else ""
+    return f"{question['collective']}: {what}, {where}{wire}"
 
 
 def _plan(report: dict[str, Any]) -> str:
