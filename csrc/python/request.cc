@@ -102,10 +102,10 @@ void let_go(PyObject* self) {
   }
 }
 
-// Completes the request of an operation that had ended before it had a request.
-void release_ended(PyObject* self, void* status) {
+}  // namespace
+
+void release_ended(PyObject* self, EndedRequest& ended, void* status) {
   const mpi::Mpi& mpi = mpi::get();
-  EndedRequest& ended = state_of(self).ended;
   mpi::Handle handle = mpi.normalise(handle_of(self));
   if (handle == mpi.is.request_null) return ended.leave();  // the MPI has completed it
   if (ended.take_back()) {
@@ -117,7 +117,20 @@ void release_ended(PyObject* self, void* status) {
   put_handle(self, mpi.is.request_null);
 }
 
-// The argument `status` of Wait and Test, as a borrowed reference. nullptr: a Python error is set.
+void open_ended(PyObject* self, EndedRequest& ended) {
+  ended.open();
+  put_handle(self, ended.handle());
+}
+
+void drop_ended(PyObject* self, EndedRequest& ended) {
+  if (!ended.is_open()) return;
+  const mpi::Mpi& mpi = mpi::get();
+  const bool is_completed = mpi.normalise(handle_of(self)) == mpi.is.request_null;
+  // Garbage may be collected by any thread.
+  const bool may_call = !is_completed && thread_may_drive() && !mpi_is_finalized();
+  may_call ? ended.drop() : ended.leave();
+}
+
 PyObject* status_argument(PyObject* const* args, Py_ssize_t nargs, PyObject* names) {
   const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
   if (nargs + named == 0) return Py_None;
@@ -128,18 +141,7 @@ PyObject* status_argument(PyObject* const* args, Py_ssize_t nargs, PyObject* nam
   return nullptr;
 }
 
-// For a request without an operation: calls MPI's function unless the operation has ended. A null
-// request is complete.
-PyObject* of_mpi(PyObject* self, PyObject* method, PyObject* status) {
-  if (state_of(self).ended.is_open()) {
-    try {
-      release_ended(self, address_of_status(status));
-    } catch (...) {
-      set_python_error(std::current_exception());
-      return nullptr;
-    }
-    Py_RETURN_TRUE;
-  }
+PyObject* ask_mpi(PyObject* self, PyObject* method, PyObject* status) {
   if (mpi::get().normalise(handle_of(self)) == mpi::get().is.request_null && status == Py_None) {
     Py_RETURN_TRUE;
   }
@@ -147,10 +149,27 @@ PyObject* of_mpi(PyObject* self, PyObject* method, PyObject* status) {
   return PyObject_Vectorcall(method, arguments.data(), status == Py_None ? 1 : 2, nullptr);
 }
 
+namespace {
+
+// For a request without an operation: calls MPI's function unless the operation has ended. A null
+// request is complete.
+PyObject* of_mpi(PyObject* self, PyObject* method, PyObject* status) {
+  if (state_of(self).ended.is_open()) {
+    try {
+      release_ended(self, state_of(self).ended, address_of_status(status));
+    } catch (...) {
+      set_python_error(std::current_exception());
+      return nullptr;
+    }
+    Py_RETURN_TRUE;
+  }
+  return ask_mpi(self, method, status);
+}
+
 // Another thread that waits for the same request finds the operation, or a null request.
 void release_request(PyObject* self, const PyOperation& operation, void* status) {
   if (state_of(self).ended.is_open()) {
-    release_ended(self, status);
+    release_ended(self, state_of(self).ended, status);
   } else {
     release_handle(self, operation, status);
   }
@@ -210,13 +229,6 @@ bool is_over(const AnyOperation& operation) {
          operation.request() == mpi::get().is.request_null && !operation.holds_memory();
 }
 
-// A program that asks the MPI finds a complete request, as after any start.
-void open_ended(PyObject* self) {
-  EndedRequest& ended = state_of(self).ended;
-  ended.open();
-  put_handle(self, ended.handle());
-}
-
 void hold(PyObject* self, std::shared_ptr<PyOperation> operation, PyObject* memory) {
   let_ended_go();
   auto held = std::make_unique<Held>(Held{std::move(operation), memory});
@@ -231,7 +243,9 @@ PyObject* hold_operation(PyObject* self, PyObject* const* args, Py_ssize_t nargs
     auto operation = py::handle(args[0]).cast<std::shared_ptr<PyOperation>>();  // None: nullptr
     if (operation != nullptr) {
       put_handle(self, operation->request());
-      if (is_over(*operation) && mpi::initialized()) open_ended(self);
+      if (is_over(*operation) && mpi::initialized()) {
+        open_ended(self, state_of(self).ended);
+      }
       if (operation->uses_mpi_request()) operation = nullptr;
     }
     hold(self, std::move(operation), args[1]);
@@ -245,7 +259,7 @@ PyObject* hold_operation(PyObject* self, PyObject* const* args, Py_ssize_t nargs
 // Returns whether the operation had ended before it had a request, which is null now.
 PyObject* free_ended(PyObject* self, PyObject*) {
   if (!state_of(self).ended.is_open()) Py_RETURN_FALSE;
-  release_ended(self, mpi::get().is.status_ignore);
+  release_ended(self, state_of(self).ended, mpi::get().is.status_ignore);
   Py_RETURN_TRUE;
 }
 
@@ -262,19 +276,9 @@ PyObject* get_ended(PyObject* self, void*) {
   return PyBool_FromLong(state_of(self).ended.is_open() ? 1 : 0);
 }
 
-void drop_ended(PyObject* self) {
-  EndedRequest& ended = state_of(self).ended;
-  if (!ended.is_open()) return;
-  const mpi::Mpi& mpi = mpi::get();
-  const bool is_completed = mpi.normalise(handle_of(self)) == mpi.is.request_null;
-  // Garbage may be collected by any thread.
-  const bool may_call = !is_completed && thread_may_drive() && !mpi_is_finalized();
-  may_call ? ended.drop() : ended.leave();
-}
-
 void dealloc_request(PyObject* self) {
   PyObject_GC_UnTrack(self);  // let_go() may run Python code, which may collect garbage
-  drop_ended(self);
+  drop_ended(self, state_of(self).ended);
   let_go(self);
   dealloc_base(self, dealloc_request);
 }
@@ -339,7 +343,7 @@ PyObject* make_request(std::shared_ptr<StartedOperation> operation, PyObject* se
       py::reinterpret_steal<py::object>(type->tp_new(type, in_python.no_arguments, nullptr));
   if (!request) return nullptr;
   if (ended_at_once(operation.get())) {
-    open_ended(request.ptr());
+    open_ended(request.ptr(), state_of(request.ptr()).ended);
     GilHook hook;
     count_operation(hook);
     return request.release().ptr();

@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "engine/generalized_request.h"
 #include "python/py_operation.h"
 
 namespace gradred {
@@ -35,6 +36,18 @@ PyObject* wrap_request(PyObject* of_mpi, PyObject* send, PyObject* recv);
 // program's line. The call has begun and cannot fail any more: if warnings are errors, the
 // warning goes to sys.unraisablehook.
 void warn_if_left_to_mpi(Communicator& comm);
+
+// The request, in an object of mpi4py's, of an operation that had ended before it had a request. A
+// program that asks the MPI finds it complete. open_ended() throws TransportError. drop_ended() is
+// for an object that goes away, and does nothing if the request is not open.
+void open_ended(PyObject* request, EndedRequest& ended);
+void release_ended(PyObject* request, EndedRequest& ended, void* status);
+void drop_ended(PyObject* request, EndedRequest& ended);
+
+// The argument `status` of Wait and Test, as a borrowed reference. nullptr: a Python error is set.
+PyObject* status_argument(PyObject* const* args, Py_ssize_t nargs, PyObject* names);
+// Calls mpi4py's method Wait or Test, unless the request is null and nobody wants the status.
+PyObject* ask_mpi(PyObject* request, PyObject* method, PyObject* status);
 
 // Completes MPI's part of a request whose operation has ended. The GIL is held throughout, so that
 // of several waiting threads one frees the handle.

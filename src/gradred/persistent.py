@@ -3,13 +3,12 @@
 # ruff: noqa: N802 (MPI's own names)
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from mpi4py import MPI
 
 from gradred import _core
 from gradred.errors import explain, usage_error
-from gradred.request import release_handle
 
 if TYPE_CHECKING:
 
@@ -17,11 +16,10 @@ if TYPE_CHECKING:
         """The members that the extension adds, for a fast `p()`."""
 
         def __call__(self) -> None: ...
-        def _bind(self, comm: MPI.Comm, call: _core.Call, result: Any, /) -> None: ...
+        def _bind(self, comm: MPI.Comm, call: _core.Call, buffers: Any, result: Any, /) -> None: ...
         def _unbind(self) -> None: ...
-        def _start(self, buffers: Any, /) -> _core.Operation: ...
-        def _wait(self, operation: _core.Operation, status: MPI.Status | None, /) -> None: ...
-        def _end(self) -> None: ...
+        def Wait(self, status: MPI.Status | None = None) -> Literal[True]: ...
+        def Test(self, status: MPI.Status | None = None) -> bool: ...
 
 else:
     _Base = _core.persistent_type(MPI.Prequest)
@@ -49,11 +47,10 @@ class PersistentAllreduce(_Base):
         array([1., 1., 1.])
     """
 
-    __slots__ = ("_buffers", "_call", "_comm", "_operation")
-    _comm: MPI.Comm | None
-    _call: _core.Call | None
+    __slots__ = ("_buffers", "_comm", "_is_freed")
+    _comm: MPI.Comm | None  # None: the request is the MPI's own
     _buffers: Any
-    _operation: _core.Operation | None
+    _is_freed: bool
 
     @classmethod
     def prepare(
@@ -64,20 +61,20 @@ class PersistentAllreduce(_Base):
         `result` is the program's recvbuf: autograd sees each round's write to a tensor there.
         """
         self = cls()
-        self._comm, self._call, self._buffers, self._operation = comm, call, buffers, None
-        self._bind(comm, call, result)
+        self._comm, self._buffers, self._is_freed = comm, None, False  # the base keeps the buffers
+        self._bind(comm, call, buffers, result)
         return self
 
     @classmethod
     def of_mpi(cls, request: MPI.Prequest, buffers: Any) -> PersistentAllreduce:
         """Wrap the MPI's own persistent request, to give it this class's methods."""
         self = cls(request)
-        self._comm, self._call, self._buffers, self._operation = None, None, buffers, None
+        self._comm, self._buffers, self._is_freed = None, buffers, False
         return self
 
     def __bool__(self) -> bool:
         """Return whether it is not freed. As in MPI, it is not null between two rounds."""
-        return super().__bool__() if self._comm is None else self._call is not None
+        return super().__bool__() if self._comm is None else not self._is_freed
 
     def __eq__(self, other: object) -> bool:
         """Return whether both are the same request, or both are null."""
@@ -97,59 +94,19 @@ class PersistentAllreduce(_Base):
         """Return whether the MPI has a request for it, which no function has completed."""
         return super().__bool__()
 
-    def Start(self) -> None:
-        """Start the operation. Local: returns immediately, without action of any other rank.
-
-        Raises:
-            gradred.UsageError: the operation is started already, or the request is freed.
-        """
+    def _start_unbound(self) -> None:
+        """Carry out `Start` for requests that the extension does not handle."""
         if self._comm is None:
-            return super().Start()
-        if self._call is None:
-            message = explain("Start", "the request is freed", "Make a new one by Allreduce_init")
-            raise usage_error(message, "ERR_REQUEST")
-        if self._operation is not None and self._active():
-            message = explain("Start", "the operation is started already", "Call Wait first")
-            raise usage_error(message, "ERR_REQUEST")
-        self._operation = self._start(self._buffers)
-        return None
+            return MPI.Prequest.Start(self)
+        message = explain("Start", "the request is freed", "Make a new one by Allreduce_init")
+        raise usage_error(message, "ERR_REQUEST")
 
-    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        """Block until the result is in place; returns immediately if nothing is started.
-
-        Raises:
-            gradred.Error: the operation failed.
-        """
-        operation = self._operation
-        if operation is None:
-            return super().Wait(status)
-        try:
-            self._wait(operation, status)
-        finally:
-            if operation.ended and self._operation is operation:
-                self._operation = None
-        return True
-
-    def Test(self, status: MPI.Status | None = None) -> bool:
-        """Return whether the result is in place or nothing is started. Does not block.
-
-        Raises:
-            gradred.Error: the operation failed.
-        """
-        operation = self._operation
-        if operation is None:
-            return super().Test(status)
-        if not operation.test():
-            return False
-        self._release(operation, status)
-        operation.rethrow()
-        return True
+    def _refuse_start(self) -> NoReturn:
+        message = explain("Start", "the operation is started already", "Call Wait first")
+        raise usage_error(message, "ERR_REQUEST")
 
     def _start_and_wait(self) -> None:
-        """Carry out `p()` for requests that the extension does not handle.
-
-        These are the MPI's own requests, and those that are freed or started.
-        """
+        """Carry out `p()` for requests of the MPI's own, and those that are freed or started."""
         self.Start()
         self.Wait()
 
@@ -157,8 +114,8 @@ class PersistentAllreduce(_Base):
         """Free the request; an operation in flight still ends, on memory that gradred keeps."""
         if self._comm is None:
             return super().Free()
-        self._unbind()  # raises while another thread is in p(), which uses the fields below
-        self._call = self._buffers = self._operation = None
+        self._unbind()  # raises while another thread is in p(), which uses the buffers
+        self._is_freed = True
         if self._in_flight() and not MPI.Is_finalized():
             super().Free()
         return None
@@ -176,27 +133,6 @@ class PersistentAllreduce(_Base):
     def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
         """Call `Test`, under mpi4py's other name; there is no object to return."""
         return self.Test(status), None
-
-    def _active(self) -> bool:
-        """Return whether it is started and not completed, here or by the MPI's own functions."""
-        operation = self._operation
-        if operation is None:
-            return False
-        if operation.request is not None and not self._in_flight():
-            self._forget()  # MPI.Request.Waitall or a similar call has completed it
-            return False
-        return True
-
-    def _forget(self) -> None:
-        self._operation = None
-        self._end()
-
-    def _release(self, operation: _core.Operation, status: MPI.Status | None) -> None:
-        if self._operation is not operation:  # another thread has waited for it, too
-            return
-        self._forget()
-        if self._in_flight():
-            release_handle(self, operation, status)
 
 
 _startall_of_mpi = MPI.Prequest.Startall

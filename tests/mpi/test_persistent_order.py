@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -340,18 +341,25 @@ def test_freed_requests_leave_room_for_others_of_their_size_or_less(comm: gradre
     assert proportional_kib() - before < 4096
 
 
-@pytest.mark.parametrize("end", ["_wait", "_release"])
+@pytest.mark.parametrize("end", ["Wait", "Test"])
 def test_thread_that_learns_late_of_a_round_leaves_the_next_one_alone(
     comm: gradred.Comm, end: str
 ) -> None:
     x, y = np.full(3, RANK + 1.0), np.zeros(3)
     p = comm.Allreduce_init(x, y)
-    p.Start()
-    first = p._operation
-    p.Wait()
-    p.Start()
-    getattr(p, end)(first, None)  # as in a second thread, in Wait or Test of the first round
-    assert p._operation is not None
-    p.Wait()
-    assert (y == SIZE * (SIZE + 1) / 2).all()
+    over = threading.Event()
+
+    def wait_again_and_again() -> None:
+        while not over.is_set():
+            getattr(p, end)()
+
+    second = threading.Thread(target=wait_again_and_again)
+    second.start()
+    for number in range(300):
+        x[:] = RANK + number
+        p.Start()
+        p.Wait()
+        assert (y == sum(range(number, number + SIZE))).all()
+    over.set()
+    second.join()
     p.Free()
