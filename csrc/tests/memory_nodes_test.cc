@@ -1,4 +1,4 @@
-// On which memory node the slots and chunks of a rank lie, with a host of two nodes that a folder
+// On which memory node the rings of a rank lie, with a host of two nodes that a folder
 // describes, with the policies that the kernel reports for this process's memory, and with the
 // cores from which it is touched first.
 #include "node/memory/memory_nodes.h"
@@ -146,12 +146,11 @@ struct ThreeRanks {
       const bool inside = place >= begin && place < begin + kRanks * each;
       return inside ? static_cast<int>((place - begin) / each) : -1;
     };
-    const int of_slots = within(layout.slots, 2 * options.slot_bytes);
-    return of_slots >= 0 ? of_slots : within(layout.chunks, options.depth * options.chunk_bytes);
+    return within(layout.rings, 2 * options.ring_bytes);
   }
 };
 
-void slots_and_chunks_lie_on_the_nodes_of_their_ranks() {
+void rings_lie_on_the_nodes_of_their_ranks() {
   const MemoryNode zero{0, {}};
   const ThreeRanks ranks({&zero, &zero, nullptr});
   ranks.prepare(PoolPart::Real::kAll);
@@ -162,14 +161,11 @@ void slots_and_chunks_lie_on_the_nodes_of_their_ranks() {
     expect(std::to_integer<int>(rooms[at]) == 0, "there");
   }
   if (policy_at(rooms).empty() || !ranks.part->is_placed) return;  // without nodes, or a container
-  const std::byte* const slots = rooms + layout.slots;
-  const std::byte* const chunks = rooms + layout.chunks;
-  expect(policy_at(slots).starts_with("prefer"), "slots of rank 0");
-  expect(policy_at(slots + 2 * options.slot_bytes).starts_with("prefer"), "slots of rank 1");
-  expect(policy_at(chunks).starts_with("prefer"), "chunks of rank 0");
-  expect(policy_at(slots + 2 * 2 * options.slot_bytes) == "default", "slots without a node");
-  const std::size_t each = options.depth * options.chunk_bytes;
-  expect(policy_at(chunks + 2 * each) == "default", "chunks of a rank that has no node");
+  const std::byte* const rings = rooms + layout.rings;
+  const std::size_t each = 2 * options.ring_bytes;
+  expect(policy_at(rings).starts_with("prefer"), "rings of rank 0");
+  expect(policy_at(rings + each).starts_with("prefer"), "rings of rank 1");
+  expect(policy_at(rings + 2 * each) == "default", "rings of a rank that has no node");
   expect(policy_at(rooms) == "default", "what all use");
 }
 
@@ -211,7 +207,7 @@ int main() {
   using namespace gradred::testing;
   a_rank_is_near_the_node_that_has_all_its_cores();
   neighbours_on_one_node_go_together();
-  slots_and_chunks_lie_on_the_nodes_of_their_ranks();
+  rings_lie_on_the_nodes_of_their_ranks();
   where_the_kernel_refuses_pages_are_touched_first_from_cores_near_their_rank();
   return report("memory_nodes_test");
 }

@@ -24,6 +24,8 @@ inline NodeOptions small_paths() {
   NodeOptions options;
   options.slot_bytes = 4096;
   options.chunk_bytes = 8192;
+  options.ring_bytes = 36 << 10;
+  options.placed_bytes = 500;
   options.piece_bytes = 4096;
   options.one_shot_bytes = 4096;
   options.exchange_bytes = 40000;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <random>
+#include <set>
 
 #include "node_calls.h"
 
@@ -98,6 +99,31 @@ void a_part_is_used_again_when_all_ranks_have_left(BoardBootstrap& bootstrap) {
   expect(three->part().is_whole(), "and all of it is memory");
   run_call(*two, {.count = 5000}, 2);
   run_call(*three, {.count = 5000}, 3);
+}
+
+// Peers may still read an operation of a rank when that rank writes the next one.
+void operations_move_on_in_two_rings(BoardBootstrap& bootstrap) {
+  const auto group = make_group(bootstrap, small_paths());
+  SharedPart& part = group->part();
+  const NodeOptions& options = part.options();
+  const auto rank = static_cast<std::size_t>(group->rank());
+  std::set<const std::byte*> begins;
+  for (std::uint64_t operation = 1; operation < 300; ++operation) {
+    const std::byte* const ring = part.ring(rank, operation);
+    expect(part.slot(rank, operation) == ring, "at the start, unless it is placed");
+    const std::size_t bytes = operation % 7 == 0 ? 8192 : 300 + operation % 5 * 900;
+    part.place(operation, bytes, operation % 9 + 1);
+    begins.insert(part.slot(rank, operation));
+    for (std::size_t index = 0; index < 20; ++index) {
+      const std::byte* const chunk = part.chunk(rank, operation, index);
+      expect(chunk >= ring && chunk + bytes <= ring + options.ring_bytes, "in its ring");
+      for (std::size_t other = index + 1; other < index + options.depth; ++other) {
+        const std::byte* const next = part.chunk(rank, operation, other);
+        expect(next + bytes <= chunk || chunk + bytes <= next, "the next ones are elsewhere");
+      }
+    }
+  }
+  expect(begins.size() > 60, "operations begin everywhere");
 }
 
 NodeOptions larger_than_beginnings() {
@@ -234,6 +260,7 @@ int run_all(const std::string& part) {
     on(5, "some_of_the_ranks_know_their_cache_groups", some_of_the_ranks_know_their_cache_groups);
     for (const int size : {2, 3, 5}) {
       on(size, "groups_come_and_go", groups_come_and_go);
+      on(size, "operations_move_on_in_two_rings", operations_move_on_in_two_rings);
       on(size, "short_calls_need_only_lines", short_calls_need_only_lines);
       on(size, "groups_for_known_calls_begin_with_slots_for_them",
          groups_for_known_calls_begin_with_slots_for_them);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/notices/registry.h"
+#include "node/memory/cores.h"
 
 namespace gradred {
 
@@ -12,7 +13,8 @@ MemoryOffer::Wish memory_wish(const Settings& settings) {
 
 NodeOptions node_options(const Settings& settings, std::size_t first_bytes) {
   constexpr std::size_t kNever = ~std::size_t{0};
-  return {.single_copy_bytes = settings.single_copy ? NodeOptions().single_copy_bytes : kNever,
+  return {.ring_bytes = std::clamp<std::size_t>(core_cache_bytes(), 1 << 20, 4 << 20),
+          .single_copy_bytes = settings.single_copy ? NodeOptions().single_copy_bytes : kNever,
           .ranks_on_host = settings.ranks_on_host,
           .threads = settings.threads,
           .first_bytes = first_bytes};

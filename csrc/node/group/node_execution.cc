@@ -136,6 +136,7 @@ bool NodeExecution::announce() {
     end();
   } else if (call_.led && group_.rank() == 0) {
     path_ = ways_.path_in_steps(call_);
+    ways_.place(call_, path_);
     group_.lead(call_.signature);
     state_ = State::kGathers;
   } else {

@@ -1,6 +1,7 @@
 #include "node/memory/cores.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -74,6 +75,14 @@ std::bitset<kMaxCores> allowed_cores() {
 bool run_on(const std::bitset<kMaxCores>& cores) noexcept {
   const auto set = std::bit_cast<cpu_set_t>(cores);
   return sched_setaffinity(0, sizeof set, &set) == 0;
+}
+
+std::size_t core_cache_bytes() {
+#ifdef _SC_LEVEL2_CACHE_SIZE
+  return static_cast<std::size_t>(std::max(0L, sysconf(_SC_LEVEL2_CACHE_SIZE)));
+#else
+  return 0;
+#endif
 }
 
 Cores cores_of_this_thread() { return {allowed_cores(), cgroup_quota(), sched_getcpu()}; }

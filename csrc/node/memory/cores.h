@@ -18,6 +18,7 @@ struct Cores {
 };
 
 Cores cores_of_this_thread();
+std::size_t core_cache_bytes();          // of the second-level cache of a core; 0: not known
 std::bitset<kMaxCores> allowed_cores();  // the affinity mask of this thread alone
 // Returns whether this thread may run on these cores alone from now on; if not, nothing changes.
 bool run_on(const std::bitset<kMaxCores>& cores) noexcept;

@@ -1,16 +1,16 @@
 // The layout of a node group's part of shared memory (pool.h). It lies in two places:
 //
 //   the lines: Header | RankState of rank 0, 1, ... | gathered announcements | short slots
-//   the rooms: ShrinkState of each rank | slots | exchange chunks
+//   the rooms: ShrinkState of each rank | rings
 //
-// Each rank owns two short slots and two slots, used by operations in turn, and `depth` chunks,
-// used as a ring. Only the owner writes to them. Header, RankStates, ShrinkStates and gathered
-// announcements are zeroed at the start; slots and chunks may hold anything.
+// Each rank owns two short slots and two rings, used by operations in turn. Only the owner writes
+// to them. An operation has one slot in a ring, or its exchange chunks. Header, RankStates,
+// ShrinkStates and gathered announcements are zeroed at the start; the rest may hold anything.
 //
 // A program may have thousands of communicators, so a group starts with its lines, which are a few
-// pages, and with the first bytes of its slots if its first operation is known to need them. The
-// first operation that does not fit into the slots allocates the first bytes of slots and chunks,
-// or the whole of them. The ShrinkStates are allocated by shrinking.h.
+// pages, and with the first bytes of its rings if its first operation is known to need them. The
+// first operation that does not fit into the slots allocates the first bytes of all chunks, or the
+// whole rings. The ShrinkStates are allocated by shrinking.h.
 #pragma once
 
 #include <algorithm>
@@ -37,9 +37,13 @@ inline constexpr std::size_t kReportBytes = 1536;
 // Sizes and limits that all ranks of a group share; those of rank 0 apply. The plan of an operation
 // is a function of these, the number of ranks and the agreed arguments.
 struct NodeOptions {
-  std::size_t slot_bytes = 128 << 10;      // of one slot
-  std::size_t chunk_bytes = 256 << 10;     // of one exchange chunk
-  std::size_t depth = 4;                   // exchange chunks per rank, at least 4
+  std::size_t slot_bytes = 128 << 10;   // of one slot
+  std::size_t chunk_bytes = 256 << 10;  // of one exchange chunk
+  std::size_t depth = 4;                // exchange chunks that an operation needs, at least 4
+  // Of each of a rank's two rings, at least. Together they have twice a core's own cache
+  // (SharedPart::place()).
+  std::size_t ring_bytes = 1 << 20;
+  std::size_t placed_bytes = 8192;  // from so many bytes on an operation moves on in its ring
   std::size_t one_shot_bytes = 128 << 10;  // limit of peers' bytes that each rank reads in slots
   std::size_t piece_bytes = 64 << 10;      // of a chunk, if two ranks both reduce everything
   std::size_t exchange_bytes = 4 << 20;    // from here on two ranks reduce one half each
@@ -88,6 +92,7 @@ struct NodeOptions {
     part.slot_bytes = fits_slots(bytes / 2 + 1, ranks) ? std::min(slot_bytes, bytes) : kPage;
     part.slot_beginning = part.slot_bytes;
     part.chunk_bytes = fits_slots(bytes, ranks) ? kPage : std::min(chunk_bytes, bytes / depth);
+    part.ring_bytes = 0;
     return part;
   }
   bool fits_slots(std::size_t bytes, std::size_t ranks) const {
@@ -182,9 +187,9 @@ struct alignas(kApart) Header {
 };
 
 // Offsets in bytes from the start of the lines: states, gathered (those of even operations first),
-// short_slots. From the start of the rooms: slots, chunks; the ShrinkStates come first.
+// short_slots. From the start of the rooms: rings; the ShrinkStates come first.
 struct Layout {
-  std::size_t states, gathered, gathered_bytes, short_slots, line_bytes, slots, chunks, room_bytes;
+  std::size_t states, gathered, gathered_bytes, short_slots, line_bytes, rings, room_bytes;
 
   Layout(std::size_t ranks, const NodeOptions& options)
       : states(sizeof(Header)),
@@ -194,9 +199,8 @@ struct Layout {
                            : 0),
         short_slots(gathered + 2 * gathered_bytes),
         line_bytes(round_up(short_slots + ranks * 2 * kShortSlot)),
-        slots(round_up(ranks * sizeof(ShrinkState))),
-        chunks(slots + ranks * 2 * options.slot_bytes),
-        room_bytes(round_up(chunks + ranks * options.depth * options.chunk_bytes)) {}
+        rings(round_up(ranks * sizeof(ShrinkState))),
+        room_bytes(round_up(rings + ranks * 2 * options.ring_bytes)) {}
 
  private:
   static std::size_t round_up(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }

@@ -1,7 +1,6 @@
 #include "node/memory/shared_part.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <utility>
 
@@ -17,6 +16,8 @@ NodeOptions SharedPart::rounded(NodeOptions options, std::size_t ranks) {
   options.chunk_bytes = pages(std::max(options.chunk_bytes, ranks * kCacheLine));
   options.piece_bytes = pages(std::min(options.piece_bytes, options.chunk_bytes));
   options.depth = std::max<std::size_t>(4, options.depth);
+  options.ring_bytes = pages(
+      std::max({options.ring_bytes, options.slot_bytes, options.depth * options.chunk_bytes}));
   return options;
 }
 
@@ -27,16 +28,6 @@ PoolPart::Real SharedPart::at_first(const NodeOptions& options, std::size_t rank
 }
 
 namespace {
-
-// What a rank owns of the rooms lies side by side: its slots, and elsewhere its chunks.
-struct OwnedBytes {
-  std::size_t begin, bytes;  // from the start of the rooms; `bytes` for each rank
-};
-
-std::array<OwnedBytes, 2> owned_in(const Layout& layout, const NodeOptions& options) {
-  return {{{layout.slots, 2 * options.slot_bytes},
-           {layout.chunks, options.depth * options.chunk_bytes}}};
-}
 
 // The node from which this thread must touch a rank's pages first: none if the kernel knows it.
 const MemoryNode* to_touch_from(const PoolPart& part, const MemoryNode* node) {
@@ -51,12 +42,11 @@ void populate_rooms(Pool& pool, PoolPart& part, const Layout& layout, const Node
     pool.populate(part, part.real, part.rooms + done, end - done);
     done = end;
   };
-  for (const OwnedBytes& owned : owned_in(layout, options)) {
-    for (const RanksOnMemoryNode& run : runs_of(part.memory_nodes)) {
-      const std::size_t begin = owned.begin + run.first * owned.bytes;
-      if (begin > done) populate_until(begin, nullptr);
-      populate_until(begin + run.ranks * owned.bytes, run.node);
-    }
+  const std::size_t owned = 2 * options.ring_bytes;  // by each rank
+  for (const RanksOnMemoryNode& run : runs_of(part.memory_nodes)) {
+    const std::size_t begin = layout.rings + run.first * owned;
+    if (begin > done) populate_until(begin, nullptr);
+    populate_until(begin + run.ranks * owned, run.node);
   }
   pool.populate(part, PoolPart::Real::kAll, part.rooms + done, layout.room_bytes - done);
 }
@@ -65,12 +55,10 @@ void populate_rooms(Pool& pool, PoolPart& part, const Layout& layout, const Node
 // near the owner meanwhile.
 void place_rooms(Pool& pool, PoolPart& part, const Layout& layout, const NodeOptions& options) {
   part.is_placed = true;
-  for (const OwnedBytes& owned : owned_in(layout, options)) {
-    for (const RanksOnMemoryNode& run : runs_of(part.memory_nodes)) {
-      part.is_placed &=
-          prefer_memory_node(pool.at(part.rooms + owned.begin + run.first * owned.bytes),
-                             run.ranks * owned.bytes, run.node);
-    }
+  const std::size_t owned = 2 * options.ring_bytes;  // by each rank
+  for (const RanksOnMemoryNode& run : runs_of(part.memory_nodes)) {
+    part.is_placed &= prefer_memory_node(pool.at(part.rooms + layout.rings + run.first * owned),
+                                         run.ranks * owned, run.node);
   }
 }
 
@@ -91,14 +79,16 @@ void SharedPart::populate(Pool& pool, PoolPart& part, std::size_t ranks, const N
     const OnMemoryNode there(to_touch_from(part, several ? part.memory_nodes[rank] : nullptr));
     pool.populate(part, part.real, part.rooms + at, bytes);
   };
-  for (std::size_t slot = 0; part.real < Real::kSlots && slot < 2 * ranks; ++slot) {
-    populate_one(slot / 2, layout.slots + slot * options.slot_bytes, beginning.slot_bytes);
-  }
+  const auto populate_in_rings = [&](std::size_t at, std::size_t bytes) {
+    for (std::size_t ring = 0; ring < 2 * ranks; ++ring) {
+      populate_one(ring / 2, layout.rings + ring * options.ring_bytes + at, bytes);
+    }
+  };
+  if (part.real < Real::kSlots) populate_in_rings(0, beginning.slot_bytes);
   part.real = std::max(part.real, Real::kSlots);
   if (part.real >= wanted) return;
-  for (std::size_t chunk = 0; chunk < ranks * options.depth; ++chunk) {
-    populate_one(chunk / options.depth, layout.chunks + chunk * options.chunk_bytes,
-                 beginning.chunk_bytes);
+  for (std::size_t chunk = 0; chunk < options.depth; ++chunk) {
+    populate_in_rings(chunk * options.chunk_bytes, beginning.chunk_bytes);
   }
   part.real = wanted;
 }
@@ -144,8 +134,7 @@ SharedPart::SharedPart(std::shared_ptr<Pool> pool, std::size_t begin, std::size_
       gathered_bytes_(Layout(ranks, options_).gathered_bytes),
       short_slots_(lines_ + Layout(ranks, options_).short_slots),
       shrinks_(reinterpret_cast<ShrinkState*>(rooms_)),
-      slots_(rooms_ + Layout(ranks, options_).slots),
-      chunks_(rooms_ + Layout(ranks, options_).chunks) {
+      rings_(rooms_ + Layout(ranks, options_).rings) {
   use_more_if_said(options_.first_operation - 1);
   first_ = usable_;
 }

@@ -204,6 +204,7 @@ Steps Chunks::reduce(const NodeCall& call) {
   const std::size_t piece = usable().piece_bytes / call.element * call.element;
   const Pieces pieces{call.bytes(), piece};
   const std::byte* const input = call.input(rank_);
+  place_chunks(std::min(piece, pieces.bytes), pieces.count());
   return pipeline(
       pieces, call.flow,
       [=, this](std::size_t c) {
@@ -222,7 +223,9 @@ Steps Chunks::scatter(const NodeCall& call) {
   std::size_t owners = 0;  // ranks with a non-empty part
   for (std::size_t rank = 0; rank < size_; ++rank) owners += call.part_bytes(rank) > 0 ? 1 : 0;
   const std::size_t room = usable().chunk_bytes / std::max<std::size_t>(owners, 1);
-  const std::size_t per_rank = room / call.element * call.element;
+  const std::size_t longest = call.longest_part(size_);
+  const std::size_t per_rank =
+      std::min(room / call.element * call.element, std::max(longest, call.element));
   const std::byte* const input = call.input(rank_);
   auto* const output = static_cast<std::byte*>(call.recv);
   const auto place = [=](std::size_t owner) {  // offset of the owner's piece in a chunk
@@ -231,8 +234,10 @@ Steps Chunks::scatter(const NodeCall& call) {
     return before * per_rank;
   };
   const std::size_t own_place = place(rank_);
+  const Pieces pieces{longest, per_rank};
+  place_chunks(owners * per_rank, pieces.count());
   return pipeline(
-      Pieces{call.longest_part(size_), per_rank}, nullptr,
+      pieces, nullptr,
       [=, this](std::size_t c) {
         for (std::size_t distance = 1; distance < size_; ++distance) {
           const std::size_t peer = peer_at(distance);
@@ -266,8 +271,10 @@ Steps Chunks::gather(const NodeCall& call) {
   auto* const output = static_cast<std::byte*>(call.recv);
   const bool in_place = call.send == kInPlace;
   const bool streams = call.parts != nullptr && call.bytes() >= options().streaming_bytes;
+  const Pieces pieces{call.longest_part(size_), piece};
+  place_chunks(std::min(piece, pieces.bytes), pieces.count());
   return pipeline(
-      Pieces{call.longest_part(size_), piece}, nullptr,
+      pieces, nullptr,
       [=, this](std::size_t c) {
         const Pieces own{call.part_bytes(rank_), piece};
         if (call.order == nullptr) {
@@ -305,7 +312,6 @@ Steps Chunks::gather(const NodeCall& call) {
 // Alltoall. A chunk holds one piece for each peer, ordered by the peers' distances.
 Steps Chunks::swap(const NodeCall& call) {
   const std::size_t peers = std::max<std::size_t>(size_ - 1, 1);
-  const std::size_t piece = usable().chunk_bytes / peers / kCacheLine * kCacheLine;
   const std::byte* const input = call.input(rank_);
   auto* const output = static_cast<std::byte*>(call.recv);
   std::size_t longest = 0;
@@ -314,7 +320,10 @@ Steps Chunks::swap(const NodeCall& call) {
       longest = std::max(longest, call.split_bytes(from, (from + distance) % size_, size_));
     }
   }
+  const std::size_t piece =
+      piece_of(usable().chunk_bytes / peers, std::max<std::size_t>(longest, 1));
   const Pieces pieces{longest, piece};
+  place_chunks(peers * piece, pieces.count());
   const std::size_t own_bytes = call.split_bytes(rank_, rank_, size_), turns = pieces.count();
   const Pieces own{own_bytes, turns > 0 ? (own_bytes + turns - 1) / turns : own_bytes};
   const auto copy_own = [=, this](std::size_t c) {  // while peers read their pieces
@@ -359,6 +368,7 @@ Steps Chunks::fetch(NodeCall call) {
   const auto root = static_cast<std::size_t>(call.root);
   auto* const data = static_cast<std::byte*>(call.recv);
   const Pieces pieces{call.bytes(), usable().piece_bytes};
+  place_chunks(std::min(pieces.piece, pieces.bytes), pieces.count());
   for (std::size_t c = 0; c < pieces.count(); ++c) {
     if (rank_ == root) {
       while (call.flow != nullptr && !call.flow->has_input(pieces.end(c))) {
@@ -462,8 +472,11 @@ void Chunks::reduce_past(const NodeCall& call, const void** operands, std::byte*
 Steps Chunks::exchange(NodeCall call) {
   const std::byte* const input = call.input(rank_);
   auto* const output = static_cast<std::byte*>(call.recv);
-  const PartsOfChunks parts(call, usable().chunk_bytes, size_);
+  const std::size_t part = Partition{call.count, size_}.length(0) * call.element;
+  const std::size_t chunk_bytes = size_ * piece_of(usable().chunk_bytes / size_, part);
+  const PartsOfChunks parts(call, chunk_bytes, size_);
   const std::size_t chunks = parts.chunks();
+  place_chunks(chunk_bytes, chunks);
   for (std::size_t time = 0; time <= chunks + 1; ++time) {
     if (time < chunks) {
       while (call.flow != nullptr && !call.flow->has_input(parts.end(time))) {

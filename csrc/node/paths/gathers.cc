@@ -46,6 +46,7 @@ Steps Gathers::gather(NodeCall call) {
   const std::size_t piece = usable().piece_bytes, pieces = (block + piece - 1) / piece;
   const std::byte* const input = call.input(rank_);
   auto* const result = static_cast<std::byte*>(call.recv);
+  place_chunks(std::min(piece, block), pieces);
   for (std::size_t c = 0; c < pieces; ++c) {
     const std::size_t begin = c * piece, bytes = std::min(piece, block - begin);
     if (rank_ == root) {
@@ -68,10 +69,11 @@ Steps Gathers::gather(NodeCall call) {
 // Step c + 1 of another rank: it has read its own.
 Steps Gathers::scatter(NodeCall call) {
   const std::size_t root = root_of(call), block = call.bytes(), depth = options().depth;
-  const std::size_t piece = usable().chunk_bytes / size_ / kCacheLine * kCacheLine;
+  const std::size_t piece = piece_of(usable().chunk_bytes / size_, block);
   const std::size_t pieces = (block + piece - 1) / piece;
   const std::byte* const input = call.input(rank_);
   auto* const result = static_cast<std::byte*>(call.recv);
+  place_chunks(size_ * piece, pieces);
   for (std::size_t c = 0; c < pieces; ++c) {
     const std::size_t begin = c * piece, bytes = std::min(piece, block - begin);
     if (rank_ == root) {

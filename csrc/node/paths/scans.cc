@@ -43,6 +43,7 @@ Steps Scans::chain(NodeCall call) {
   const std::size_t piece = usable().piece_bytes / call.element * call.element;
   const std::size_t depth = options().depth, all = call.bytes();
   const std::size_t pieces = (all + piece - 1) / piece;
+  place_chunks(std::min(piece, all), pieces);
   for (std::size_t c = 0; c < pieces; ++c) {
     const std::size_t begin = c * piece, bytes = std::min(piece, all - begin);
     while (call.flow != nullptr && !call.flow->has_input(begin + bytes)) {

@@ -1,6 +1,7 @@
 // Common base of the plans that carry out a node group's operations.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -36,7 +37,17 @@ class NodeWay {
     return path == DataPath::kInTree ? group_.in_tree(rank) : slot(rank, path);
   }
   std::byte* own_slot(DataPath path) const { return slot(rank_, path); }
-  std::byte* chunk(std::size_t rank, std::size_t index) const { return part_.chunk(rank, index); }
+  std::byte* chunk(std::size_t rank, std::size_t index) const {
+    return part_.chunk(rank, group_.operation(), index);
+  }
+  // Bytes of a piece, of which at most `most` may come at a time; of a short block the whole.
+  static std::size_t piece_of(std::size_t most, std::size_t block) {
+    return std::min(most, block + kCacheLine - 1) / kCacheLine * kCacheLine;
+  }
+  // Before this rank uses its chunks, of which each has `bytes` bytes. All ranks say the same.
+  void place_chunks(std::size_t bytes, std::size_t chunks) {
+    group_.part().place(group_.operation(), bytes, chunks);
+  }
   const NodeOptions& options() const { return part_.options(); }
   const NodeOptions& usable() const { return part_.usable(); }
 

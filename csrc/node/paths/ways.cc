@@ -46,9 +46,12 @@ void NodeWays::run_in_tree(const NodeCall& call) {
   slots_.take(call, DataPath::kInTree);
 }
 
+std::size_t NodeWays::slot_bytes(const NodeCall& call) const {
+  return call.led ? std::max(call.bytes(), call.passed_on_bytes()) : call.input_bytes(size_);
+}
+
 DataPath NodeWays::path_of(const NodeCall& call) const {
-  const std::size_t bytes =
-      call.led ? std::max(call.bytes(), call.passed_on_bytes()) : call.input_bytes(size_);
+  const std::size_t bytes = slot_bytes(call);
   if (call.order != nullptr && bytes > 0) return DataPath::kChunks;
   if (bytes < in_line_end_) return DataPath::kInLine;
   if (bytes <= Announcement::kDataBytes) return DataPath::kInTree;
@@ -66,7 +69,12 @@ DataPath NodeWays::path_of(const NodeCall& call) const {
   return fits ? slots : DataPath::kChunks;
 }
 
+void NodeWays::place(const NodeCall& call, DataPath path) {
+  if (path == DataPath::kSlots) group_.part().place(group_.operation(), slot_bytes(call));
+}
+
 void NodeWays::announce(const NodeCall& call, DataPath path) {
+  place(call, path);
   group_.uses(path == DataPath::kInLine ? UsedTransport::kInLine : UsedTransport::kSlots);
   if (path != DataPath::kChunks) return slots_.announce(call, path);
   SharedPart& part = group_.part();

@@ -29,6 +29,8 @@ class NodeWays {
     const DataPath path = path_of(call);
     return path == DataPath::kInTree ? DataPath::kInLine : path;
   }
+  // Before data are written to a slot; announce() does this, too.
+  void place(const NodeCall& call, DataPath path);
   void announce(const NodeCall& call, DataPath path);
 
   // Divides the ranks anew for the tree of flags, if the group has one.
@@ -43,6 +45,7 @@ class NodeWays {
   void forget_peers() noexcept { long_ways_.single_copy().forget_peers(); }
 
  private:
+  std::size_t slot_bytes(const NodeCall& call) const;  // alike on all ranks
   void run_in_steps(const NodeCall& call);
   void run_in_tree(const NodeCall& call);
 
