@@ -274,7 +274,7 @@ PAGES: dict[str, dict[str, Callable[[Path], str]]] = {
     "docs/train.md": {"train": train_tables.printed, "train, all": train_tables.page},
     "docs/torch.md": {"torch": torch_backend},
     "docs/schemes.md": schemes_tables.TABLES,
-    "docs/simulate.md": {"predictions": simulate_tables.table},
+    "docs/simulate-errors.md": {"predictions": simulate_tables.table},
     "docs/simulate-iterations.md": {"iterations": simulate_tables.iterations},
 }
 

@@ -16,17 +16,8 @@ from gradred_lab.train.page import Table, markdown
 
 Entry = dict[str, Any]
 
-TITLES = ("predicted", "from", "rows", "median", "95th percentile", "in the band")
-NEAR = {
-    "extrapolated_near_in_time": "fewer nodes, a run of the same week",
-    "extrapolated_far_in_time": "fewer nodes, runs of other weeks",
-}
-"""What allreduces were predicted from, by the part of an entry."""
-LEFT_OUT = {
-    "setting_left_out": "fewer GPUs, and other settings on that network",
-    "network_unseen": "fewer GPUs, and the network's name",
-}
-"""The same of trainings."""
+TITLES = ("step", "rows", "median", "95th percentile")
+WITHIN = ("within_band_percent", "within_band_of_other_systems_percent")
 
 
 def newest(folder: Path, kind: str, how: str = "predicted") -> tuple[str, Entry]:
@@ -37,40 +28,47 @@ def newest(folder: Path, kind: str, how: str = "predicted") -> tuple[str, Entry]
 
 
 def table(folder: Path) -> str:
-    """A row for each system, scheduler and source, and what it was predicted from; with links."""
-    allreduce, training = (newest(folder, kind) for kind in ("allreduce", "training"))
-    rows = [*allreduces(allreduce[1]["cross_validation"])]
-    rows += trainings(training[1]["cross_validation"])
+    """The goals, then a row for each system and step; with links."""
+    found = {kind: newest(folder, kind) for kind in ("allreduce", "training")}
     links = " and ".join(
-        f"[{kind}](../benchmarks/results/{name})"
-        for kind, (name, _) in (("allreduce", allreduce), ("training", training))
+        f"[{kind}](../benchmarks/results/{name})" for kind, (name, _) in found.items()
     )
-    return f"\n{markdown([Table(TITLES, rows, left=2)])}\nRecords: {links}.\n\n"
+    aims = [row for _, record in found.values() for row in goals(record["goals"])]
+    steps = [row for _, record in found.values() for row in by_step(record)]
+    blocks = [
+        Table(("goal", "wanted", "reached", "linear scaling", "rows"), aims),
+        Table((*TITLES, "in the band", "in that of other systems", "linear scaling"), steps),
+    ]
+    return f"\n{markdown(blocks)}\nRecords: {links}.\n\n"
 
 
-def allreduces(found: Entry) -> Iterator[list[str]]:
-    for system in found["by_system"]:
-        for how, words in NEAR.items():
-            if how in system:
-                nodes = [
-                    one["nodes"]
-                    for one in found["by_scale"]
-                    if one["system"] == system["system"] and how in one
-                ]
-                counts = ", ".join(map(str, sorted(nodes)))
-                yield [f"{system['system']}, {counts} nodes", words, *cells(system[how])]
+def goals(found: list[Entry]) -> Iterator[list[str]]:
+    """Percents: the median, and the 95th percentile where the goal has one."""
+    for one in found:
+        wanted, reached = (
+            f"{one['median_goal_percent']:g} %",
+            f"{one['median_error_percent']:.1f} %",
+        )
+        if one["p95_goal_percent"]:
+            wanted += f", 95th {one['p95_goal_percent']:g} %"
+            reached += f", 95th {one['p95_error_percent']:.0f} %"
+        reached += "" if one["is_reached"] else ": not reached"
+        yield [one["goal"], wanted, reached, linear(one), str(one["rows"])]
 
 
-def trainings(found: Entry) -> Iterator[list[str]]:
-    """The named schedulers with Horovod, and the source with several frameworks."""
-    for one in found["by_scheduler"]:
-        if one["scheduler"] and "Horovod" in one["framework"]:
-            for how, words in LEFT_OUT.items():
-                yield [f"training, {one['scheduler']} with Horovod", words, *cells(one[how])]
-    for one in found["by_source"]:
-        if one["source"].startswith("DLPerf v"):
-            name = f"training, {one['source']}, {one['precision']}"
-            yield [name, "fewer GPUs", *cells(one["setting_left_out"])]
+def linear(found: Entry) -> str:
+    """The median and the 95th percentile by linear scaling."""
+    one = found.get("linear")
+    if not one:
+        return "-"
+    return f"{one['median_error_percent']:.1f} %, 95th {one['p95_error_percent']:.0f} %"
+
+
+def by_step(record: Entry) -> Iterator[list[str]]:
+    for one in record["cross_validation"]["by_step"]:
+        within = ["-" if one[name] is None else f"{one[name]:.0f} %" for name in WITHIN]
+        name = f"{one['system']}: {one['step']}"
+        yield [name, *cells(one), *within, linear(one)]
 
 
 def cells(entry: Entry) -> list[str]:
@@ -78,7 +76,6 @@ def cells(entry: Entry) -> list[str]:
         str(entry["rows"]),
         f"{entry['median_error_percent']:.1f} %",
         f"{entry['p95_error_percent']:.0f} %",
-        f"{entry.get('within_band_percent', 0):.0f} %",
     ]
 
 
@@ -90,28 +87,29 @@ def iterations(folder: Path) -> str:
         hosts = f"{one['nodes']} host{'s' * (one['nodes'] > 1)}"
         groups.append((f"{one['network']}: {hosts}", one))
     groups += [(f"scheme `{one['scheme']}`", one) for one in record["by_scheme"]]
-    rows = [[words, *cells(one)[:3]] for words, one in groups]
-    table = markdown([Table(("iterations (simulated)", *TITLES[2:5]), rows)])
+    rows = [[words, *cells(one)] for words, one in groups]
+    table = markdown([Table(("iterations (simulated)", *TITLES[1:]), rows)])
     return f"\n{table}\n[The record](../benchmarks/results/{name}).\n\n"
 
 
 def errors_picture(folder: Path) -> str:
     """The errors of the table as bars: medians, and what is beyond them up to the 95th."""
-    found = [newest(folder, kind)[1]["cross_validation"] for kind in ("allreduce", "training")]
+    found = [newest(folder, kind)[1] for kind in ("allreduce", "training")]
     rows = [
         pictures.Bar(
-            f"{what}; from {how}",
-            {"median error": float(median[:-2]), "to the 95th percentile": _beyond(median, p95)},
-            f"{median}, {p95}",
+            f"{one['system']}: {one['step']}",
+            {
+                "median error": one["median_error_percent"],
+                "to the 95th percentile": one["p95_error_percent"] - one["median_error_percent"],
+            },
+            ", ".join(cells(one)[1:]),
         )
-        for what, how, _, median, p95, _ in [*allreduces(found[0]), *trainings(found[1])]
+        for record in found
+        for one in record["cross_validation"]["by_step"]
+        if one["step"] not in ("from other systems", "elsewhere")
     ]
     notes = ["Cross-validation of predictions (simulated), in percent of what was measured."]
     return pictures.bars("Error of simulated times and throughputs", notes, rows)
-
-
-def _beyond(median: str, p95: str) -> float:
-    return max(0.0, float(p95[:-2]) - float(median[:-2]))
 
 
 def phases_picture(_folder: Path) -> str:

@@ -131,10 +131,10 @@ def test_switch_of_protocol_is_learned_from_the_messages_length() -> None:
 def test_bands_hold_nine_of_ten_in_cross_validation_on_noisy_times() -> None:
     fit = rows((8, 16, 32, 64, 128), noise=0.1)
     tried = validation.attempts(fit, Prior())
-    bands = validation.widths(tried)
+    bands = validation.errors(tried, fit, Clusters(fit))
     beyond = [attempt for attempt in tried if attempt.is_beyond]
-    reach = bands.of(beyond[0].case, near=True)
-    assert all(attempt.is_near for attempt in beyond)
+    reach = bands.reach("Testbed host", "extrapolated, near")
+    assert {attempt.step for attempt in beyond} == {"extrapolated, near"}
     inside = [attempt.trial.deviations <= reach for attempt in beyond]
     assert 0.85 <= sum(inside) / len(inside) <= 1.0
     assert accuracy.accuracy([attempt.trial for attempt in beyond], reach).median < 15
@@ -299,7 +299,8 @@ def test_record_has_each_row_in_order_and_the_error_by_system_and_algorithm(
         (one.case.algorithm, one.case.nodes, one.case.bytes) for one in wanted
     ]
     for one in record["rows"]:
-        assert list(one) == [*COLUMNS, "predicted_us", "low_us", "high_us", "reason"]
+        errors = ("error_median_percent", "error_p95_percent", "error_of")
+        assert list(one) == [*COLUMNS, "predicted_us", "low_us", "high_us", *errors, "reason"]
         assert 0 < one["low_us"] <= one["predicted_us"] <= one["high_us"]
         assert one["reason"].startswith("predicted (simulated): ")
     validated = record["cross_validation"]
@@ -319,19 +320,27 @@ def test_predictions_that_nothing_could_be_compared_with_say_that_their_error_is
 ) -> None:
     both = [one for one in rows((8, 16)) if one.case.algorithm == "ring"]
     one_scale = [one for one in both if one.case.nodes == 8]
-    other = [replace(one, case=replace(one.case, system="Other")) for one in one_scale]
-    fit = write(tmp_path / "fit.csv", [*both, *other], times=True)
-    words = ["simulate", "allreduce", "--calibrate", fit, "--rows", fit, "--json", "-"]
+    fit = write(tmp_path / "fit.csv", both, times=True)
+    asked = write(
+        tmp_path / "rows.csv",
+        [replace(one, case=replace(one.case, system=s)) for one in both for s in ("Testbed", "Z")],
+        times=False,
+    )
+    words = ["simulate", "allreduce", "--calibrate", fit, "--rows", asked, "--json", "-"]
     assert cli.main(words) == cli.DONE
     printed = capsys.readouterr()
-    validated = json.loads(printed.out)["cross_validation"]
-    assert validated["not_compared"] == [{"system": "Other", "buffer": "host"}]
-    assert "Error of predictions for Other host: not known." in printed.err
-    assert "Error of predictions for Testbed" not in printed.err
+    record = json.loads(printed.out)
+    unknown = {"system": "Z host", "step": "from other systems", "rows": len(both)}
+    assert record["cross_validation"]["not_compared"] == [unknown]
+    assert f"Error of {len(both)} of these, for Z host: not known." in printed.err
+    assert "for Testbed" not in printed.err
+    for one in record["rows"]:
+        assert (one["error_median_percent"] is None) == (one["system"] == "Z")
+        assert one["error_of"].startswith("not known") == (one["system"] == "Z")
     write(tmp_path / "fit.csv", one_scale, times=True)
     assert cli.main(words[:-2]) == cli.DONE
     printed = capsys.readouterr()
-    assert "Error of predictions for Testbed host: not known." in printed.out
+    assert "for Testbed host: not known. They are extrapolated, near" in printed.out
     assert "left out  " not in printed.out, "a table without lines"
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import functools
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +27,14 @@ from gradred_lab.simulate import (
     training_validation,
     work,
 )
+from gradred_lab.simulate.accuracy import Trial
 from gradred_lab.simulate.exchange import Exchange
 from gradred_lab.simulate.iteration import Link, Scheme
+from gradred_lab.simulate.left_out import Errors, LeftOut
 from gradred_lab.simulate.networks import Network
 from gradred_lab.simulate.throughput import Speed, Training
-from gradred_lab.simulate.training import Trainings
+from gradred_lab.simulate.training import SERVERS, STEPS, Trainings
+from gradred_lab.simulate.training_validation import Validated
 
 COLUMNS = (
     *("source", "cluster", "model", "batch", "precision", "network", "scheduler"),
@@ -220,12 +225,85 @@ def test_throughput_does_not_fall_with_more_gpus_on_a_fast_network() -> None:
 def test_cross_validation_leaves_out_the_largest_scale_and_bands_hold() -> None:
     tried = training_validation.attempts(cluster(((4, 1), (8, 2))))
     assert {attempt.speed.training.gpus for attempt in tried} == {8}
-    known = [attempt.trial for attempt in tried if not attempt.is_whole]
+    known = [attempt.trial for attempt in tried if attempt.with_it == "setting_left_out"]
     assert len(known) == 12
     assert accuracy.accuracy(known, 1.0).median < 10
-    reach = training_validation.widths(tried)
-    inside = [attempt.trial.deviations <= reach[attempt.step] for attempt in tried]
-    assert sum(inside) / len(inside) >= 0.85
+    table = Validated(tried).table()
+    assert [(line["step"], line["rows"]) for line in table] == [
+        ("across", 12),
+        ("across unseen", 12),
+    ]
+    for line in table:
+        assert 85 <= line["within_band_percent"] <= 100
+        assert line["predicted_by"] == "model"
+        assert line["linear"]["median_error_percent"] > line["model"]["median_error_percent"]
+
+
+def several(speed: Callable[[int], float], systems: tuple[str, ...] = ("one",)) -> list[Speed]:
+    """Images per second of a GPU by number of GPUs, of six models on each system."""
+    return [
+        Speed(at, at.gpus * 100.0 * speed(at.gpus) * (1 + 0.001 * i), None)
+        for system in systems
+        for i, batch in enumerate((16, 32, 48, 64, 96, 128))
+        for gpus, nodes in ((1, 1), (4, 1), (8, 2), (16, 4))
+        for at in [setting(gpus, nodes, batch=batch, cluster=system)]
+    ]
+
+
+def test_linear_scaling_predicts_the_steps_that_it_is_less_far_off() -> None:
+    linear = Validated(training_validation.attempts(several(lambda _: 1.0)))
+    assert linear.is_linear("one", "across unseen")
+    by_step = {line["step"]: line for line in linear.table()}
+    assert by_step["across unseen"]["predicted_by"] == "linear"
+    assert by_step["across unseen"]["median_error_percent"] < 0.1
+    assert by_step["across unseen"]["model"]["median_error_percent"] > 1
+    known = Validated(training_validation.attempts(cluster(((4, 1), (8, 2)))))
+    assert not known.is_linear("8 nodes x 4 GPUs", "across unseen")
+
+
+def test_rows_that_linear_scaling_predicts_say_so(tmp_path: Path) -> None:
+    fit = write(tmp_path / "fit.csv", several(lambda _: 1.0), measured=True)
+    one_node = [row for row in several(lambda _: 1.0) if row.training.gpus == 16]
+    other = dataclasses.replace(one_node[0].training, gpus=32, nodes=8)
+    asked = write(tmp_path / "rows.csv", [Speed(other, 1.0, None)], measured=False)
+    out = tmp_path / "out.json"
+    words = ["simulate", "training", "--calibrate", fit, "--rows", asked, "--json", str(out)]
+    assert cli.main(words) == cli.DONE
+    (row,) = json.loads(out.read_text())["rows"]
+    assert row["predicted_images_per_s"] == row["linear_images_per_s"] == pytest.approx(3200)
+    assert "linear scaling: each GPU is as fast as one of the 16 measured" in row["reason"]
+    assert row["error_of"] == "6 rows left out of this system"
+
+
+def test_error_of_a_step_is_that_of_its_own_rows_alone() -> None:
+    def trial(error: float) -> Trial:
+        return Trial(0.0, error, 0.01)
+
+    rows = [
+        *(LeftOut("one", "inside", i, trial(0.01)) for i in range(12)),
+        *(LeftOut("two", "across", i, trial(0.2 + 0.001 * i)) for i in range(12)),
+        *(LeftOut("one", "across", i, trial(0.1)) for i in range(4)),
+        *(LeftOut("one", "between", i, trial(0.1)) for i in range(2)),
+    ]
+    errors = Errors(rows)
+    inside, across = errors.of("one", "inside"), errors.of("one", "across")
+    assert inside is not None
+    assert across is not None
+    assert inside.median == pytest.approx(1.0, abs=0.1)
+    assert across.median > 15, "with four of its own, those of all systems count"
+    assert not across.is_own
+    assert errors.of("one", "between") is None
+    assert errors.columns("one", "between")["error_median_percent"] is None
+    elsewhere = errors.of("three", "across")
+    assert elsewhere is not None
+    assert elsewhere.rows == 16
+
+
+def test_band_of_a_row_is_not_made_of_its_kin() -> None:
+    off = [LeftOut("one", "inside", "a", Trial(0.0, 0.5, 0.01)) for _ in range(5)]
+    near = [LeftOut("one", "inside", i, Trial(0.0, 0.01, 0.01)) for i in range(15)]
+    (line,) = Errors([*off, *near]).table()
+    assert line["within_band_percent"] == 75.0
 
 
 @pytest.mark.parametrize(
@@ -246,7 +324,7 @@ def test_every_row_gets_an_answer_and_a_reason(strange: Training) -> None:
     assert math.isfinite(outcome.mean)
     assert 0 < outcome.deviation < 2
     assert outcome.reason
-    assert outcome.step in training_validation.STEPS
+    assert outcome.step.removesuffix(SERVERS) in STEPS
 
 
 @pytest.mark.parametrize(
@@ -374,7 +452,9 @@ def test_record_has_each_row_in_order_and_the_error_of_the_whole(
     for one in record["rows"]:
         assert list(one) == [
             *COLUMNS,
-            *("predicted_images_per_s", "low_images_per_s", "high_images_per_s", "reason"),
+            *("predicted_images_per_s", "low_images_per_s", "high_images_per_s"),
+            *("linear_images_per_s", "error_median_percent", "error_p95_percent", "error_of"),
+            "reason",
         ]
         assert one["low_images_per_s"] <= one["predicted_images_per_s"] <= one["high_images_per_s"]
         assert one["reason"].startswith("predicted (simulated): ")
@@ -394,8 +474,9 @@ def test_steps_that_no_measurement_takes_say_that_their_error_is_not_known(
     assert cli.main(words) == cli.DONE
     printed = capsys.readouterr()
     validated = json.loads(printed.out)["cross_validation"]
-    assert validated["not_compared"] == [{"step": "across", "rows": 2}]
-    assert "Error of 2 of these: not known. They go from measurements within one" in printed.err
+    unknown = {"system": "8 nodes x 4 GPUs", "step": "across unseen", "rows": 2}
+    assert validated["not_compared"] == [unknown]
+    assert "Error of 2 of these, on 8 nodes x 4 GPUs: not known. They go from one" in printed.err
 
 
 def test_table_of_networks_is_part_of_the_package() -> None:

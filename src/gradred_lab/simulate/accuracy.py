@@ -30,9 +30,14 @@ class Trial:
         return 100 * abs(math.expm1(self.predicted - self.measured))
 
     @property
+    def far(self) -> float:
+        """The same as a logarithm."""
+        return abs(self.predicted - self.measured)
+
+    @property
     def deviations(self) -> float:
         """The distance of the prediction from the measurement, in claimed deviations."""
-        return abs(self.predicted - self.measured) / max(self.deviation, 1e-9)
+        return self.far / max(self.deviation, 1e-9)
 
 
 @dataclass(frozen=True)
@@ -46,16 +51,19 @@ class Accuracy:
     bias: float
     within_band: float
 
-    def record(self) -> dict[str, float | int]:
-        """Return the fields as the JSON holds them."""
+    def errors(self) -> dict[str, float | int]:
+        """Return the fields about errors as the JSON holds them."""
         return {
             "rows": self.rows,
             "median_error_percent": round(self.median, 3),
             "p95_error_percent": round(self.p95, 3),
             "largest_error_percent": round(self.largest, 3),
             "bias_percent": round(self.bias, 3),
-            "within_band_percent": round(self.within_band, 1),
         }
+
+    def record(self) -> dict[str, float | int]:
+        """Return all fields as the JSON holds them."""
+        return {**self.errors(), "within_band_percent": round(self.within_band, 1)}
 
 
 def accuracy(trials: Sequence[Trial], width: float) -> Accuracy:
@@ -71,10 +79,3 @@ def accuracy(trials: Sequence[Trial], width: float) -> Accuracy:
         float(100 * np.expm1(np.median(signed))),
         float(100 * inside.mean()),
     )
-
-
-def width(trials: Sequence[Trial]) -> float | None:
-    """Deviations to both sides that hold the right share of the trials; None of too few."""
-    if len(trials) < 10:
-        return None
-    return float(np.quantile([trial.deviations for trial in trials], QUANTILE))

@@ -62,6 +62,14 @@ class Cluster:
         """Whether a run of its time was measured; else the conditions are those of another time."""
         return self._costs.is_near(case)
 
+    def step(self, case: Case) -> str:
+        """Where a prediction goes from what was measured: beyond its scales or not, and its times.
+
+        Near in time is what has a run of the same week.
+        """
+        reach = "extrapolated" if case.nodes > self._nodes[-1] else "interpolated"
+        return f"{reach}, {'near' if self.is_near(case) else 'far'}"
+
     def _least(self, case: Case) -> float:
         """Logarithm of the time at the next smaller scale: with more to do no case is faster."""
         run = self._costs.standing_in(case)
@@ -101,6 +109,10 @@ class Cluster:
         return "at a measured scale" if case.nodes in self._nodes else "between measured scales"
 
 
+ANOTHER = "from other systems"
+"""The step to a system of which nothing was measured."""
+
+
 class Clusters:
     """All systems of a table."""
 
@@ -133,10 +145,16 @@ class Clusters:
         same = [other for other in self._clusters if other[0] == name[0]]
         return alike or same or list(self._clusters)
 
-    def is_near(self, case: Case) -> bool:
-        """Whether a run of its time was measured on its cluster."""
+    def without(self, name: tuple[str, str]) -> Clusters:
+        """The same, but that nothing was measured on one of several clusters."""
+        new = Clusters([], self.prior)
+        new._clusters = {other: own for other, own in self._clusters.items() if other != name}
+        return new
+
+    def step(self, case: Case) -> str:
+        """Where a prediction goes from what was measured, on its cluster or elsewhere."""
         name = cluster_of(case)
-        return name in self._clusters and self._clusters[name].is_near(case)
+        return self._clusters[name].step(case) if name in self._clusters else ANOTHER
 
     def reason(self, case: Case) -> str:
         """What the prediction of a case rests on."""

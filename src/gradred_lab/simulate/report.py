@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from gradred_lab.simulate import accuracy, assumed, measured, validation
+from gradred_lab.simulate import accuracy, assumed, left_out, measured, validation
 from gradred_lab.simulate.allreduce import Clusters, Prediction, banded
 from gradred_lab.simulate.costs import Prior
 from gradred_lab.simulate.measured import Case
@@ -24,28 +24,32 @@ def allreduce(calibrate: str, rows: str) -> dict[str, object]:
     fit, cases = measured.read_fit(calibrate), measured.read_rows(rows)
     prior = Prior()
     tried = validation.attempts(fit, prior)
-    bands = validation.widths(tried)
     model = Clusters(fit, prior)
+    errors = validation.errors(tried, fit, model)
     guess = model.guess(cases)
+    asked = [(validation.system(case), model.step(case)) for case in cases]
     predictions = [
-        banded(guess, i, bands.of(case, near=model.is_near(case)), model.reason(case))
-        for i, case in enumerate(cases)
+        banded(guess, i, errors.reach(*step), model.reason(case))
+        for i, (case, step) in enumerate(zip(cases, asked, strict=True))
     ]
     return {
         "schema": SCHEMA,
         "kind": "predicted (simulated), not measured",
         "calibrate": calibrate,
         "band_percent": round(100 * accuracy.QUANTILE),
-        "rows": [row(case, one) for case, one in zip(cases, predictions, strict=True)],
+        "rows": [
+            row(case, one, errors.columns(*step))
+            for case, one, step in zip(cases, predictions, asked, strict=True)
+        ],
         "assumed": assumed.of_allreduce(),
         "cross_validation": {
-            **validation.summary(tried, bands),
-            "not_compared": validation.not_compared(tried, cases),
+            **validation.summary(tried, errors),
+            "not_compared": errors.not_known(asked),
         },
     }
 
 
-def row(case: Case, prediction: Prediction) -> dict[str, object]:
+def row(case: Case, prediction: Prediction, error: Mapping[str, object]) -> dict[str, object]:
     """A row of the record: the columns of the table, then what is predicted."""
     given = {_NAMES.get(name, name): value for name, value in dataclasses.asdict(case).items()}
     return {
@@ -53,6 +57,7 @@ def row(case: Case, prediction: Prediction) -> dict[str, object]:
         "predicted_us": float(f"{prediction.us:.6g}"),
         "low_us": float(f"{prediction.low_us:.6g}"),
         "high_us": float(f"{prediction.high_us:.6g}"),
+        **error,
         "reason": f"predicted (simulated): {prediction.reason}",
     }
 
@@ -68,10 +73,10 @@ def text(record: Mapping[str, object]) -> str:
         f"{record['band_percent']} % of measurements.",
     ]
     for one in validated["not_compared"]:
-        name = " ".join(filter(None, one.values()))
         lines.append(
-            f"Error of predictions for {name}: not known. {record['calibrate']} has fewer than two "
-            "numbers of nodes of it, so none could be left out. Its band is a guess."
+            f"Error of {one['rows']} of these, for {one['system']}: not known. They are "
+            f"{one['step']}, and no such row could be left out of {record['calibrate']}. "
+            "Their band is a guess."
         )
     guesses = record["assumed"]
     assert isinstance(guesses, dict)
@@ -86,6 +91,8 @@ def _compared(validated: Mapping[str, Sequence[Mapping[str, object]]]) -> list[s
         "Error of such predictions where they can be compared: whole scales were left out and "
         "predicted from smaller ones (or, of the smallest scale, from the others).",
         "near, far: a run of the same week was measured, or only runs of other times were.",
+        "",
+        *left_out.text(validated["by_step"]),
         "",
         f"{'left out':44}{'rows':>6}{'median':>9}{'95th':>8}{'in band':>9}",
     ]

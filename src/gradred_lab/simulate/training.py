@@ -43,14 +43,36 @@ class Found:
 class Outcome:
     """Logarithm of images per second, its deviation, and the model's reason.
 
-    `step` is where the prediction goes from what was measured: `inside` a node, `across` from one
-    node to several, `between` nodes, or `elsewhere` where nothing like it was measured.
+    `step` is where the prediction goes from what was measured: a key of STEPS, with SERVERS behind
+    it where parameter servers exchange. `linear` is as fast per device as what was measured.
     """
 
     mean: float
     deviation: float
     reason: str
     step: str
+    linear: Scaled | None
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """What was measured times the number of GPUs, as a logarithm, with its deviation."""
+
+    mean: float
+    deviation: float
+    reason: str
+
+
+STEPS = {
+    "inside": "to more GPUs of one node",
+    "across": "from one node to several, as others of the cluster were measured",
+    "across unseen": "from one node to several, of which the network's name alone is known",
+    "between": "from several nodes to other numbers of nodes",
+    "elsewhere": "to a work that was measured nowhere",
+}
+"""Where a prediction goes from what was measured, in words."""
+
+SERVERS = ", by servers"
 
 
 class Trainings:
@@ -206,10 +228,23 @@ class Trainings:
         seconds = _with_stall(training, found, modelled)
         exposed = max(0.0, modelled - found.one) / modelled
         doublings = abs(math.log2(training.gpus / found.anchor.training.gpus))
-        step = _step(training, found.anchor.training)
+        step = self._step(training, found.anchor.training)
         deviation = _deviation(step, exposed, doublings)
         images = training.gpus * training.batch / seconds
-        return Outcome(math.log(images), deviation, _reason(training, found, exposed), step)
+        return Outcome(
+            math.log(images),
+            deviation,
+            _reason(training, found, exposed),
+            step + SERVERS * links.is_server(training),
+            _scaled(training, found.anchor, _deviation(step, 0.0, doublings)),
+        )
+
+    def _step(self, training: Training, anchor: Training) -> str:
+        if training.nodes == 1:
+            return "inside"
+        if anchor.nodes > 1:
+            return "between"
+        return "across" if _group(training, "between") in self._pooled else "across unseen"
 
     def _from_similar(self, training: Training) -> Outcome:
         """Predict that each device is as fast as in the most similar setting, less a tenth."""
@@ -221,7 +256,7 @@ class Trainings:
             f"{best.training.model} with {best.training.framework} on "
             f"{best.training.gpus} GPUs, less a tenth"
         )
-        return Outcome(mean, 0.5, reason, "elsewhere")
+        return Outcome(mean, 0.5, reason, "elsewhere", None)
 
 
 def _seconds(training: Training, one: float, terms: Terms, overlap: float) -> float:
@@ -268,16 +303,17 @@ def _is_image(training: Training) -> bool:
     return not any(word in name for word in ("bert", "gpt", "transformer", "lstm"))
 
 
-def _step(training: Training, anchor: Training) -> str:
-    if training.nodes == 1:
-        return "inside"
-    return "across" if anchor.nodes == 1 else "between"
+def _scaled(training: Training, anchor: Speed, deviation: float) -> Scaled:
+    each = anchor.images_per_s / anchor.training.gpus / anchor.training.batch * training.batch
+    gpus, nodes = anchor.training.gpus, anchor.training.nodes
+    reason = f"linear scaling: each GPU is as fast as one of the {gpus} measured on {nodes} node"
+    return Scaled(math.log(each * training.gpus), deviation, reason + "s" * (nodes > 1))
 
 
 def _deviation(step: str, exposed: float, doublings: float) -> float:
     """Grows with the share of communication and with the distance from what was measured."""
-    shares = {"inside": (0.2, 0.02), "across": (0.3, 0.02), "between": (0.1, 0.01)}
-    share, least = shares[step]
+    shares = {"inside": (0.2, 0.02), "between": (0.1, 0.01)}
+    share, least = shares.get(step, (0.3, 0.02))
     return math.hypot(NOISE, share * exposed * min(2.0, max(doublings, 0.5)), least * doublings)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from gradred_lab.simulate import accuracy, assumed, throughput, training_validation
-from gradred_lab.simulate.training import Outcome, Trainings
+from gradred_lab.simulate import accuracy, assumed, left_out, throughput, training_validation
+from gradred_lab.simulate.training import STEPS, Outcome, Scaled, Trainings
+from gradred_lab.simulate.training_validation import Validated
 
 SCHEMA = "gradred-simulate-training/1"
 
@@ -19,36 +20,46 @@ def training(calibrate: str, rows: str) -> dict[str, object]:
     """
     fit, asked = throughput.read_fit(calibrate), throughput.read_rows(rows)
     tried = training_validation.attempts(fit)
-    reach = training_validation.widths(tried)
+    validated = training_validation.Validated(tried)
     model = Trainings(fit)
     outcomes = [model.predict(one) for one in asked]
+    steps = [(one.cluster, outcome.step) for one, outcome in zip(asked, outcomes, strict=True)]
     return {
         "schema": SCHEMA,
         "kind": "predicted (simulated), not measured",
         "calibrate": calibrate,
         "band_percent": round(100 * accuracy.QUANTILE),
         "rows": [
-            {**one.columns(), **_columns(outcome, reach)}
+            {**one.columns(), **_columns(one.cluster, outcome, validated)}
             for one, outcome in zip(asked, outcomes, strict=True)
         ],
         "assumed": assumed.of_training(),
         "cross_validation": {
-            **training_validation.summary(tried, reach),
-            "not_compared": training_validation.not_compared(tried, outcomes),
+            **training_validation.summary(tried, validated),
+            "not_compared": validated.errors.not_known(steps),
         },
     }
 
 
-def _columns(outcome: Outcome, widths: dict[str, float]) -> dict[str, object]:
-    reach = widths[outcome.step] * outcome.deviation
-    ends = (-reach, 0.0, reach)
-    low, middle, high = (float(f"{math.exp(outcome.mean + end):.6g}") for end in ends)
+def _columns(system: str, outcome: Outcome, validated: Validated) -> dict[str, object]:
+    linear = outcome.linear
+    chosen: Outcome | Scaled = outcome
+    if linear and validated.is_linear(system, outcome.step):
+        chosen = linear
+    reach = validated.errors.reach(system, outcome.step) * chosen.deviation
+    low, middle, high = (_speed(chosen.mean + end) for end in (-reach, 0.0, reach))
     return {
         "predicted_images_per_s": middle,
         "low_images_per_s": low,
         "high_images_per_s": high,
-        "reason": f"predicted (simulated): {outcome.reason}",
+        "linear_images_per_s": _speed(linear.mean) if linear else None,
+        **validated.errors.columns(system, outcome.step),
+        "reason": f"predicted (simulated): {chosen.reason}",
     }
+
+
+def _speed(mean: float) -> float:
+    return float(f"{math.exp(mean):.6g}")
 
 
 def text(record: Mapping[str, object]) -> str:
@@ -62,22 +73,15 @@ def text(record: Mapping[str, object]) -> str:
         f"{record['band_percent']} % of measurements.",
     ]
     for one in validated["not_compared"]:
+        where, _, servers = one["step"].partition(",")
         lines.append(
-            f"Error of {one['rows']} of these: not known. They go {_STEPS[one['step']]}, and no "
-            f"such step could be left out of {record['calibrate']}. Their band is a guess."
+            f"Error of {one['rows']} of these, on {one['system']}: not known. They go "
+            f"{STEPS[where]}{servers}, and no such step could be left out of "
+            f"{record['calibrate']}. Their band is a guess."
         )
     guesses = record["assumed"]
     assert isinstance(guesses, dict)
     return "\n".join([*lines, *_compared(validated), "", *assumed.text(guesses)])
-
-
-_STEPS = {
-    "inside": "to more GPUs of one node",
-    "across": "from measurements within one node to several nodes",
-    "between": "from several nodes to other numbers of nodes",
-    "elsewhere": "to a work that was measured nowhere",
-}
-"""Where a prediction goes from what was measured, in words."""
 
 
 def _compared(validated: Mapping[str, Sequence[Mapping[str, object]]]) -> list[str]:
@@ -87,6 +91,8 @@ def _compared(validated: Mapping[str, Sequence[Mapping[str, object]]]) -> list[s
     lines = [
         "Error of such predictions where they can be compared: the largest number of GPUs was left "
         "out (of a sixth of the settings; or of all, so that no network between nodes was seen).",
+        "",
+        *left_out.text(validated["by_step"]),
         "",
         f"{'left out':44}{'rows':>6}{'median':>9}{'95th':>8}{'in band':>9}",
     ]

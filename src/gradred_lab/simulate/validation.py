@@ -10,13 +10,12 @@ import numpy as np
 
 from gradred_lab.simulate import accuracy
 from gradred_lab.simulate.accuracy import Trial
-from gradred_lab.simulate.allreduce import Cluster, by_cluster
+from gradred_lab.simulate.allreduce import ANOTHER, Cluster, Clusters, by_cluster, cluster_of
 from gradred_lab.simulate.costs import Prior
+from gradred_lab.simulate.left_out import Errors, LeftOut
 from gradred_lab.simulate.measured import Case, Measured
 
 _WORST = 4  # number of reported trials with the largest errors, near in time and others
-_BORROWED = 100  # trials of other clusters that count beside a cluster's own
-_NARROWEST = 1.0  # deviations: trials within the calibrated scales may flatter the band
 
 
 @dataclass(frozen=True)
@@ -24,13 +23,14 @@ class Attempt:
     """A measured case, predicted without any of its scale.
 
     `factor` is its scale over the largest of those that were kept: above 1 it was extrapolated.
-    `is_near` says that a run of the same time was kept.
+    `is_near` says that a run of the same time was kept, `step` where the prediction went.
     """
 
     case: Case
     factor: float
     is_beyond: bool
     is_near: bool
+    step: str
     trial: Trial
 
 
@@ -48,7 +48,8 @@ def attempts(rows: Sequence[Measured], prior: Prior) -> list[Attempt]:
                     float(np.log(row.us)), float(guess.mean[i]), float(guess.deviation[i])
                 )
                 factor, near = row.case.nodes / largest, model.is_near(row.case)
-                found.append(Attempt(row.case, factor, beyond, near, trial))
+                step = model.step(row.case)
+                found.append(Attempt(row.case, factor, beyond, near, step, trial))
     return found
 
 
@@ -64,57 +65,47 @@ def _folds(rows: Sequence[Measured]) -> Iterator[tuple[list[Measured], list[Meas
             yield others, left
 
 
-@dataclass(frozen=True)
-class Widths:
-    """How many deviations a band must reach to hold 90 %: by cluster, and near in time or not."""
-
-    own: dict[tuple[str, str, bool], float]
-    common: dict[bool, float]
-
-    def of(self, case: Case, *, near: bool) -> float:
-        """That of a cluster, or the common one where it could not be tried."""
-        return self.own.get((case.system, case.buffer, near), self.common[near])
-
-
-def widths(found: Sequence[Attempt]) -> Widths:
-    """From the trials beyond the kept scales, as the rows to predict are."""
-    groups: dict[tuple[str, str, bool], list[Trial]] = collections.defaultdict(list)
-    for attempt in found:
-        if attempt.is_beyond:
-            case = attempt.case
-            groups[case.system, case.buffer, attempt.is_near].append(attempt.trial)
-    common = {}
-    for near in (True, False):
-        trials = [trial for name, own in groups.items() if name[2] == near for trial in own]
-        common[near] = max(_NARROWEST, accuracy.width(trials) or accuracy.NORMAL)
-    own = {}
-    for name, trials in groups.items():
-        width = accuracy.width(trials)
-        if width is not None:
-            few = _BORROWED / (_BORROWED + len(trials))
-            own[name] = max(_NARROWEST, (1 - few) * width + few * common[name[2]])
-    return Widths(own, common)
+def errors(found: Sequence[Attempt], rows: Sequence[Measured], model: Clusters) -> Errors:
+    """Those of what was left out, scale by scale; and system by system, of a model of `rows`."""
+    return Errors(
+        [
+            *(
+                LeftOut(system(one.case), one.step, (one.case.key, one.case.nodes), one.trial)
+                for one in found
+            ),
+            *_systems_left_out(rows, model),
+        ]
+    )
 
 
-def summary(found: Sequence[Attempt], bands: Widths) -> dict[str, object]:
+def _systems_left_out(rows: Sequence[Measured], model: Clusters) -> Iterator[LeftOut]:
+    clusters = by_cluster(rows)
+    for name, own in clusters.items():
+        if len(clusters) > 1:
+            guess = model.without(name).guess([row.case for row in own])
+            for i, row in enumerate(own):
+                trial = Trial(
+                    float(np.log(row.us)), float(guess.mean[i]), float(guess.deviation[i])
+                )
+                yield LeftOut(system(row.case), ANOTHER, name, trial)
+
+
+def system(case: Case) -> str:
+    """The name of its cluster."""
+    return " ".join(filter(None, cluster_of(case)))
+
+
+def summary(found: Sequence[Attempt], bands: Errors) -> dict[str, object]:
     """Return the JSON's summary: all, by system, by algorithm too, and the worst with why."""
     return {
         "method": "leave one scale out; extrapolated: predicted from smaller scales alone",
+        "by_step": bands.table(),
         "all": _entry(found, bands),
         "by_system": _by(found, bands, ("system", "buffer")),
         "by_algorithm": _by(found, bands, ("system", "buffer", "impl", "algorithm")),
         "by_scale": _by(found, bands, ("system", "buffer", "nodes")),
         "worst": _worst(found),
     }
-
-
-def not_compared(found: Sequence[Attempt], cases: Sequence[Case]) -> list[dict[str, str]]:
-    """The clusters of some cases for which nothing was predicted beyond the kept scales."""
-    tried = {(a.case.system, a.case.buffer) for a in found if a.is_beyond}
-    return [
-        {"system": system, "buffer": buffer}
-        for system, buffer in sorted({(case.system, case.buffer) for case in cases} - tried)
-    ]
 
 
 def _worst(found: Sequence[Attempt]) -> list[dict[str, object]]:
@@ -157,7 +148,7 @@ def _why(attempt: Attempt, beyond: Sequence[Attempt]) -> str:
 
 
 def _by(
-    found: Sequence[Attempt], bands: Widths, columns: tuple[str, ...]
+    found: Sequence[Attempt], bands: Errors, columns: tuple[str, ...]
 ) -> list[dict[str, object]]:
     groups: dict[tuple[object, ...], list[Attempt]] = collections.defaultdict(list)
     for attempt in found:
@@ -173,7 +164,7 @@ def _place(name: tuple[object, ...]) -> list[tuple[int, str]]:
     return [(part if isinstance(part, int) else 0, str(part)) for part in name]
 
 
-def _entry(found: Sequence[Attempt], bands: Widths) -> dict[str, object]:
+def _entry(found: Sequence[Attempt], bands: Errors) -> dict[str, object]:
     """Accuracy of all trials, and of those beyond the kept scales by how far beyond."""
     entry: dict[str, object] = {}
     for name, chosen in (
@@ -190,8 +181,8 @@ def _entry(found: Sequence[Attempt], bands: Widths) -> dict[str, object]:
     return entry
 
 
-def _scaled(attempt: Attempt, bands: Widths) -> Trial:
+def _scaled(attempt: Attempt, bands: Errors) -> Trial:
     """The trial with the reach of its band for a deviation."""
     trial = attempt.trial
-    width = bands.of(attempt.case, near=attempt.is_near)
+    width = bands.reach(system(attempt.case), attempt.step)
     return Trial(trial.measured, trial.predicted, trial.deviation * width)
