@@ -90,6 +90,12 @@ void Engine::count_start(std::size_t bytes) {
   grace_ns_ = longest_ >= kWorthWaking ? kAtOnce : kIdleNap;
 }
 
+void Engine::count_more(std::size_t bytes) {
+  if (added_ns_.load(std::memory_order_relaxed) == 0) return;  // the thread has looked since
+  const std::lock_guard lock(mutex_);
+  if (added_ns_.load(std::memory_order_relaxed) != 0 && waiting_.load() == 0) count_start(bytes);
+}
+
 void Engine::begin_grace(std::size_t bytes) {
   const std::uint64_t now = now_ns();
   added_ns_ = last_added_ns_ = now;

@@ -31,6 +31,9 @@ class Engine {
   // Keeps the operation alive until it has ended. Throws TransportError if the progress thread
   // cannot be started; the engine then does not take the operation.
   void add(std::shared_ptr<Operation> operation, Driven driven);
+  // An operation in flight has been given more to do, of so many bytes. While the program gives it
+  // more and more, the progress thread looks as late as if each part was an operation of its own.
+  void count_more(std::size_t bytes);
   // Advances every operation in flight a little; never blocks.
   void progress();
   // The same from inside an MPI function, for the operations that may advance there. Returns how

@@ -347,7 +347,11 @@ void NamedOperations::submit(const Shared& operation) {
     relay_->carry(true);
     busy_ns_.store(now_ns(), std::memory_order_relaxed);
   }
-  if (drives) let_drive(std::make_shared<Pump>(shared_from_this()));
+  if (drives) {
+    let_drive(std::make_shared<Pump>(shared_from_this()));
+  } else {
+    engine().count_more(operation->submission().bytes);
+  }
 }
 
 void NamedOperations::refuse(std::string name, std::string why) noexcept {

@@ -122,6 +122,26 @@ void thread_is_woken_for_what_is_added_after_a_long_wait() {
   expect(second->ended(), "nobody has driven it");
 }
 
+// How long the progress thread leaves an operation to a program that gives it more to do.
+std::uint64_t left_to_program_for_ns() {
+  Engine engine;
+  const auto operation = std::make_shared<Polled>();
+  operation->make_ready();
+  const std::uint64_t begin = now_ns();
+  engine.add(operation, Engine::Driven::kByThread);
+  engine.count_more(4);
+  while (!operation->ended()) usleep(50);
+  return now_ns() - begin;
+}
+
+// A program that submits many short named operations, and then waits for them, needs its core.
+void thread_waits_while_an_operation_is_given_more() {
+  std::vector<std::uint64_t> times;
+  for (int turn = 0; turn < 41; ++turn) times.push_back(left_to_program_for_ns());
+  std::ranges::nth_element(times, times.begin() + 20);
+  expect(times[20] > 400'000, "it has left it for " + std::to_string(times[20]) + " ns");
+}
+
 // One thread waits repeatedly, another leaves operations to the progress thread.
 void no_operation_is_forgotten_between_threads() {
   Engine engine;
@@ -193,6 +213,8 @@ int run_all() {
       thread_drives_at_once_what_is_in_flight_after_a_wait);
   run("thread_is_woken_for_what_is_added_after_a_long_wait",
       thread_is_woken_for_what_is_added_after_a_long_wait);
+  run("thread_waits_while_an_operation_is_given_more",
+      thread_waits_while_an_operation_is_given_more);
   run("no_operation_is_forgotten_between_threads", no_operation_is_forgotten_between_threads);
   run("who_finds_the_end_calls_the_callbacks", who_finds_the_end_calls_the_callbacks);
   std::printf("%d failed\n", failed);
