@@ -41,6 +41,14 @@ class Allreduce final : public NamedWork {
  protected:
   bool start_phase(Communicator& comm, int phase) override {
     const Factors factors = factors_of(parts().front().submission(), comm.size());
+    if (const NamedArray* const lone = lone_array(factors)) {
+      add_name(parts().front());
+      Call call = call_of(lone->count, lone->dtype, factors);
+      call.out = lone->out;
+      if (lone->in.data != lone->out.data) call.in = lone->in;
+      start_call(comm, call);
+      return true;
+    }
     if (phase == 0) pack(comm, factors);
     if (!copies_.ready()) return false;
     for (std::size_t i = 0; i < buckets_.size(); ++i) start_bucket(comm, i, factors);
@@ -67,10 +75,33 @@ class Allreduce final : public NamedWork {
   bool settle() noexcept override { return copies_.settle() && NamedWork::settle(); }
 
  private:
+  // The array of a single operation that is reduced where it is, without pieces: nullptr if there
+  // is more to do.
+  const NamedArray* lone_array(const Factors& factors) const {
+    const NamedPart& part = parts().front();
+    const bool is_plain = parts().size() == 1 && part.operation != nullptr &&
+                          part.operation->arrays().size() == 1 && factors.before == 1.0 &&
+                          factors.after == 1.0 && part.submission().on_device == 0 &&
+                          part.submission().chunks() == 1;
+    if (!is_plain) return nullptr;
+    const NamedArray& lone = part.operation->arrays().front();
+    return lone.count == 0 ? nullptr : &lone;
+  }
+  void add_name(const NamedPart& part) {
+    names_ = mix(mix(names_, part.submission().rest), part.chunk);
+  }
+  Call call_of(std::size_t count, DType dtype, const Factors& factors) const {
+    return {.kind = Kind::kAllreduce,
+            .count = count,
+            .dtype = dtype,
+            .op = factors.op,
+            .layout = names_ | 1,
+            .mpi_request = false};
+  }
   void pack(Communicator& comm, const Factors& factors) {
     std::vector<Piece> pieces;
     for (const NamedPart& part : parts()) {
-      names_ = mix(mix(names_, part.submission().rest), part.chunk);
+      add_name(part);
       const std::size_t before = pieces.size();
       part.operation != nullptr ? add_arrays(*part.operation, pieces)
                                 : add_zeros(part.submission(), pieces);
@@ -92,12 +123,7 @@ class Allreduce final : public NamedWork {
   void start_bucket(Communicator& comm, std::size_t index, const Factors& factors) {
     const Bucket& bucket = buckets_[index];
     if (bucket.count == 0) return;
-    Call call{.kind = Kind::kAllreduce,
-              .count = bucket.count,
-              .dtype = bucket.dtype,
-              .op = factors.op,
-              .layout = names_ | 1,
-              .mpi_request = false};
+    Call call = call_of(bucket.count, bucket.dtype, factors);
     if (const Vector& vector = vectors_[index]) {
       call.out.data = vector.data();
       if (bucket.device() != nullptr && factors.before != 1.0) {

@@ -61,11 +61,12 @@ std::optional<Board::Place> Board::arrive_in_slot(std::string_view name,
                                                   const Submission& submission, const Known* known,
                                                   const NamedTexts& texts) {
   if (header_.gone.load(std::memory_order_relaxed) != 0) throw HasLeft(header_.why_left);
-  const auto place = known != nullptr && is_current(*known) ? known->place : find_or_claim(name);
+  const bool is_new = known == nullptr || !is_current(*known);
+  const auto place = is_new ? find_or_claim(name) : known->place;
   if (!place) return std::nullopt;
   Slot& mine = slot(*place);
   if (mine.ready) return std::nullopt;  // the last entry of its previous use is not logged yet
-  bool agrees = alike(mine.submission, submission);
+  bool agrees = !is_new || alike(mine.submission, submission);
   if (mine.arrived == 0 && !agrees) {
     // Some ranks may still read its submission.
     if (mine.entry > taken_by_all()) return std::nullopt;
@@ -83,7 +84,6 @@ std::optional<Board::Place> Board::arrive_in_slot(std::string_view name,
     problem = difference(names_, {mine.submission, names_.of(mine.first), structure_of(*place)},
                          {submission, names_.of(rank_), texts.structure});
   }
-  const bool is_new = known == nullptr || !is_current(*known);
   if (mine.entry != 0) mine.recurs = true;
   if (is_new && agrees && mine.entry != 0) remember(name, *place, submission);
   arrive_at(*place, rank_, submission.priority, submission.form, problem);

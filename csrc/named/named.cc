@@ -318,6 +318,7 @@ void NamedOperations::submit(const Shared& operation) {
         joining_ = operation;
       } else if (add_memory(*operation)) {
         held_.push_back(operation);
+        any_postponed_ = true;
       } else {
         operation->place_ =
             backlog_.empty()
@@ -327,6 +328,7 @@ void NamedOperations::submit(const Shared& operation) {
           expect_entry_of(operation);
         } else {
           backlog_.push_back(operation);
+          any_postponed_ = true;
         }
       }
     } catch (const HasLeft& left) {

@@ -143,11 +143,14 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
   std::deque<Shared> held_;              // operations whose memory one of another communicator uses
   std::atomic<std::size_t> sharing_{0};  // operations in flight that share memory with others
   bool join_waits_ = false;              // join() is called once the backlog is empty
+  // Whether the three may have something to do. Any thread may read it, as the next one.
+  std::atomic<bool> any_postponed_{false};
   std::unordered_set<std::string_view, std::hash<std::string_view>, std::equal_to<>,
                      PoolAllocator<std::string_view>>
       keys_;  // names of the operations in flight
   // Operations with a result or an error that have not been ended yet.
   std::vector<Shared> finished_;
+  std::atomic<bool> any_finished_{false};  // finished_ has some
   Shared joining_;
   std::atomic<std::size_t> in_flight_{0};
   bool driven_ = false;  // the progress thread has a Pump for this object
@@ -157,6 +160,7 @@ class NamedOperations : public std::enable_shared_from_this<NamedOperations> {
 
   std::mutex driving_;  // protects the members up to noted_mutex_; taken before intake_
   KeptVectors kept_vectors_;
+  const Operation* caller_advances_ = nullptr;  // drive()'s `except`, which ends itself
   std::deque<std::unique_ptr<NamedWork>> works_;
   std::vector<Board::Entry> entries_;  // entries just taken from the board
   std::uint64_t under_way_ = 0;        // bytes of works_

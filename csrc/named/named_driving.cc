@@ -28,11 +28,13 @@ Progress NamedOperations::drive(Operation::Caller caller, const Operation* excep
   } else if (!lock.try_lock()) {
     return {Progress::State::kTaken, {}};
   }
+  caller_advances_ = except;
   try {
     go_on(except != nullptr);
   } catch (...) {
     fail(std::current_exception());
   }
+  caller_advances_ = nullptr;
   publish_given();
   const Progress stopped = where(except != nullptr);
   lock.unlock();
@@ -113,6 +115,7 @@ void NamedOperations::note_failure(const FailureReport& report) {
 }
 
 void NamedOperations::publish_backlog() try {
+  if (!any_postponed_.load(std::memory_order_relaxed)) return;
   const std::lock_guard lock(intake_);
   std::erase_if(held_, [this](const Shared& one) {
     const bool is_free = memory_in_flight().before(*one).empty();
@@ -127,6 +130,7 @@ void NamedOperations::publish_backlog() try {
     backlog_.pop_front();
   }
   if (held_.empty() && std::exchange(join_waits_, false)) board_.join();
+  any_postponed_ = !held_.empty();
 } catch (const HasLeft&) {
   // What is left over ends with an error after the operations that all ranks have submitted.
 }
@@ -288,6 +292,7 @@ bool NamedOperations::waits_for_memory(const NamedWork& work) const {
 // What a waiting thread has to wait for.
 Progress NamedOperations::where(bool waits) {
   if (!works_.empty()) return stopped_;
+  if (in_flight_ == 0) return {Progress::State::kPolls, {}};  // nothing is waited for
   const std::lock_guard lock(intake_);
   const bool for_room = !backlog_.empty() || !held_.empty() || board_.waits_for_room();
   if (for_room || !board_.is_watching()) return {Progress::State::kPolls, {}};
@@ -331,7 +336,10 @@ void NamedOperations::finish(const Shared& operation, std::exception_ptr failure
   tell_timeline(*operation, failure);
   operation->failed_with_ = std::move(failure);
   release(*operation);  // before a caller sees the end
-  finished_.push_back(operation);
+  if (operation.get() != caller_advances_) {
+    finished_.push_back(operation);
+    any_finished_ = true;
+  }
   --in_flight_;
   operation->finished_.store(true, std::memory_order_release);
 }
@@ -339,11 +347,12 @@ void NamedOperations::finish(const Shared& operation, std::exception_ptr failure
 // Ends finished operations. Those that another thread is advancing stay in the list, since that
 // thread may not have seen their end. Returns whether none is left.
 bool NamedOperations::advance_finished(const Operation* except) {
+  if (!any_finished_.load(std::memory_order_relaxed)) return true;
   std::vector<Shared> finished;
   {
     const std::lock_guard lock(intake_);
-    if (finished_.empty()) return true;
     finished.swap(finished_);
+    any_finished_ = false;
   }
   std::erase_if(finished, [&](const Shared& one) {
     return one.get() == except || static_cast<bool>(one->advance());
@@ -351,6 +360,7 @@ bool NamedOperations::advance_finished(const Operation* except) {
   if (finished.empty()) return true;
   const std::lock_guard lock(intake_);
   finished_.insert(finished_.end(), finished.begin(), finished.end());
+  any_finished_ = true;
   return false;
 }
 

@@ -72,9 +72,9 @@ struct NamedOutput {
 // One operation in flight: what this rank submitted under one name.
 class NamedOperation final : public StartedOperation {
  public:
-  NamedOperation(std::shared_ptr<NamedOperations> all, std::string key, Submission submission,
-                 std::vector<NamedArray> arrays, std::vector<std::int64_t> splits,
-                 NamedTexts texts = {})
+  NamedOperation(std::shared_ptr<NamedOperations> all, std::string&& key,
+                 const Submission& submission, std::vector<NamedArray>&& arrays,
+                 std::vector<std::int64_t>&& splits, NamedTexts&& texts = {})
       : key_(std::move(key)),
         submission_(submission),
         arrays_(std::move(arrays)),
