@@ -55,6 +55,7 @@ struct NamesOfGroups {
   PyObject* root_rank = interned_name("rootRank");
   PyObject* timeout = interned_name("timeout");
   PyObject* work = interned_name("_work");
+  PyObject* kind = interned_name("kind");
 };
 
 const NamesOfGroups& names_of_groups() {
@@ -120,6 +121,7 @@ struct GroupMethod {
       vectorcallfunc call;
   NamedKind kind;
   PyObject* options_type;
+  PyObject* name;    // as works know their method
   PyObject* closer;  // the name of the method that serves all calls
 };
 
@@ -191,13 +193,16 @@ std::optional<TensorCall> call_of(NamedKind kind, py::handle options) {
 }
 
 // The work of an operation that has failed, or outlasted its time limit.
-py::object late_work(py::handle group, const std::shared_ptr<PyNamedRequest>& request,
-                     const py::object& result, py::handle options) {
+py::object late_work(const GroupMethod& method, py::handle group,
+                     const std::shared_ptr<PyNamedRequest>& request, const Given& given) {
   py::list requests, results;
   requests.append(request);
-  results.append(result);
-  return group.attr(names_of_groups().work)(requests, py::none(), results, options,
-                                            /*placed=*/false, /*written=*/py::list());
+  results.append(py::handle(given.result));
+  py::object work = group.attr(names_of_groups().work)(requests, py::none(), results,
+                                                       py::handle(given.options), /*placed=*/false,
+                                                       /*written=*/py::list());
+  work.attr(names_of_groups().kind) = py::handle(method.name);
+  return work;
 }
 
 // Carries the call out, and returns the work. A null object: Python has to look more closely.
@@ -211,14 +216,13 @@ py::object carried_out(const GroupMethod& method, py::handle group, const Given&
     return {};
   const auto how = call_of(method.kind, given.options);
   if (!how || is_recorded_or_called_back()) return {};
-  const auto held = py::reinterpret_borrow<py::object>(given.result);
   const auto request = submitted(group, given, *how, std::string(text_of(title.ptr())));
   if (request == nullptr) return {};
   constexpr double kUsualSeconds = 1e-3;  // reading the time limit takes longer than most waits
   request->wait_in_submission(kUsualSeconds);
   if (!request->ended()) request->wait_in_submission(limit_of_call(group, given.options));
   if (request->ended() && !request->failed()) return of_torch->done;
-  return late_work(group, request, held, given.options);
+  return late_work(method, group, request, given);
 }
 
 // method(group, ..., options)
@@ -277,7 +281,7 @@ void know_groups(py::object tensor_type, const py::dict& ops, py::object running
 }
 
 // Returns a method of torch's groups, which lives as long as the process.
-py::object group_method(const std::string& kind, py::object options_type,
+py::object group_method(const std::string& kind, py::object options_type, const std::string& name,
                         const std::string& closer) {
   static const auto type = make_group_method_type().release();
   auto made = py::reinterpret_steal<py::object>(
@@ -287,6 +291,7 @@ py::object group_method(const std::string& kind, py::object options_type,
   method.call = call_group_method;
   method.kind = named_kind(kind).value();
   method.options_type = options_type.release().ptr();
+  method.name = interned_name(name.c_str());
   method.closer = interned_name(closer.c_str());
   return made;
 }
@@ -296,7 +301,8 @@ py::object group_method(const std::string& kind, py::object options_type,
 void bind_group_methods(py::module_& m) {
   m.def("know_groups", &know_groups, py::arg("tensor_type"), py::arg("ops"), py::arg("running"),
         py::arg("is_profiled"), py::arg("done"));
-  m.def("group_method", &group_method, py::arg("kind"), py::arg("options_type"), py::arg("closer"));
+  m.def("group_method", &group_method, py::arg("kind"), py::arg("options_type"), py::arg("name"),
+        py::arg("closer"));
 }
 
 }  // namespace gradred

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 from pytorch.groups import RANK, SIZE, dist, group_of_all, learned, since, torch
+from torch.distributed.distributed_c10d import AllgatherOptions
 
 import gradred
 from gradred.torch_distributed.work import GradredWork
@@ -339,7 +340,38 @@ def test_wait_has_a_time_limit_and_the_operation_goes_on() -> None:
     assert (x == SIZE).all()
 
 
+QUICK = {
+    0: ("broadcast", lambda: ([torch.ones(2)],), dist.BroadcastOptions),
+    1: ("allreduce", lambda: ([torch.ones(2)],), dist.AllreduceOptions),
+    5: ("_allgather_base", lambda: (torch.ones(2 * SIZE), torch.ones(2)), AllgatherOptions),
+    16: (
+        *("_reduce_scatter_base", lambda: (torch.ones(2), torch.ones(2 * SIZE))),
+        dist.ReduceScatterOptions,
+    ),
+}
+"""By the number of torch's `OpType`: the calls that the core serves."""
+
+
 @pytest.mark.skipif(SIZE == 1, reason="no rank is late")
+@pytest.mark.skipif(not hasattr(dist.AllreduceOptions, "asyncOp"), reason="older PyTorch")
+@pytest.mark.parametrize("number", QUICK)
+def test_a_work_that_outlasts_its_call_knows_its_kind(number: int) -> None:
+    name, tensors, options_type = QUICK[number]
+    apart = dist.new_group()
+    group = dist.group.WORLD
+    options = options_type()
+    options.asyncOp, options.timeout = False, datetime.timedelta(milliseconds=50)
+    found = {}
+    if RANK == 0:
+        work = getattr(group, name)(*tensors(), options)
+        found = {"ended": work.is_completed(), "type": work._get_op_type()}
+    dist.barrier(group=apart)
+    if RANK != 0:
+        work = getattr(group, name)(*tensors(), options)
+    work.wait(datetime.timedelta(seconds=30))
+    assert found == ({"ended": False, "type": number} if RANK == 0 else {})
+
+
 class EndsAtTheLimit:
     """A request whose wait is over just before its end."""
 
@@ -356,6 +388,7 @@ class EndsAtTheLimit:
         return True
 
 
+@pytest.mark.skipif(SIZE == 1, reason="no rank is late")
 def test_an_operation_that_ends_just_after_its_time_limit_has_ended_well() -> None:
     assert GradredWork([EndsAtTheLimit()], None, [], 1.0).wait()
 

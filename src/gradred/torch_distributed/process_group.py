@@ -741,7 +741,7 @@ for _name in COLLECTIVES:
     made = handing_on(_name, getattr(ProcessGroupGradred, _name))
     if _name in _QUICK and hasattr(_QUICK[_name][1], "asyncOp"):  # older PyTorch has no such flag
         setattr(ProcessGroupGradred, f"_closer_{_name}", _closer_look(made))
-        made = _core.group_method(*_QUICK[_name], f"_closer_{_name}")
+        made = _core.group_method(*_QUICK[_name], made.__name__, f"_closer_{_name}")
     setattr(ProcessGroupGradred, _name, made)
 left_alone(ProcessGroupGradred)
 
