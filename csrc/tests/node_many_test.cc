@@ -136,7 +136,7 @@ void a_killed_rank_is_lost_on_all_others(BoardBootstrap& bootstrap, int killed) 
 
 // What linked_ranks() finds in latencies between ranks whose cache groups are these.
 std::string groups_found(const std::vector<unsigned>& group_of, float near, float far,
-                         bool jittered) {
+                         bool jittered, bool one_is_late = false) {
   const std::size_t ranks = group_of.size();
   std::mt19937 draw(7);
   std::vector<float> latencies(ranks * ranks, 0);
@@ -148,6 +148,7 @@ std::string groups_found(const std::vector<unsigned>& group_of, float near, floa
       latencies[a * ranks + b] = latencies[b * ranks + a] = latency;
     }
   }
+  if (one_is_late) latencies[ranks + 1] = kUnmeasured;
   std::string found;
   for (const std::uint32_t one : linked_ranks(latencies, ranks)) found += std::to_string(one);
   return found;
@@ -168,6 +169,7 @@ std::string groups_are_found_at_the_widest_gap() {
   wrong += expect_found("00001111", groups_found(halves, 100, 151, false));
   wrong += expect_found(none, groups_found(halves, 100, 149, false));
   wrong += expect_found(none, groups_found({0, 0, 0, 0, 0, 0, 0, 1}, 40, 250, false));
+  wrong += expect_found(none, groups_found(halves, 40, 250, false, /*one_is_late=*/true));
   return wrong;
 }
 
@@ -181,6 +183,19 @@ void all_ranks_know_the_same_groups(BoardBootstrap& bootstrap) {
       expect(all[i] == mine[i % mine.size()], "ranks know different groups");
     }
     run_call(*group, {.count = 9000}, seed);
+  }
+}
+
+// As on a busy host: the time of one rank is over before it has measured anything.
+void one_rank_without_time_ends_the_measurement_of_all(BoardBootstrap& bootstrap) {
+  const auto group = make_group(bootstrap, small_paths());
+  for (unsigned seed = 0; seed < 3; ++seed) {
+    const std::uint64_t limit = group->rank() == 1 ? 0 : kMeasuringNs;
+    for (const std::uint32_t one : measured_cache_groups(*group, limit)) {
+      expect(one == 0, "there are groups that one rank has not measured");
+    }
+    run_call(*group, {.count = 9000}, seed);
+    measured_cache_groups(*group);
   }
 }
 
@@ -280,6 +295,8 @@ int run_all(const std::string& part) {
     const auto on = on_ranks(report, kind);
     for (const int size : {8, 9}) {
       on(size, "all_ranks_know_the_same_groups", all_ranks_know_the_same_groups);
+      on(size, "one_rank_without_time_ends_the_measurement_of_all",
+         one_rank_without_time_ends_the_measurement_of_all);
     }
     for (const int size : {5, 16}) on(size, "the_tree_obeys_the_groups", the_tree_obeys_the_groups);
     const std::pair<int, std::size_t> divisions[] = {{4, 2}, {6, 2}, {6, 3}, {9, 3}, {16, 4}};

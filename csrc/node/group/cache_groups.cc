@@ -1,14 +1,11 @@
 #include "node/group/cache_groups.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "base/clock.h"
 
 namespace gradred {
 namespace {
-
-constexpr float kUnknown = std::numeric_limits<float>::infinity();
 
 // A rank as it joins those that are joined already, by the fastest pair (Prim's algorithm).
 struct Link {
@@ -32,12 +29,12 @@ std::vector<Link> links(std::span<const float> latencies, std::size_t ranks) {
   return done;
 }
 
-// The lowest latency that separates groups; kUnknown: none does.
+// The lowest latency that separates groups; kUnmeasured: none does.
 float end_of_gap(std::span<const Link> links) {
   std::vector<float> sorted;
   for (const Link& link : links) sorted.push_back(link.latency);
   std::ranges::sort(sorted);
-  float widest = kLeastGap, end = kUnknown;
+  float widest = kLeastGap, end = kUnmeasured;
   for (std::size_t i = 1; i < sorted.size(); ++i) {
     if (sorted[i] < widest * sorted[i - 1]) continue;
     widest = sorted[i] / sorted[i - 1];
@@ -55,31 +52,37 @@ std::size_t peer_in(std::size_t round, std::size_t rank, std::size_t ranks) {
   return (2 * round + last - rank) % last;
 }
 
-// Each rank's short slot: its latencies to all ranks; then that of rank 0: the groups.
+// Each rank's short slot: its latencies to all ranks, and at its own place kUnmeasured if its time
+// was over before; then that of rank 0: the groups.
 template <class T>
 std::span<T> row_of(const NodeAgreement& group, std::size_t rank) {
   std::byte* const slot = group.part().short_slot(rank, group.operation());
   return {reinterpret_cast<T*>(slot), static_cast<std::size_t>(group.size())};
 }
 
-void measure_peers(NodeAgreement& group) {
+// A rank whose time is over sets its flag to the value that ends all turns, so that no peer waits
+// for it.
+void measure_peers(NodeAgreement& group, std::uint64_t deadline_ns) {
   constexpr unsigned kTurns = 8, kBatches = 3;  // the first batch also waits for the peer
   const auto ranks = static_cast<std::size_t>(group.size());
   const auto me = static_cast<std::size_t>(group.rank());
   const std::span<float> row = row_of<float>(group, me);
   std::atomic<std::uint64_t>& flag = group.part().state(me).flag;
   std::uint64_t from = flag.load(std::memory_order_relaxed);
+  row[me] = 0;
   for (std::size_t round = 0; round + 1 < ranks + ranks % 2; ++round) {
     const std::size_t peer = peer_in(round, me, ranks);
-    float best = kUnknown;
+    float best = kUnmeasured;
     for (unsigned batch = 0; batch < kBatches; ++batch, from += kTurns) {
-      if (peer >= ranks) continue;
+      if (now_ns() >= deadline_ns) row[me] = kUnmeasured;
+      if (peer >= ranks || row[me] == kUnmeasured) continue;
       const double ns = flag_latency_ns(group, peer, from, kTurns);
       if (batch > 0) best = std::min(best, static_cast<float>(ns));
     }
     if (peer < ranks) row[peer] = best;
   }
-  flag.store(from, std::memory_order_release);  // alike on all ranks, also on one that paused
+  // Alike on all ranks, also on one that paused or stopped.
+  group.waiter().publish(flag, from, group.part().state(me).bell);
 }
 
 // On rank 0, when all have measured. Both ranks of a pair have timed the same turns.
@@ -88,8 +91,7 @@ std::vector<float> all_latencies(const NodeAgreement& group) {
   std::vector<float> all(ranks * ranks);
   for (std::size_t a = 0; a < ranks; ++a) {
     for (std::size_t b = 0; b < ranks; ++b) {
-      if (a != b)
-        all[a * ranks + b] = std::min(row_of<float>(group, a)[b], row_of<float>(group, b)[a]);
+      all[a * ranks + b] = std::min(row_of<float>(group, a)[b], row_of<float>(group, b)[a]);
     }
   }
   return all;
@@ -127,6 +129,9 @@ std::vector<std::uint32_t> worthwhile_groups(std::span<const std::uint32_t> grou
 }
 
 std::vector<std::uint32_t> linked_ranks(std::span<const float> latencies, std::size_t ranks) {
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    if (latencies[rank * ranks + rank] == kUnmeasured) return std::vector<std::uint32_t>(ranks, 0);
+  }
   const std::vector<Link> found = links(latencies, ranks);
   const float end = end_of_gap(found);
   std::vector<std::uint32_t> groups(ranks, 0);
@@ -137,14 +142,14 @@ std::vector<std::uint32_t> linked_ranks(std::span<const float> latencies, std::s
   return worthwhile_groups(groups);
 }
 
-std::vector<std::uint32_t> measured_cache_groups(NodeAgreement& group) {
+std::vector<std::uint32_t> measured_cache_groups(NodeAgreement& group, std::uint64_t limit_ns) {
   const auto ranks = static_cast<std::size_t>(group.size());
   const Signature signature = make_signature(Kind::kAllreduce, Op::kMin, DType::kFloat32, ranks);
   std::vector<std::uint32_t> groups;
   group.operate(nullptr, [&] {
     group.announce(signature, nullptr, 0);
     group.await_announcements(signature);
-    measure_peers(group);
+    measure_peers(group, now_ns() + limit_ns);
     group.step_done(1);
     const std::span<std::uint32_t> decided = row_of<std::uint32_t>(group, 0);
     if (group.rank() == 0) {
