@@ -4,13 +4,15 @@
     python benchmarks/compare_builds.py OLD/src NEW/src --paths messages --sizes 1048576 67108864
     python benchmarks/compare_builds.py OLD/src NEW/src -np 1 --paths reduction --types float16
     python benchmarks/compare_builds.py OLD/src NEW/src --paths named ddp bsp      (need PyTorch)
+    python benchmarks/compare_builds.py OLD/src NEW/src --paths names --sizes 164864
 
 The path "reduction" is no Allreduce, but the computation of one rank in it: target = a + b. Its
 unit is processor seconds, which other programs affect least. "named" is an operation by name of
-gradred.torch, from start to end. "ddp" is a step of DistributedDataParallel over gradred whose
+gradred.torch, from start to end. "names" are operations by name in flight together, on tensors of
+1 KiB that have so many bytes in all. "ddp" is a step of DistributedDataParallel over gradred whose
 gradients have so many bytes: layers of 256 x 256, at least one. "bsp" is a step whose gradients, of
 layers of 1024 x 1024, are one vector of torch's memory, which Allreduce sums in place after
-backward. All three have float32 only.
+backward. These four have float32 only.
 
 Each argument is a folder with the package `gradred` and its extension. In each round, in
 alternating order, each build gets a job of its own on the same MPI. The job times Allreduce of
@@ -52,6 +54,7 @@ PATHS = {
     "messages": "0",
     "reduction": "1",
     "named": "1",
+    "names": "1",
     "ddp": "1",
     "bsp": "1",
 }
@@ -103,6 +106,23 @@ def named(comm: Any, kind: Any, nbytes: int) -> Callable[[], object]:
     return lambda: hvd.synchronize(hvd.allreduce_async_(tensor, name=name, op=hvd.Max))
 
 
+def names(comm: Any, kind: Any, nbytes: int) -> Callable[[], object]:
+    """Return operations by name, started one after the other."""
+    import torch
+
+    import gradred.torch as hvd
+
+    hvd.init()
+    tensors = {f"{nbytes}.{i}": torch.ones(256) for i in range(nbytes // 1024)}
+
+    def step() -> None:
+        handles = [hvd.allreduce_async_(x, name=name, op=hvd.Max) for name, x in tensors.items()]
+        for handle in handles:
+            hvd.synchronize(handle)
+
+    return step
+
+
 def ddp(comm: Any, kind: Any, nbytes: int) -> Callable[[], object]:
     """Return a step of DistributedDataParallel."""
     import torch
@@ -142,7 +162,7 @@ def bsp(comm: Any, kind: Any, nbytes: int) -> Callable[[], object]:
     return step
 
 
-CALLS = {"reduction": reduction, "named": named, "ddp": ddp, "bsp": bsp}
+CALLS = {"reduction": reduction, "named": named, "names": names, "ddp": ddp, "bsp": bsp}
 
 
 def measure(seconds: float, paths: list[str], sizes: list[int], types: list[str]) -> None:
