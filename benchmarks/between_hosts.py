@@ -38,6 +38,7 @@ from hosts import jobs, machines  # noqa: E402 (a module of the tests)
 
 from gradred import launch  # noqa: E402
 
+EVERY_CALL_SIZES = (8, 1024, 65536, 1 << 20, 16 << 20)
 LAYOUTS = {
     "2ranks-2hosts": (1, 1),
     "4ranks-2hosts": (2, 2),
@@ -75,7 +76,10 @@ def run(
     if given.every_call:
         program, options = "every_call", ["seconds", "rounds"]
     words = [str(ROOT / "benchmarks" / f"{program}.py"), "--json", str(path)]
-    words += [] if given.every_call else ["--note", note]
+    if given.every_call:
+        words += ["--sizes", *(str(nbytes) for nbytes in EVERY_CALL_SIZES if nbytes <= given.max)]
+    else:
+        words += ["--note", note]
     for name in options:
         words += [f"--{name}", str(getattr(given, name))]
     where = ",".join(f"h{number}:{count}" for number, count in enumerate(ranks, 1))
