@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import simulated_iterations
+
 import gradred
 from gradred._util import cpu
 from gradred_lab.simulate import (
@@ -34,6 +36,8 @@ from gradred_lab.simulate import (
 from gradred_lab.simulate.accuracy import Trial
 from gradred_lab.simulate.allreduce import Clusters
 from gradred_lab.simulate.costs import Prior
+from gradred_lab.simulate.throughput import Speed
+from gradred_lab.simulate.training import Trainings
 from gradred_lab.simulate.training_validation import Validated
 
 THREE = ("BSP", "WFBP", "MG-WFBP")
@@ -102,7 +106,8 @@ def _line(goal: Goal, trials: Sequence[Trial], linear: Sequence[Trial]) -> dict[
 
 def of_training(table: str) -> dict[str, object]:
     """The record of throughputs, with the goals' lines."""
-    found = training_validation.attempts(throughput.read_fit(table))
+    rows = throughput.read_fit(table)
+    found = training_validation.attempts(rows)
     validated = Validated(found)
     lines = []
     for goal in TRAINING:
@@ -110,7 +115,30 @@ def of_training(table: str) -> dict[str, object]:
         trials = [validated.chosen(one) for one in own]
         lines.append(_line(goal, trials, [one.linear for one in own if one.linear]))
     checked = training_validation.summary(found, validated)
-    return {**_about(training_report.SCHEMA, table), "goals": lines, "cross_validation": checked}
+    return {
+        **_about(training_report.SCHEMA, table),
+        "goals": lines,
+        "of_linear": of_linear(rows),
+        "cross_validation": checked,
+    }
+
+
+def of_linear(rows: Sequence[Speed]) -> list[dict[str, object]]:
+    """Percent of linear scaling, published and simulated, of ResNet-50 on 8 V100 by 10 GbE."""
+    found: list[dict[str, object]] = []
+    model = Trainings(rows)
+    for row in rows:
+        at = row.training
+        chosen = at.model == "ResNet-50" and at.gpus == 8 and at.network.endswith("10 GbE TCP")
+        if not chosen or at.scheduler not in THREE or links.is_server(at):
+            continue
+        one = model.one(at)
+        seconds = None if one is None else simulated_iterations.predicted(at, one)
+        if one and seconds:
+            shares = (round(100 * one / each, 1) for each in (row.seconds, seconds))
+            names = ("published_percent", "simulated_percent")
+            found.append({"scheduler": at.scheduler, **dict(zip(names, shares, strict=True))})
+    return found
 
 
 def of_allreduce(table: str) -> dict[str, object]:
@@ -158,6 +186,15 @@ def text(record: dict[str, object]) -> list[str]:
             f"{one['median_goal_percent']:5g}%{one['p95_error_percent']:8.1f}%"
             f"{one['p95_goal_percent'] or '-'!s:>6}{linear:>9}  "
             f"{'yes' if one['is_reached'] else 'no'}"
+        )
+    shares = record.get("of_linear", [])
+    assert isinstance(shares, list)
+    for one in shares:
+        off = abs(one["published_percent"] - one["simulated_percent"])
+        lines.append(
+            f"8 V100 by 10 GbE, {one['scheduler']}: {one['published_percent']} % of linear "
+            f"published, {one['simulated_percent']} % simulated; within 5 points: "
+            f"{'yes' if off <= 5 else 'no'}"
         )
     return [*lines, ""]
 

@@ -80,7 +80,7 @@ def cells(entry: Entry) -> list[str]:
 
 
 def iterations(folder: Path) -> str:
-    """Errors of iterations to which nothing was fitted: of all, by network, and by scheme."""
+    """Errors of simulated iterations: of all, by network, and by scheme."""
     name, record = newest(folder, "iterations", "simulated")
     groups = [("all", record["all"])]
     for one in record["by_network"]:

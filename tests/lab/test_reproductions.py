@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = ("ring", "pascal", "nccl", "copies")
+SMALL = ("ring", "pascal", "nccl", "tcp", "copies")
 """Claims that take less than a second each; the nightly run computes all."""
 
 
@@ -76,6 +76,11 @@ def test_figures_of_the_record_are_those_of_the_code(
     recorded = next(one for one in record["claims"] if one["name"] == name)
     same_figures(found, recorded, rel=1e-6)
     assert found["why"] == recorded["why"]
+
+
+def test_schemes_by_tcp_are_within_five_points_of_published_ones(generator: ModuleType) -> None:
+    for figure in generator.reproduced.over_tcp().figures:
+        assert abs(figure.ours - float(figure.published.removesuffix(" %"))) < 5, figure.setting
 
 
 def test_a_changed_figure_is_noticed(generator: ModuleType, record: dict[str, Any]) -> None:

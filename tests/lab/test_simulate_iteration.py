@@ -18,7 +18,7 @@ from gradred.simulate.presets import NETWORKS
 from gradred.simulate.servers import parameter_servers
 from gradred_lab.simulate import messages, networks, what_if, work
 from gradred_lab.simulate.dag import Message, Phases, Rules, run
-from gradred_lab.simulate.exchange import Exchange, Place, Way
+from gradred_lab.simulate.exchange import Exchange, Place, Way, started
 from gradred_lab.simulate.messages import SCHEMES
 from gradred_lab.simulate.work import DEVICES, Work
 
@@ -218,9 +218,8 @@ def test_a_server_takes_as_long_as_its_port() -> None:
     one = Exchange(place, Way(servers=1))(nbytes)
     assert one > 2 * 31 * nbytes / 14e9
     assert Exchange(place, Way(servers=8))(nbytes) < one / 6
-    assert Exchange(place, Way(servers=1, grpc=True))(1 << 10) > 10 * Exchange(place, Way())(
-        1 << 10
-    )
+    bare = simulate("ring", place.network, place.layout, 1 << 10).seconds
+    assert Exchange(place, Way(servers=1, grpc=True))(1 << 10) > 10 * bare
 
 
 def test_an_exchange_is_the_fastest_plan_at_its_knots_and_straight_between() -> None:
@@ -228,11 +227,21 @@ def test_an_exchange_is_the_fastest_plan_at_its_knots_and_straight_between() -> 
     exchange = Exchange(place, Way(("ring", "recursive_doubling")))
     for nbytes, best in ((256, "recursive_doubling"), (1 << 26, "ring")):
         assert exchange.best(nbytes) == best
-        assert exchange(nbytes) == simulate(best, place.network, place.layout, nbytes).seconds
+        seconds = simulate(best, place.network, place.layout, nbytes).seconds
+        assert exchange(nbytes) == seconds + started(place.network, place.layout)
     middle = exchange(5 << 25)
     assert middle == pytest.approx((exchange(1 << 26) + exchange(1 << 28)) / 2)
     assert exchange(1 << 31) > exchange(1 << 30) > exchange(1 << 28)
     assert Exchange(Place(NETWORKS["10GbE"], Layout.even(1, 1)), Way())(1 << 20) == 0
+
+
+def test_a_message_has_a_cost_of_its_own_by_transport() -> None:
+    found = []
+    for net, hosts in (("10GbE", 8), ("25GbE-RoCE", 8), ("10GbE", 1)):
+        place = Place(NETWORKS[net], Layout.even(8, hosts))
+        bare = simulate("ring", place.network, place.layout, 256).seconds
+        found.append(Exchange(place, Way(("ring",)))(256) - bare)
+    assert found == pytest.approx([2.5e-4, 7e-5, 2e-5])
 
 
 def test_what_serves_nobody_is_refused() -> None:

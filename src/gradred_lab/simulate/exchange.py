@@ -14,6 +14,7 @@ from gradred.simulate import plans
 from gradred.simulate.plans import Layout
 from gradred.simulate.presets import Network
 from gradred.simulate.servers import parameter_servers
+from gradred_lab.simulate import links
 
 _KNOTS = tuple(256 << shift for shift in range(0, 24, 2))  # bytes that are simulated: to 1 GiB
 _LATENCY = 256  # bytes of a message that is all latency
@@ -24,6 +25,8 @@ ALL = ("ring", "recursive_doubling", "rabenseifner", "hierarchical", "nccl_ring"
 # gRPC: a message is written into a protocol buffer and read out of it by one thread at each side,
 # and goes through the kernel. Round figures.
 _GRPC_OVERHEAD, _GRPC_STREAM = 50e-6, 1e9
+
+_KERNEL = 10e-6  # seconds: a message that takes as long passes through the kernel's TCP
 
 _MOST_AT_ONCE = 1 << 16  # messages of all workers to all servers
 
@@ -125,10 +128,21 @@ class Exchange:
             network = over_grpc(network) if self._way.grpc else network
             found = plans.simulate_own(schedules, network, layout, nbytes)
             return found.seconds, f"{self._way.servers} servers"
+        start = started(network, layout)
         return min(
-            (plans.simulate(name, network, layout, nbytes).seconds, name)
+            (start + plans.simulate(name, network, layout, nbytes).seconds, name)
             for name in self._serving()
         )
+
+
+def started(network: Network, layout: Layout) -> float:
+    """Seconds that a message of gradients costs beside its schedule, by transport.
+
+    The ranks agree that all of them have it, and start it (Horovod's negotiation; launches).
+    """
+    if layout.hosts == 1:
+        return links.LATENCY_INSIDE
+    return links.LATENCY[network.across[0] >= _KERNEL]
 
 
 def over_grpc(network: Network) -> Network:
