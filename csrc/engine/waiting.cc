@@ -57,7 +57,9 @@ class Wait final : private Poll, private Guard {
   void wait_for(const Awaited& awaited) {
     advanced_ns_ = now_ns();
     const bool sleepers_are_usual = awaited.expected == nullptr;
-    if (sleepers_are_usual && cores_are_shared()) waiter_.yield_at_once();
+    // A rank with a core of its own spins first: where other programs run, each yield may take
+    // milliseconds.
+    if (sleepers_are_usual && !waiter_.spins() && cores_are_shared()) waiter_.yield_at_once();
     try {
       waiter_.wait(awaited);
     } catch (const Enough&) {

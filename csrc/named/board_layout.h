@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "base/bell.h"
+#include "base/core.h"
 #include "named/board.h"
 #include "named/submission.h"
 
@@ -153,7 +154,8 @@ class Board::Lock {
                                                     std::memory_order_relaxed)) {
         return;
       }
-      if (tries % 64 == 0) sched_yield();
+      relax();
+      if (tries % kTriesPerYield == 0) sched_yield();
       if (tries % 65536 == 0 && board.look_) board.look_();
     }
   }
@@ -162,6 +164,10 @@ class Board::Lock {
   Lock& operator=(const Lock&) = delete;
 
  private:
+  // Some ten microseconds, after which the holder has probably lost its core. Where other programs
+  // run, a yield may take milliseconds.
+  static constexpr unsigned kTriesPerYield = 1024;
+
   std::atomic<std::uint32_t>& owner_;
 };
 
