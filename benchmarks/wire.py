@@ -54,7 +54,7 @@ def measure(given: argparse.Namespace) -> None:
         ways: dict[str, Callable[[], object]] = {
             "mpi": lambda x=x, y=y: world.Allreduce(x, y),
             "gradred": lambda x=x, y=y: comm.Allreduce(x, y),
-            **{wire: compressed(wire) for wire in gradred.WIRES},
+            **{wire: compressed(wire) for wire in given.wires},
         }
         times: dict[str, list[float]] = {way: [] for way in ways}
         errors = {}
@@ -95,11 +95,11 @@ def on_hosts(given: argparse.Namespace) -> int:
     given.out.mkdir(parents=True, exist_ok=True)
     path = (given.out / f"wire-{given.rate}-{family}-2hosts-{today}.json").resolve()
     words = [__file__, "--json", str(path), "--rate", given.rate, "--rounds", str(given.rounds)]
-    words += ["--sizes", *map(str, given.sizes)]
+    words += ["--sizes", *map(str, given.sizes), "--wires", *given.wires]
     with machines.Machines(2) as made, tempfile.TemporaryDirectory() as cache:
         for host in ("h1", "h2"):
             made.limit(host, given.rate)
-        own = {"XDG_CACHE_HOME": cache}
+        own = {"XDG_CACHE_HOME": cache, "GRADRED_TUNE": "1"}
         process = jobs.start(made, ROOT, sys.executable, *words, where="h1:1,h2:1", **own)
         try:
             out, err = process.communicate(timeout=900)
@@ -116,6 +116,8 @@ def main() -> int:
     parser.add_argument("--rate", default="1gbit", help="of each link, as tc has it")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--sizes", type=int, nargs="+", default=[65536, 1 << 20, 64 << 20])
+    forms = ("bf16", "fp16", "int8", "fp8_e4m3", "int4", "auto")
+    parser.add_argument("--wires", nargs="+", default=forms, choices=forms)
     parser.add_argument("--json", type=Path, help=argparse.SUPPRESS)  # a rank of the job
     given = parser.parse_args()
     if given.json is not None:

@@ -207,3 +207,20 @@ def test_auto_compresses_where_the_link_is_the_bound_and_no_other_call(host_of: 
     assert found["seconds"] < plain["seconds"]
     assert found["reason"].startswith("int8 between hosts, costs least")
     assert found["hash"] != plain["hash"]
+
+
+def test_simulation_of_a_compressed_call_saves_what_does_not_cross() -> None:
+    from gradred.simulate.plans import Layout, simulate
+    from gradred.simulate.presets import NETWORKS
+
+    slow, nbytes = NETWORKS["10GbE"], 64 << 20
+    for layout in (Layout.even(2, 2), Layout.even(8, 2), Layout.even(6, 3)):
+        plain = simulate("ring", slow, layout, nbytes)
+        times = [simulate(f"wire_{form}", slow, layout, nbytes) for form in _core.WIRES]
+        for form, found in zip(_core.WIRES, times, strict=True):
+            bits = _core.wire_bytes(form, 1 << 20) / (1 << 22)
+            across = 2 * (layout.hosts - 1) * nbytes * bits
+            assert found.bytes_across == pytest.approx(across, rel=1e-6), form
+        assert times[4].seconds < times[2].seconds < times[0].seconds < plain.seconds
+    with pytest.raises(UsageError, match="nothing is compressed on one host"):
+        simulate("wire_int8", slow, Layout.even(4, 1), nbytes)

@@ -70,7 +70,8 @@ def _configure_allreduce(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--algorithm", type=_names, default=(), metavar="PLAN[,PLAN]",
-        help=f"plans: {', '.join(plans.PLANS)} (default: all that can carry out the call)",
+        help=f"plans: {', '.join(plans.PLANS)} (default: all that can carry out the call); only if "
+        f"named: {', '.join(plans.WIRES)}",
     )  # fmt: skip
     parser.add_argument(
         "--bytes", type=byte_count, metavar="N",

@@ -198,6 +198,25 @@ def _hierarchical(network: Network, layout: Layout, nbytes: int) -> Iterator[Var
                 yield Variant(label, "hierarchical", parameters, slices=slices, changes=changes)
 
 
+def _why_not_compressed(_network: Network, layout: Layout) -> str:
+    return "" if layout.hosts > 1 else "nothing is compressed on one host"
+
+
+def _compressed(form: str) -> Callable[[Network, Layout, int], Iterator[Variant]]:
+    def variants(network: Network, layout: Layout, nbytes: int) -> Iterator[Variant]:
+        seen = set()
+        for one in _hierarchical(network, layout, nbytes):
+            shares = one.parameters["leaders"], one.slices
+            if shares not in seen:
+                seen.add(shares)
+                label = one.label.removeprefix(f"{one.parameters['across']} ")
+                yield dataclasses.replace(
+                    one, label=label, parameters=one.parameters | {"wire": form}
+                )
+
+    return variants
+
+
 # ---- GPUs ---------------------------------------------------------------------------------------
 
 
@@ -296,6 +315,14 @@ PLANS: dict[str, Plan] = {
     "nccl_tree": Plan("NCCL's two trees, likewise", _why_not_nccl, _nccl("nccl_tree"), True),
 }
 
+WIRES: dict[str, Plan] = {
+    f"wire_{form}": Plan(
+        f"plan hierarchical with {form} between hosts", _why_not_compressed, _compressed(form)
+    )
+    for form in _core.WIRES
+}
+"""Plans that only a call with `wire=` has: results differ, so no comparison has them unasked."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Simulated:
@@ -323,7 +350,7 @@ def simulate(
     """Simulate one allreduce. Takes from milliseconds to minutes, by the number of ranks.
 
     Args:
-        name: one of PLANS.
+        name: one of PLANS or WIRES.
         network: the cluster.
         layout: where the ranks are.
         nbytes: the length of the vector.
@@ -339,10 +366,11 @@ def simulate(
         >>> round(found.seconds * 1e6)
         2169
     """
-    why_not = find(name).why_not(network, layout)
+    plan = find(name)
+    why_not = plan.why_not(network, layout)
     if why_not:
         raise UsageError(explain(f"plan {name}", why_not, "Leave it out, or change the ranks"))
-    variants = PLANS[name].variants(network, layout, nbytes)
+    variants = plan.variants(network, layout, nbytes)
     found = [_run(one, network, layout, nbytes, noise, seed) for one in variants]
     return min(found, key=lambda one: one.seconds)
 
@@ -385,9 +413,10 @@ def simulate_own(
 
 def find(name: str) -> Plan:
     """The plan of this name; raises UsageError, which lists them."""
-    if name in PLANS:
-        return PLANS[name]
-    found = f"there is no such plan. There are: {', '.join(PLANS)}"
+    known = PLANS | WIRES
+    if name in known:
+        return known[name]
+    found = f"there is no such plan. There are: {', '.join(known)}"
     raise UsageError(explain(f"--algorithm {name}", found, "Name some of these"))
 
 
