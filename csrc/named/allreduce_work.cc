@@ -96,6 +96,7 @@ class Allreduce final : public NamedWork {
             .dtype = dtype,
             .op = factors.op,
             .layout = names_ | 1,
+            .wire = wire_of(dtype, factors),
             .mpi_request = false};
   }
   void pack(Communicator& comm, const Factors& factors) {
@@ -136,6 +137,11 @@ class Allreduce final : public NamedWork {
       if (!piece.in_place()) call.in = piece.in;
     }
     start_call(comm, call);
+  }
+  Wire wire_of(DType dtype, const Factors& factors) const {
+    const bool sums = factors.op == Op::kSum || factors.op == Op::kAvg;
+    const bool carries = sums && dtype == DType::kFloat32;
+    return carries ? parts().front().submission().wire : Wire::kNone;
   }
   static void add_arrays(NamedOperation& operation, std::vector<Piece>& pieces) {
     for (const NamedArray& array : operation.arrays()) {

@@ -166,6 +166,7 @@ BatchKey BatchKey::of(const Submission& one) {
           .op = one.op,
           .dtype = one.dtype,
           .on_device = one.on_device,
+          .wire = one.wire,
           .joins = one.kind == NamedKind::kAllreduce && one.parts != 0 && one.chunks() == 1 &&
                    one.form != NamedForm::kAlone};
 }
@@ -241,6 +242,12 @@ std::string difference(const RankNames& names, const Submitted& submitted,
   }
   if (reduces(one.kind) && (one.prescale != other.prescale || one.postscale != other.postscale)) {
     return mismatch("prescale and/or postscale factors", factors_of(one), factors_of(other));
+  }
+  if (one.wire != other.wire) {
+    const auto form = [](const Submission& of) {
+      return of.wire == Wire::kNone ? "none" : std::string(name_of(of.wire));
+    };
+    return mismatch("compressed wires", form(one), form(other));
   }
   if (one.kind == NamedKind::kBroadcast && one.root != other.root) {
     return mismatch("broadcast root ranks", std::to_string(names.called(one.root)),

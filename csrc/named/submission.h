@@ -11,6 +11,7 @@
 
 #include "base/rank_names.h"
 #include "base/types.h"
+#include "base/wires.h"
 
 namespace gradred {
 
@@ -60,6 +61,7 @@ struct Submission {
   NamedForm form = NamedForm::kPlain;
   std::uint8_t on_device = 0;  // 1: the arrays are in a device's memory, on all ranks
   NamedCall call = NamedCall::kOfKind;
+  Wire wire = Wire::kNone;  // of sums and means of float32; other arrays travel as they are
   std::int32_t root = 0;
   std::int32_t priority = 0;  // the operation gets the highest that a rank gave
   double prescale = 1.0, postscale = 1.0;
@@ -107,6 +109,7 @@ struct BatchKey {
   Op op = Op::kSum;
   DType dtype = DType::kUInt8;
   std::uint8_t on_device = 0;
+  Wire wire = Wire::kNone;
   bool joins = false;  // whether the operation may be part of a batch at all
 
   static BatchKey of(const Submission& submission);

@@ -30,6 +30,7 @@
 #include "python/py_errors.h"
 #include "python/tensors.h"
 #include "python/wait_hook.h"
+#include "reduce/wire.h"
 
 namespace py = pybind11;
 
@@ -208,7 +209,7 @@ Made submit(NamedOperations& self, const std::string& kind, const std::string& n
             const py::sequence& described, const std::string& op, double prescale, double postscale,
             int root, const std::vector<std::int64_t>& splits, const py::object& held, int priority,
             std::string why_refused, const std::string& call, std::string structure,
-            const py::object& counter, const py::object& number) {
+            const py::object& counter, const py::object& number, const std::string& wire) {
   let_ended_go();
   const auto found = named_kind(kind);
   if (!found || *found == NamedKind::kJoin) {
@@ -224,6 +225,7 @@ Made submit(NamedOperations& self, const std::string& kind, const std::string& n
   what.postscale = postscale;
   what.root = root;
   what.priority = priority;
+  what.wire = wire_named(wire);
   if (!structure.empty()) what.structure = mix(1, structure);
   std::vector<NamedArray> arrays;
   arrays.reserve(described.size());
@@ -453,7 +455,7 @@ void bind_named(py::module_& m) {
            py::arg("root") = 0, py::arg("splits") = std::vector<std::int64_t>(),
            py::arg("held") = py::none(), py::arg("priority") = 0, py::arg("why_refused") = "",
            py::arg("call") = "", py::arg("structure") = "", py::arg("counter") = py::none(),
-           py::arg("number") = 0)
+           py::arg("number") = 0, py::arg("wire") = "")
       .def("join", [](NamedOperations& self) { return make_request(self.join(), py::none()); })
       .def("write_to", &NamedOperations::write_to, py::arg("timeline"), py::arg("prefix") = "")
       .def("look_for_lost", &NamedOperations::look_for_lost, py::arg("where"))

@@ -485,6 +485,7 @@ class NamedOperations(metaclass=_Pybind11Type):
         structure: str = "",
         counter: object = None,
         number: int = 0,
+        wire: str = "",
     ) -> NamedRequest: ...
     def submit_tensor(
         self,

@@ -73,9 +73,10 @@ class NamedOperations(_core.NamedOperations):
     memory agree through it; other ranks connect to rank 0's host by TCP.
 
     `submit(kind, name, arrays, op="sum", prescale=1.0, postscale=1.0, root=0, splits=(),
-    held=None, priority=0, structure="")` returns a `NamedRequest` immediately. The operation begins
-    when all ranks have submitted one of this name. It raises UsageError for an operation that no
-    rank could carry out and for a name that is in flight, and Error after a rank has left.
+    held=None, priority=0, structure="", wire="")` returns a `NamedRequest` immediately. The
+    operation begins when all ranks have submitted one of this name. It raises UsageError for an
+    operation that no rank could carry out and for a name that is in flight, and Error after a rank
+    has left.
 
     - `kind` is "allreduce", "allgather", "broadcast", "alltoall", "reducescatter" or "barrier".
     - Several arrays make one operation.
@@ -85,6 +86,8 @@ class NamedOperations(_core.NamedOperations):
     - `splits` gives the rows of an alltoall for each rank.
     - `structure` describes the tree whose leaves the arrays are. Ranks that differ in it get an
       error with both texts.
+    - `wire` is the form between hosts of sums and means of float32, as in `gradred.allreduce`.
+      Other arrays travel as they are.
     - `held` is an object that gradred keeps alive until the operation has ended.
     - Of the operations that all ranks have submitted and none has begun, the one with the highest
       `priority` begins first, then the oldest. If the ranks give different priorities, the highest

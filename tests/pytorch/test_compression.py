@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,45 @@ def test_horovods_optimizer_with_compression_reaches_the_same_loss(
     assert found < 1.15 * plain + 0.02
     count = sum(one.numel() for one in model_of().parameters())
     assert 0 < compression.sent_bytes < 0.9 * 150 * 4 * count
+
+
+ON_HOSTS = "TEST_HOSTS" in os.environ
+
+
+@pytest.mark.parametrize("op", [hvd.Sum, hvd.Average])
+def test_a_compressed_wire_is_that_of_gradred_with_the_same_bits_on_all_ranks(op: int) -> None:
+    x = torch.from_numpy(np.random.default_rng(hvd.rank()).standard_normal(5000).astype("f4"))
+    plain = hvd.allreduce(x, op=op)
+    for form in ("bf16", "int8"):
+        wire = hvd.Compression.wire(form)
+        got = hvd.allreduce(x, op=op, compression=wire)
+        (grouped,) = hvd.grouped_allreduce([x], op=op, compression=wire)
+        assert (got.numpy().tobytes() == plain.numpy().tobytes()) == (not ON_HOSTS)
+        np.testing.assert_allclose(got, plain, atol=0.02 * hvd.size())
+        for one in (got, grouped):
+            assert len(set(WORLD.allgather(one.numpy().tobytes()))) == 1
+        longer = hvd.allreduce(x.double(), op=op, compression=wire)  # travels as it is
+        np.testing.assert_array_equal(longer, hvd.allreduce(x.double(), op=op))
+    leaf = x.clone().requires_grad_()
+    hvd.allreduce(leaf, op=op, compression=wire).sum().backward()
+    assert leaf.grad is not None
+
+
+@pytest.mark.parametrize("options", [{}, {"groups": 2}, {"gradient_as_bucket_view": True}], ids=str)
+def test_an_optimizer_over_a_compressed_wire_reaches_the_same_loss(options: Any) -> None:
+    plain = trained(hvd.Compression.none, 150)
+    found = trained(hvd.Compression.wire("int8"), 150, **options)
+    assert found < 1.05 * plain + 0.01
+    assert (found != plain) == ON_HOSTS or options
+
+
+@pytest.mark.skipif(WORLD.size == 1, reason="needs several ranks")
+def test_ranks_with_other_wires_get_an_error() -> None:
+    wire = hvd.Compression.wire("int8" if hvd.rank() else "bf16")
+    with pytest.raises(hvd.HorovodInternalError, match="Mismatched compressed wires"):
+        hvd.allreduce(torch.ones(3), name="other wires", compression=wire)
+    with pytest.raises(UsageError, match="int3"):
+        hvd.Compression.wire("int3")
 
 
 def test_compression_with_state_is_refused_where_nobody_knows_the_tensor() -> None:

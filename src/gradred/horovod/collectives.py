@@ -49,9 +49,9 @@ class Collectives(Generic[TensorT]):
     Arguments that several methods have: `name` matches the call with the calls of the other ranks,
     None counts the calls; `op` is one of Average, Sum, Min, Max, Product and Adasum; `prescale` and
     `postscale` are factors of inputs and results; the ranks of `process_set` take part; operations
-    that all ranks have submitted run by `priority`, the highest first. Wrong arguments are a
-    ValueError of this rank alone; where the ranks' calls differ, `synchronize` raises
-    HorovodInternalError on all of them.
+    that all ranks have submitted run by `priority`, the highest first; `wire` is the form of
+    float32 between hosts. Wrong arguments are a ValueError of this rank alone; where the ranks'
+    calls differ, `synchronize` raises HorovodInternalError on all of them.
     """
 
     def __init__(self, front_end: FrontEnd[TensorT]) -> None:
@@ -67,15 +67,16 @@ class Collectives(Generic[TensorT]):
         postscale: float,
         process_set: ProcessSet,
         priority: int = 0,
+        wire: str = "",
     ) -> int:
         """Start a reduction. Its result is `out`; `tensor` itself: in place."""
         engine, how = engine_of(process_set), (op, prescale, postscale, priority)
-        if name is None:
+        if name is None and not wire:
             name = engine.next_name("allreduce")
             handle = state.handles.start_allreduce(engine, tensor, out, name, *how)
             if handle is not None:
                 return handle
-        asked = (prescale, postscale, process_set, out, priority)
+        asked = (prescale, postscale, process_set, out, priority, wire)
         try:
             return self._reduce([tensor], [out], name, op, *asked)
         except UsageError:
@@ -93,6 +94,7 @@ class Collectives(Generic[TensorT]):
         postscale: float,
         process_set: ProcessSet,
         priority: int = 0,
+        wire: str = "",
     ) -> int:
         """Start one reduction of several tensors. Its result is a tuple of `outputs`.
 
@@ -102,7 +104,7 @@ class Collectives(Generic[TensorT]):
         if outputs is None:
             outputs = [self._front_end.empty_like(x, "grouped_allreduce") for x in inputs]
         results = inputs if outputs is tensors else outputs
-        asked = (prescale, postscale, process_set, tuple(results), priority)
+        asked = (prescale, postscale, process_set, tuple(results), priority, wire)
         return self._reduce(inputs, results, _group(name), op, *asked)
 
     def _reduce(
@@ -116,6 +118,7 @@ class Collectives(Generic[TensorT]):
         process_set: ProcessSet,
         result: Any,
         priority: int,
+        wire: str,
     ) -> int:
         engine = engine_of(process_set)
         if op == Adasum:
@@ -134,6 +137,7 @@ class Collectives(Generic[TensorT]):
             prescale=prescale,
             postscale=postscale,
             priority=priority,
+            wire=wire,
         )
 
     def allgather(self, tensor: TensorT, name: str | None, process_set: ProcessSet) -> int:

@@ -94,6 +94,7 @@ def submit(
     prefix: str | None = None,
     priority: int = 0,
     structure: str = "",
+    wire: str = "",
 ) -> int:
     """Submit an operation, and return its handle. `finish` makes the result from the request.
 
@@ -103,7 +104,7 @@ def submit(
     full = f"{prefix}.{engine.next_name(prefix) if name is None else name}"
     try:
         how = (op, prescale, postscale, root, splits, held, priority)
-        request = engine.submit(kind, full, tensors, *how, structure=structure)
+        request = engine.submit(kind, full, tensors, *how, structure=structure, wire=wire)
     except UsageError:
         raise
     except Error as error:

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from gradred import compression
+from gradred import compression, wire
 from gradred.errors import UsageError
 
 
@@ -56,6 +56,25 @@ class BF16Compressor(_Cast):
     """Floating-point tensors are sent as bfloat16."""
 
     wire = torch.bfloat16
+
+
+class WireCompressor(Compressor):
+    """Sums and means of float32 are compressed between hosts; all ranks get the same bits.
+
+    Args:
+        form: a name of `gradred.WIRES`, or `"auto"`.
+
+    Raises:
+        gradred.UsageError: there is no such form.
+    """
+
+    def __init__(self, form: str) -> None:
+        self.form = wire.require(form, "float32", "sum", "Compression.wire")
+
+
+def wire_of(compressor: Any) -> str:
+    """Return the form between hosts that a compressor asks for, as allreduces take it."""
+    return compressor.form if isinstance(compressor, WireCompressor) else ""
 
 
 class GatheredCompressor:
@@ -118,6 +137,11 @@ class Compression:
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+
+    @staticmethod
+    def wire(form: str = "auto") -> WireCompressor:
+        """float32 in a form of `gradred.WIRES` between hosts, as it is inside of them."""
+        return WireCompressor(form)
 
     @staticmethod
     def int8() -> GatheredCompressor:

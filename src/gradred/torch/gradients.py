@@ -20,7 +20,7 @@ from gradred.horovod.process_sets import ProcessSet
 from gradred.horovod.settings import is_true
 from gradred.horovod.util import split_list
 from gradred.torch.buckets import GradientBucket, buckets_of
-from gradred.torch.compression import Compression, GatheredCompressor
+from gradred.torch.compression import Compression, GatheredCompressor, wire_of
 from gradred.torch.groups import members_by_parameter
 from gradred.torch.mpi_ops import (
     allgather_async,
@@ -268,6 +268,8 @@ class GradientReduction:
         mine, theirs = self._how, other._how
         if mine.as_buckets or theirs.as_buckets or self._copies != other._copies:
             return False
+        if wire_of(mine.compression) != wire_of(theirs.compression):
+            return False
         return self._copies or (mine.op == theirs.op and mine.process_set is theirs.process_set)
 
     def _await_other_users(self) -> None:
@@ -287,7 +289,8 @@ class GradientReduction:
     @property
     def _copies(self) -> bool:
         """Whether it sends copies of gradients, and not the gradients themselves."""
-        return self._how.compression is not Compression.none
+        one = self._how.compression
+        return one is not Compression.none and not wire_of(one)
 
     def __str__(self) -> str:
         names = list(self.names.values())
@@ -310,7 +313,8 @@ class GradientReduction:
         name = "bucket." + self.names[bucket.parameters[0]]
         sent, context = self._how.compression.compress(bucket.vector)
         priority = max(self._priorities[one] for one in bucket.parameters)
-        handle = allreduce_async_(sent, None, name, *self._reduction(), priority=priority)
+        how, wire = self._reduction(), wire_of(self._how.compression)
+        handle = allreduce_async_(sent, None, name, *how, priority=priority, wire=wire)
 
         layout = None
         if bucket not in self._agreed:
@@ -376,8 +380,9 @@ class GradientReduction:
         if isinstance(self._how.compression, GatheredCompressor):
             return self._gather(parameter, self._how.compression)
         sent, finish = self._sent(parameter)
-        how = self._reduction()
-        handle = allreduce_async_(sent, None, name, *how, priority=self._priorities[parameter])
+        how, wire = self._reduction(), wire_of(self._how.compression)
+        priority = self._priorities[parameter]
+        handle = allreduce_async_(sent, None, name, *how, priority=priority, wire=wire)
         return handle, finish
 
     def _gather(
@@ -414,7 +419,8 @@ class GradientReduction:
         name = "grouped." + self.names[group[0]]
         sent = [tensor for tensor, _ in dense]
         priority = max(self._priorities[one] for one in group)
-        handle = grouped_allreduce_async_(sent, None, name, *self._reduction(), priority=priority)
+        how, wire = self._reduction(), wire_of(self._how.compression)
+        handle = grouped_allreduce_async_(sent, None, name, *how, priority=priority, wire=wire)
 
         def finish(results: Any) -> None:
             for (_, put), result in zip(dense, results, strict=True):

@@ -8,6 +8,7 @@ ranks have to submit them in the same order.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, TypeAlias, cast
 
@@ -21,7 +22,7 @@ from gradred.horovod.operations import barrier, carry_out, join, poll, reduction
 from gradred.horovod.process_sets import ProcessSet, global_process_set
 from gradred.horovod.state import state
 from gradred.horovod.util import num_rank_is_power_2
-from gradred.torch.compression import Compression
+from gradred.torch.compression import Compression, wire_of
 from gradred.torch.front_end import COLLECTIVES, FRONT_END
 from gradred.torch_tensors import require_tensor
 
@@ -100,21 +101,24 @@ def allreduce_async(
     process_set: ProcessSet = _world,
     *,
     priority: int = 0,
+    wire: str = "",
 ) -> int:
     """Start a reduction whose result is a new tensor. Returns a handle immediately.
 
     Operations that all ranks have submitted run by `priority`, the highest first. A higher
-    priority also goes before the remaining part of a large operation that has begun. Horovod has
-    no `priority`.
+    priority also goes before the remaining part of a large operation that has begun. `wire` is the
+    form of float32 between hosts, as in `gradred.allreduce`. Horovod has neither.
     """
     output = FRONT_END.empty_like(tensor, "allreduce")
     pre, post, engine = prescale_factor, postscale_factor, process_set._engine
-    if average is None and (
-        handle := _start(engine, tensor, output, name, op, pre, post, priority)
+    if (
+        average is None
+        and not wire
+        and (handle := _start(engine, tensor, output, name, op, pre, post, priority))
     ):
         return handle
     op = reduction(op, average)
-    return COLLECTIVES.allreduce(tensor, output, name, op, pre, post, process_set, priority)
+    return COLLECTIVES.allreduce(tensor, output, name, op, pre, post, process_set, priority, wire)
 
 
 def allreduce_async_(
@@ -127,15 +131,18 @@ def allreduce_async_(
     process_set: ProcessSet = _world,
     *,
     priority: int = 0,
+    wire: str = "",
 ) -> int:
     """Start a reduction in place. Returns a handle immediately."""
     pre, post, engine = prescale_factor, postscale_factor, process_set._engine
-    if average is None and (
-        handle := _start(engine, tensor, tensor, name, op, pre, post, priority)
+    if (
+        average is None
+        and not wire
+        and (handle := _start(engine, tensor, tensor, name, op, pre, post, priority))
     ):
         return handle
     op = reduction(op, average)
-    return COLLECTIVES.allreduce(tensor, tensor, name, op, pre, post, process_set, priority)
+    return COLLECTIVES.allreduce(tensor, tensor, name, op, pre, post, process_set, priority, wire)
 
 
 def allreduce_(
@@ -155,17 +162,19 @@ def allreduce_(
 
 class _Allreduce(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, name: Any, op: int, rest: Any, grouped: bool, *xs: Tensor) -> Any:
-        ctx.how = op, rest, grouped
-        if not grouped:
-            return carry_out(allreduce_async, xs[0], None, name, op, *rest)
-        return carry_out(grouped_allreduce_async, xs, None, name, op, *rest)
+    def forward(
+        ctx: Any, name: Any, op: int, rest: Any, wire: str, grouped: bool, *xs: Tensor
+    ) -> Any:
+        ctx.how = op, rest, wire, grouped
+        start = grouped_allreduce_async if grouped else allreduce_async
+        how = functools.partial(start, wire=wire) if wire else start
+        return carry_out(how, xs if grouped else xs[0], None, name, op, *rest)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         dense = [gradient.contiguous() for gradient in gradients]
         reduced = _Allreduce.apply(None, *ctx.how, *dense)
-        return (None, None, None, None, *(reduced if ctx.how[-1] else [reduced]))
+        return (None, None, None, None, None, *(reduced if ctx.how[-1] else [reduced]))
 
 
 def allreduce(
@@ -197,7 +206,7 @@ def allreduce(
     op = reduction(op, average)
     sent, context = _compressed(compression, tensor, "allreduce")
     rest = (prescale_factor, postscale_factor, process_set)
-    received = _Allreduce.apply(name, op, rest, False, sent)
+    received = _Allreduce.apply(name, op, rest, wire_of(compression), False, sent)
     return cast("Tensor", compression.decompress(received, context))
 
 
@@ -211,10 +220,11 @@ def grouped_allreduce_async(
     process_set: ProcessSet = _world,
     *,
     priority: int = 0,
+    wire: str = "",
 ) -> int:
     """Start one reduction of several tensors. `synchronize` returns a tuple of new tensors."""
     op = reduction(op, average)
-    rest = (prescale_factor, postscale_factor, process_set, priority)
+    rest = (prescale_factor, postscale_factor, process_set, priority, wire)
     return COLLECTIVES.grouped_allreduce(tensors, None, name, op, *rest)
 
 
@@ -228,10 +238,11 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = _world,
     *,
     priority: int = 0,
+    wire: str = "",
 ) -> int:
     """Start one reduction of several tensors in place."""
     op = reduction(op, average)
-    rest = (prescale_factor, postscale_factor, process_set, priority)
+    rest = (prescale_factor, postscale_factor, process_set, priority, wire)
     return COLLECTIVES.grouped_allreduce(tensors, tensors, name, op, *rest)
 
 
@@ -265,7 +276,8 @@ def grouped_allreduce(
     inputs = group_of(tensors, "grouped_allreduce")
     pairs = [_compressed(compression, x, "grouped_allreduce") for x in inputs]
     rest = (prescale_factor, postscale_factor, process_set)
-    received = _Allreduce.apply(name, op, rest, True, *[sent for sent, _ in pairs])
+    wire = wire_of(compression)
+    received = _Allreduce.apply(name, op, rest, wire, True, *[sent for sent, _ in pairs])
     contexts = [context for _, context in pairs]
     return [compression.decompress(x, c) for x, c in zip(received, contexts, strict=True)]
 
