@@ -36,6 +36,10 @@ def written(folder: Path, *lines: str) -> str:
         ((HEADING, ROW, ROW.rpartition(",")[0]), "line 3, column 10: it has 9 fields"),
         ((HEADING, ROW.replace(",,", ",64k,")), "line 2, column segment_bytes: it is '64k'"),
         ((HEADING, "", ROW.replace("8,8", "8,x")), "line 3, column ranks: it is 'x', no whole"),
+        (
+            (HEADING, ROW.replace("8,8", "8,10000001")),
+            "line 2, column ranks: it is 10,000,001, and at most 10,000,000 can be predicted",
+        ),
         ((HEADING, ROW.replace("8,8", "0,8")), "line 2, column nodes: it is '0', no whole number"),
         ((HEADING, ROW.replace("1024", "-1")), "line 2, column bytes: it is '-1', no whole number"),
         (
@@ -66,6 +70,18 @@ def test_bad_tables_are_refused_with_file_line_and_column(
         measured.read_fit(path)
     assert str(caught.value).startswith(f"{path}, ")
     assert error in str(caught.value)
+
+
+def test_tables_that_are_too_long_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, HEADING, *[ROW] * 10_001)
+    with pytest.raises(UsageError, match="it has 10,001 rows, and at most 10,000 are read"):
+        measured.read_fit(path)
+    assert len(measured.read_rows(path)) == 10_001
+    monkeypatch.setattr(tables, "MOST_BYTES", 0)
+    with pytest.raises(UsageError, match="it has 0 MiB, and at most 0 are read"):
+        measured.read_rows(path)
 
 
 def test_file_that_is_no_text_or_is_not_there_is_refused(tmp_path: Path) -> None:

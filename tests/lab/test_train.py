@@ -538,24 +538,27 @@ def test_text_of_a_page_cannot_become_markup() -> None:
 # ---- the progress bar ------------------------------------------------------------------------
 
 
-def test_progress_bar_is_shown_on_a_terminal_only(
+def test_progress_is_a_bar_on_a_terminal_and_lines_in_a_file(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for shown in (False, True):
+    def written(*, on_terminal: bool, writes: bool) -> str:
         now = [100.0]
-        monkeypatch.setattr("time.monotonic", lambda now=now: now[0])
-        bar = Bar(4, shown)
+        monkeypatch.setattr("time.monotonic", lambda: now[0])
+        bar = Bar(6, on_terminal=on_terminal, writes=writes)
         bar.begin("resnet50")
-        for _ in range(2):
-            now[0] += 30.0
+        for seconds in (10.0, 30.0, 20.0):
+            now[0] += seconds
             bar.step("single")
         bar.clear()
-        written = capsys.readouterr().err
-        assert bool(written) == shown
-    lines = written.split("\r")
-    assert lines[1].startswith("[############............]  50%, 60 s left: resnet50, single")
-    assert lines[2].strip() == ""
-    assert len(lines[2]) == len(lines[1].rstrip()), "the rest of the line stays"
+        return capsys.readouterr().err
+
+    assert written(on_terminal=True, writes=False) == ""
+    in_a_file = written(on_terminal=False, writes=True)
+    assert in_a_file == "#  33%, 80 s left: resnet50, single\n", "one line in 30 s"
+    *_, shown, cleared, _ = written(on_terminal=True, writes=True).split("\r")
+    assert shown.startswith("[############............]  50%, 60 s left: resnet50, single")
+    assert cleared.strip() == ""
+    assert len(cleared) == len(shown.rstrip()), "the rest of the line stays"
 
 
 def test_frameworks_of_the_table_have_models_and_peers_to_compare() -> None:

@@ -89,7 +89,9 @@ def test_interrupted_run_continues_where_it_was(tmp_path: Path) -> None:
     assert "the same command continues this run" in failed.stderr
     before = record_of(tmp_path)
     assert not before["complete"]
-    assert not (tmp_path / "report.md").exists()
+    report = (tmp_path / "report.md").read_text()
+    assert "**The run was interrupted**: 3 of 6 repeats" in report
+    assert "first" in report
     before["rows"][0]["repeats"].pop()  # as if it had been interrupted in the first model
     (tmp_path / "results.json").write_text(json.dumps(before))
     done = train(tmp_path, *words)
@@ -98,6 +100,7 @@ def test_interrupted_run_continues_where_it_was(tmp_path: Path) -> None:
     assert after["complete"]
     assert after["rows"][0]["repeats"][:2] == before["rows"][0]["repeats"]
     assert [len(row["repeats"]) for row in after["rows"]] == [3, 3]
+    assert "interrupted" not in (tmp_path / "report.md").read_text()
     again = train(tmp_path, *words)  # only writes the report
     assert again.returncode == 0, again.stderr
     assert record_of(tmp_path)["rows"] == after["rows"]

@@ -24,8 +24,8 @@ def _segment(text: str) -> str:
 
 _GIVEN = {
     "system": Column(tables.name),
-    "nodes": Column(tables.count),
-    "ranks": Column(tables.count),
+    "nodes": Column(tables.processes),
+    "ranks": Column(tables.processes),
     "buffer": Column(tables.words),
     "library": Column(tables.words),
     "impl": Column(tables.words),
@@ -118,7 +118,7 @@ def read_fit(path: str) -> list[Measured]:
         UsageError: the file is not such a table, or has no line but the heading.
     """
     spread = (("p10_us", "median_us"), ("median_us", "p90_us"))
-    records = tables.read(path, FIT, (*_ASCENDING, *spread))
+    records = tables.read(path, FIT, (*_ASCENDING, *spread), most=tables.MOST_MEASURED)
     if not records:
         found = "it has a heading and no measurement"
         raise UsageError(f"{path}, line 2", found, "Give a line per measurement")

@@ -21,6 +21,14 @@ Parser: TypeAlias = Callable[[str], Any]
 Missing: TypeAlias = Callable[[Mapping[str, Any]], "tuple[str, str, str] | None"]
 
 
+MOST_BYTES = 64 << 20
+"""Of a file."""
+MOST_ROWS = 100_000
+"""Of a table; of one with measurements, `MOST_MEASURED`, which are compared with each other."""
+MOST_MEASURED = 10_000
+MOST_RANKS = 10_000_000
+
+
 @dataclass(frozen=True)
 class Column:
     """One column: how its text is read, and whether a table may lack it."""
@@ -44,6 +52,14 @@ def name(text: str) -> str:
 def count(text: str) -> int:
     """A whole number of at least 1."""
     return _whole(text, 1)
+
+
+def processes(text: str) -> int:
+    """A number of ranks, nodes or GPUs: a whole number of at least 1, and at most ten million."""
+    found = count(text)
+    if found > MOST_RANKS:
+        raise ValueError(f"is {found:,}, and at most {MOST_RANKS:,} can be predicted")
+    return found
 
 
 def size(text: str) -> int:
@@ -101,6 +117,7 @@ def read(
     columns: Mapping[str, Column],
     ascending: Sequence[tuple[str, str]] = (),
     missing: Missing | None = None,
+    most: int = MOST_ROWS,
 ) -> list[dict[str, Any]]:
     """The values of each line by column; columns that nobody asked for are passed over.
 
@@ -109,13 +126,18 @@ def read(
         columns: those that are read; one that the table lacks is read as empty.
         ascending: pairs of columns with numbers, of which the second one's is not the smaller.
         missing: says of a line's values which column lacks what, and the remedy.
+        most: rows that it may have.
 
     Raises:
-        UsageError: the file cannot be read, lacks a column, or a field is not what it should be.
+        UsageError: the file cannot be read, is too long, lacks a column, or a field is not what it
+            should be.
     """
     texts = _texts(path)
     places = _places(path, texts.iloc[0].tolist(), columns)
     texts = texts[(texts != "").any(axis=1)].iloc[1:]
+    if len(texts) > most:
+        found = f"it has {len(texts):,} rows, and at most {most:,} are read"
+        raise UsageError(path, found, "Leave out some, or give several files in turn")
     values = {}
     for name, column in columns.items():
         own = texts[places[name]] if name in places else [""] * len(texts)
@@ -192,6 +214,9 @@ def _of_width(where: str, fields: int, columns: int) -> UsageError:
 
 def _text(path: str) -> str:
     try:
+        if (nbytes := Path(path).stat().st_size) > MOST_BYTES:
+            found = f"it has {nbytes >> 20} MiB, and at most {MOST_BYTES >> 20} are read"
+            raise UsageError(path, found, "Leave out rows or columns")
         content = Path(path).read_bytes()
     except OSError as error:
         found = f"it cannot be read ({error.strerror})"

@@ -21,8 +21,8 @@ _GIVEN = {
     "scheduler": Column(tables.words),
     "framework": Column(tables.words),
     "options": Column(tables.words, may_lack=True),
-    "gpus": Column(tables.count),
-    "nodes": Column(tables.count),
+    "gpus": Column(tables.processes),
+    "nodes": Column(tables.processes),
     "parameters": Column(tables.optional_count, may_lack=True),
     "tensors": Column(tables.optional_count, may_lack=True),
     "gradient_bytes": Column(tables.optional_count, may_lack=True),
@@ -104,7 +104,7 @@ def read_fit(path: str) -> list[Speed]:
     Raises:
         UsageError: the file is not such a table, or has no line but the heading.
     """
-    records = tables.read(path, FIT, _ASCENDING, _missing)
+    records = tables.read(path, FIT, _ASCENDING, _missing, tables.MOST_MEASURED)
     if not records:
         found = "it has a heading and no measurement"
         raise UsageError(f"{path}, line 2", found, "Give a line per measurement")

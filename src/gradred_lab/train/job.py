@@ -33,7 +33,7 @@ def run(settings: Settings, path: Path, *, on_terminal: bool, load: float) -> in
     Args:
         settings: what is measured.
         path: of the record, for rank 0.
-        on_terminal: whether to show a progress bar.
+        on_terminal: whether a progress bar can stay in its line.
         load: of the host before the job began.
     """
     world = Comm(MPI.COMM_WORLD)
@@ -50,7 +50,8 @@ def run(settings: Settings, path: Path, *, on_terminal: bool, load: float) -> in
     peers, left_out = _peers(settings, found.peers, session)
     if record is not None:
         say(world, table.heading(record.values, settings, world.size, list(left_out.items())))
-    bar = Bar(_steps(settings, pending, len(peers)), on_terminal and world.rank == 0)
+    steps = _steps(settings, pending, len(peers))
+    bar = Bar(steps, on_terminal=on_terminal, writes=world.rank == 0)
     job = _Job(settings.protocol, session, _ranks(world), peers, bar)
     right = [job.measure(cell, record, found.models[cell.model], done) for cell, done in pending]
     session.close()

@@ -1,4 +1,4 @@
-"""A progress bar, only on a terminal."""
+"""How far a run is: a bar on a terminal, else a line from time to time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 import time
 
 _WIDTH = 24
-_EVERY = 0.2  # seconds between two changes
+_EVERY = {True: 0.2, False: 30.0}  # seconds between two changes of the bar, between two lines
 _KNOWN = 0.02  # share of the steps from which on the rest of the time is estimated
 
 
@@ -15,11 +15,12 @@ class Bar:
 
     Args:
         steps: of the whole run.
-        shown: whether stderr is a terminal, and this rank the one that writes.
+        on_terminal: whether stderr is a terminal, where a bar stays in its line.
+        writes: whether this rank is the one that writes.
     """
 
-    def __init__(self, steps: int, shown: bool) -> None:
-        self._steps, self._shown = max(steps, 1), shown
+    def __init__(self, steps: int, *, on_terminal: bool, writes: bool) -> None:
+        self._steps, self._on_terminal, self._writes = max(steps, 1), on_terminal, writes
         self._done, self._where = 0, ""
         self._begin = self._last = time.monotonic()
         self._length = 0
@@ -32,15 +33,23 @@ class Bar:
         """Count a step of a peer."""
         self._done += 1
         now = time.monotonic()
-        if self._shown and now - self._last >= _EVERY:
+        if self._writes and now - self._last >= _EVERY[self._on_terminal]:
             self._last = now
-            self._write(self._text(peer, now - self._begin))
+            text = self._text(peer, now - self._begin)
+            if self._on_terminal:
+                full = round(_WIDTH * self._share)
+                self._write(f"[{'#' * full:.<{_WIDTH}}] {text}")
+            else:
+                print(f"# {text}", file=sys.stderr, flush=True)
+
+    @property
+    def _share(self) -> float:
+        return min(1.0, self._done / self._steps)
 
     def _text(self, peer: str, seconds: float) -> str:
-        share = min(1.0, self._done / self._steps)
-        full = round(_WIDTH * share)
+        share = self._share
         left = f", {_time(seconds / share - seconds)} left" if share >= _KNOWN else ""
-        return f"[{'#' * full:.<{_WIDTH}}] {share:4.0%}{left}: {self._where}, {peer}"
+        return f"{share:4.0%}{left}: {self._where}, {peer}"
 
     def clear(self) -> None:
         """Make room for a line of output."""

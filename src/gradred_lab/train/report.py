@@ -27,7 +27,7 @@ def write(record: Record, settings: Settings, folder: Path) -> list[Path]:
     """Write the report and its plots; returns the files that a reader opens.
 
     Args:
-        record: complete.
+        record: with at least one repeat.
         settings: of the run.
         folder: where its record is.
     """
@@ -65,6 +65,13 @@ def _opening(record: Record, settings: Settings) -> list[Block]:
         "a rank stays the same on more ranks (weak scaling). Data are synthetic, and nothing is "
         "loaded from disks.",
     ]
+    done = sum(len(row["repeats"]) for row in record["rows"])
+    wanted = protocol.repeats * len([*settings.cells()]) * len(settings.ranks)
+    if done < wanted:
+        lines.append(
+            f"**The run was interrupted**: {done} of {wanted} repeats of all models and numbers of "
+            "ranks are here. The same command continues it."
+        )
     reduced = {row["reduced"]: None for row in record["rows"] if row["reduced"]}
     if reduced:
         lines.append(

@@ -36,22 +36,29 @@ def run(settings: Settings, folder: Path, *, fresh: bool, start: Start) -> int:
         status = start(ranks, _text(settings, path))
         record = Record.of(path, settings)
         if record.pending(settings, ranks):
-            return _incomplete(path, status)
+            return _incomplete(record, settings, folder, status)
     record.values["simulated"] = simulated.simulate(record.values, settings)
     record.values["complete"] = True
     record.write()
-    for written in report.write(record.values, settings, folder):
-        print(f"# {written}")
+    _report(record, settings, folder)
     return 0 if _is_right(record) else 1
 
 
-def _incomplete(path: Path, status: int) -> int:
+def _report(record: Record, settings: Settings, folder: Path) -> None:
+    for written in report.write(record.values, settings, folder):
+        print(f"# {written}")
+
+
+def _incomplete(record: Record, settings: Settings, folder: Path, status: int) -> int:
     if status != 0:
+        if record.values["rows"]:
+            record.values["simulated"] = simulated.simulate(record.values, settings)
+            _report(record, settings, folder)
         print("# the same command continues this run", file=sys.stderr)
         return status
     found = "the ranks have written nothing there; perhaps rank 0 runs on another host"
     remedy = "Name this host first, or a folder that all hosts share"
-    raise UsageError(str(path), found, remedy)
+    raise UsageError(str(record.path), found, remedy)
 
 
 def _is_right(record: Record) -> bool:
