@@ -49,10 +49,16 @@ Steps Chunks::steps(const NodeCall& call) {
     case Kind::kAlltoall:
       return swap(call);
     case Kind::kAllreduce:
-      return usable().reduces_everything(call.bytes(), size_) ? reduce(call) : exchange(call);
+      return reduces_everything(call) ? reduce(call) : exchange(call);
     default:
       return own_ways_.of(call.kind).steps(call);
   }
+}
+
+// Past the caches the second step, in which ranks fetch each other's results, is slow.
+bool Chunks::reduces_everything(const NodeCall& call) const {
+  return usable().fits_slots(call.bytes(), size_) ||
+         (stores_.past() && usable().reduces_everything(call.bytes(), size_));
 }
 
 // Ranks of each cache group; 0: there are none, their sizes differ, or they are no neighbours. Then
@@ -418,43 +424,29 @@ void Chunks::take(const NodeCall& call, std::byte* target, const std::byte* sour
   threads == 1 ? copy(0) : Helpers::share(threads, copy);
 }
 
-// Reduces the operands into memory that peers read and into the result.
+// Reduces the operands into memory that peers read and into the result, by all threads of this
+// rank. Each piece is still in the first-level cache when it is copied.
 void Chunks::reduce_twice(const NodeCall& call, std::byte* shared, std::byte* result,
                           std::size_t count) {
-  constexpr std::size_t kShort = 16 << 10;  // stays in the first-level cache
-  const std::size_t threads = threads_for(call);
-  if (stores_.past()) scratch_.resize(threads * kShort);
+  constexpr std::size_t kPiece = 16 << 10;
+  const bool past = stores_.past();
+  const std::size_t threads = threads_for(call), most = kPiece / call.element;
+  if (past && streams(call)) scratch_.resize(threads * kPiece);
   share(call, threads, count, [&](Slice slice, const void** operands, std::size_t index) {
-    std::byte* const to_peers = shared + slice.begin * call.element;
-    std::byte* const own = result + slice.begin * call.element;
-    if (stores_.past()) {
-      const std::span scratch(scratch_.data() + index * kShort, kShort);
-      return reduce_past(call, operands, to_peers, own, slice.count, scratch);
+    for (std::size_t done = 0; done < slice.count; done += most) {
+      const std::size_t length = std::min(most, slice.count - done);
+      const std::size_t at = (slice.begin + done) * call.element, bytes = length * call.element;
+      std::byte* const to_peers = shared + at;
+      std::byte* sum = result + at;
+      if (streams(call)) sum = past ? scratch_.data() + index * kPiece : to_peers;
+      combine(call, sum, operands, length);
+      if (sum != to_peers) (past ? copy_streaming : copy_out)(to_peers, sum, bytes);
+      if (streams(call)) copy_streaming(result + at, sum, bytes);
+      for (std::size_t rank = 0; rank < size_; ++rank) {
+        operands[rank] = static_cast<const std::byte*>(operands[rank]) + bytes;
+      }
     }
-    combine(call, streams(call) ? to_peers : own, operands, slice.count);
-    return streams(call) ? copy_streaming(own, to_peers, slice.count * call.element)
-                         : copy_out(to_peers, own, slice.count * call.element);
   });
-}
-
-// The same past the caches, piece by piece; moves the operands on.
-void Chunks::reduce_past(const NodeCall& call, const void** operands, std::byte* shared,
-                         std::byte* result, std::size_t count, std::span<std::byte> scratch) const {
-  const std::size_t most = scratch.size() / call.element;
-  for (std::size_t done = 0; done < count; done += most) {
-    const std::size_t length = std::min(most, count - done);
-    const std::size_t bytes = length * call.element;
-    combine(call, scratch.data(), operands, length);
-    copy_streaming(shared + done * call.element, scratch.data(), bytes);
-    if (streams(call)) {
-      copy_streaming(result + done * call.element, scratch.data(), bytes);
-    } else {
-      std::memcpy(result + done * call.element, scratch.data(), bytes);
-    }
-    for (std::size_t rank = 0; rank < size_; ++rank) {
-      operands[rank] = static_cast<const std::byte*>(operands[rank]) + bytes;
-    }
-  }
 }
 
 // Allreduce as reduce-scatter and allgather, chunk by chunk. Rank r reduces part r of each chunk.

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <span>
 #include <vector>
 
 #include "node/paths/kind_way.h"
@@ -44,6 +43,7 @@ class Chunks final : public NodeWay {
 
   template <class Export, class Use>
   Steps pipeline(Pieces pieces, Flow* flow, Export export_chunk, Use use_chunk);
+  bool reduces_everything(const NodeCall& call) const;
   Steps reduce(const NodeCall& call);
   Steps exchange(NodeCall call);
   Steps scatter(const NodeCall& call);
@@ -56,8 +56,6 @@ class Chunks final : public NodeWay {
   std::size_t group_size() const;
   std::byte* small_chunk(std::size_t rank, std::size_t index, const SmallChunks& small) const;
   void reduce_twice(const NodeCall& call, std::byte* shared, std::byte* result, std::size_t count);
-  void reduce_past(const NodeCall& call, const void** operands, std::byte* shared,
-                   std::byte* result, std::size_t count, std::span<std::byte> scratch) const;
   bool streams(const NodeCall& call) const { return call.bytes() >= options().streaming_bytes; }
 
   std::vector<std::byte> scratch_;  // pieces of results, one for each thread; empty until needed
