@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,29 @@ def test_noise_gives_a_band_by_seed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--bytes N and --json also give 10-90 % of the runs" in run(words, capsys)[0]
     assert "of 1 MiB also 10-90 % of the runs" in run(f"{words} --bytes 1m", capsys)[0]
     assert found["simulated_ranks"] == 16
+
+
+def test_plans_that_cannot_win_are_not_run_with_noise(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "simulate allreduce --net 10GbE -np 64 --hosts 16 --algorithm ring,rabenseifner"
+    found = run(f"{words} --noise 0.1 --runs 3 --json -", capsys)[0]
+    shortest, *_, longest = json.loads(found)["rows"]
+    limit = sweep.cannot_win(0.1) * shortest["plans"][shortest["best"]]["simulated_us"]
+    assert shortest["plans"]["ring"]["simulated_us"] > limit
+    assert shortest["plans"]["ring"]["runs"] == 1
+    assert longest["plans"]["ring"]["runs"] == 3
+    assert all(row["plans"][row["best"]]["runs"] == 3 for row in (shortest, longest))
+
+
+def test_long_runs_with_noise_say_how_long_the_rest_takes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "_SHORT", 0.0)
+    lines = run(f"{WORDS} --noise 0.1 --runs 3", capsys)[1].splitlines()
+    assert [line.partition(";")[0] for line in lines] == [
+        "# run 1 of 3 with noise",
+        "# run 2 of 3 with noise",
+    ]
+    assert lines[0].endswith(" s left")
 
 
 @pytest.mark.parametrize(
@@ -384,9 +408,9 @@ def test_ctrl_c_ends_the_process_while_it_simulates(
     during = []
     simulated = sweep.run
 
-    def noted(question: sweep.Question) -> dict[str, Any]:
+    def noted(question: sweep.Question, say: Callable[[str], object]) -> dict[str, Any]:
         during.append(signal.getsignal(signal.SIGINT))
-        return simulated(question)
+        return simulated(question, say)
 
     monkeypatch.setattr(sweep, "run", noted)
     run(WORDS, capsys)

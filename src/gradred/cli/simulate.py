@@ -122,7 +122,7 @@ def _allreduce(arguments: argparse.Namespace) -> int:
         return predicted
     _check_files(arguments)
     with _interruptible():
-        record = sweep.run(_question(arguments))
+        record = sweep.run(_question(arguments), _say)
     shown = sys.stderr if arguments.json == "-" else sys.stdout
     print(sweep.table(record, text.width() if shown is sys.stdout else None), file=shown)
     if arguments.json == "-":
@@ -150,6 +150,10 @@ def _interruptible() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _question(arguments: argparse.Namespace) -> sweep.Question:

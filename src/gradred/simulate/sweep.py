@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradred._util import text
@@ -18,6 +19,7 @@ from gradred.simulate.presets import Network
 SCHEMA = "gradred-simulate-allreduce/1"
 SIZES = tuple(8 << shift for shift in range(0, 28, 3))
 """The lengths of a sweep: 8 B to 1 GiB."""
+_SHORT = 2.0  # seconds of runs after which it is said how long the rest takes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,16 +46,25 @@ class Question:
         return sorted({*SIZES, *([] if self.nbytes is None else [self.nbytes])})
 
 
-def run(question: Question) -> dict[str, Any]:
+def run(question: Question, say: Callable[[str], object] = str) -> dict[str, Any]:
     """Simulate all plans at all lengths; the record that `--json` writes.
+
+    Args:
+        question: what is simulated.
+        say: is called with a line about the time that runs with noise still take.
 
     Raises:
         UsageError: a plan is not known, or none serves these ranks.
     """
     serving, left_out = _serving(question)
+    bare = {
+        nbytes: {name: _simulated(question, name, nbytes) for name in serving}
+        for nbytes in question.sizes
+    }
+    noisy = _noisy(question, bare, say) if question.noise else {}
     rows = []
-    for nbytes in question.sizes:
-        found = {name: _row(question, name, nbytes) for name in serving}
+    for nbytes, own in bare.items():
+        found = {name: _row(noisy.get((nbytes, name), [one])) for name, one in own.items()}
         rows.append({"bytes": nbytes, "best": _best(found), "plans": found})
     network = dataclasses.asdict(question.network)
     return {
@@ -94,22 +105,42 @@ def _serving(question: Question) -> tuple[list[str], dict[str, str]]:
     return serving, left_out
 
 
-def _row(question: Question, name: str, nbytes: int) -> dict[str, Any]:
-    seeds = range(question.seed, question.seed + question.runs)
-    found = [
-        plans.simulate(
-            name,
-            question.network,
-            question.layout,
-            nbytes,
-            noise=question.noise,
-            seed=seed,
-        )
-        for seed in seeds
-    ]
+def _simulated(question: Question, name: str, nbytes: int, seed: int | None = None) -> Simulated:
+    noise = 0.0 if seed is None else question.noise
+    return plans.simulate(
+        name, question.network, question.layout, nbytes, noise=noise, seed=seed or 0
+    )
+
+
+def _noisy(
+    question: Question, bare: dict[int, dict[str, Simulated]], say: Callable[[str], object]
+) -> dict[tuple[int, str], list[Simulated]]:
+    """The runs of the plans that may win at a length, going by their times without noise."""
+    found: dict[tuple[int, str], list[Simulated]] = {}
+    for nbytes, own in bare.items():
+        most = cannot_win(question.noise) * min(one.seconds for one in own.values())
+        found |= {(nbytes, name): [] for name, one in own.items() if one.seconds <= most}
+    begin = time.monotonic()
+    for number in range(question.runs):
+        for (nbytes, name), runs in found.items():
+            runs.append(_simulated(question, name, nbytes, question.seed + number))
+        done, spent = number + 1, time.monotonic() - begin
+        if spent > _SHORT and done < question.runs:
+            left = spent / done * (question.runs - done)
+            say(f"# run {done} of {question.runs} with noise; about {left:.0f} s left")
+    return found
+
+
+def cannot_win(noise: float) -> float:
+    """A plan that takes so many times as long as the best without noise is not run with it."""
+    return 2 * math.exp(4 * noise)
+
+
+def _row(found: Sequence[Simulated]) -> dict[str, Any]:
     times = sorted(one.seconds * 1e6 for one in found)
-    first: Simulated = found[0]
+    first = found[0]
     return {
+        "runs": len(found),
         "simulated_us": statistics.median(times),
         "low_us": _quantile(times, 0.1),
         "high_us": _quantile(times, 0.9),
@@ -146,6 +177,7 @@ def table(record: dict[str, Any], columns: int | None = None) -> str:
             band = f"medians; of {size_text(record['bytes'])} also 10-90 % of the runs"
         lines.append(
             f"# noise {record['noise']:g}, {record['runs']} runs from seed {record['seed']}: {band}"
+            f"; no noise for plans that take {cannot_win(record['noise']):.2g} x best or more"
         )
     for name, why_not in record["left_out"].items():
         lines.append(f"# left out: {name} ({why_not})")
