@@ -267,7 +267,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
     first = what["plan"] if what["plan"] not in ("", "all") else "gradred"
     legend = plot.Legend(
         title=f"{what['mode']} {what['collective']}, {record['ranks']} ranks, {reduced}",
-        line="Avg Latency, the mean of the calls",
+        line="median of the calls",
         band="10-90 % of the calls",
         below=f"time / {first}'s, median",
     )
@@ -278,7 +278,7 @@ def _line(label: str, sizes: list[int], results: list[dict[str, Any]], compared:
     return plot.Line(
         label=label,
         sizes=sizes,
-        times=[result["avg_us"] for result in results],
+        times=[result["p50_us"] for result in results],
         low=[result["p10_us"] for result in results],
         high=[result["p90_us"] for result in results],
         ratios=[result["ratio"] for result in results] if compared else None,
