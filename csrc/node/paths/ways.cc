@@ -65,7 +65,9 @@ DataPath NodeWays::path_of(const NodeCall& call) const {
   const bool in_blocks = kind.input != Part::kOwnBlock && has_blocks(call.kind);
   const bool one_look =
       kind.input != Part::kPieces && (!in_blocks || call.parts != nullptr || is_few);
-  const bool fits = one_look && group_.part().usable().fits_slots(bytes, size_);
+  // Slots measure how to write for allreduces alone; chunks do for each kind.
+  const bool is_measured = bytes <= kFew || call.kind == Kind::kAllreduce;
+  const bool fits = one_look && is_measured && group_.part().usable().fits_slots(bytes, size_);
   return fits ? slots : DataPath::kChunks;
 }
 
