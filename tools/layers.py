@@ -52,7 +52,7 @@ PYTHON_LAYERS: dict[str, list[str]] = {
     "wire": ["_core"],
     "buffers": ["ops", "wire"],
     "launch": ["_util", "config"],
-    "persistent": ["request"],
+    "persistent": ["_core"],
     "plans": ["schedules"],
     "observe": ["launch"],
     "_rank": ["observe"],
