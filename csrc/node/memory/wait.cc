@@ -11,9 +11,9 @@ namespace {
 
 constexpr std::uint64_t kMicrosecond = 1000, kMillisecond = 1000 * kMicrosecond;
 constexpr std::uint64_t kPollEvery = 5 * kMicrosecond;
-// A waiter spins for kSpinFor. It then yields, since the peer may need this core, and after
-// kYieldFor it sleeps, since the peer is busy with other work.
-constexpr std::uint64_t kSpinFor = 20 * kMicrosecond;
+// A waiter spins. It then yields, since the peer may need this core, and after
+// kYieldFor it sleeps, since the peer is busy with other work. If the peer comes in a yield, the
+// kernel has both on one core, as it does now and then: the next wait yields sooner.
 constexpr std::uint64_t kYieldFor = 5 * kMillisecond;
 constexpr std::uint64_t kShortNap = 1 * kMillisecond;
 constexpr std::uint64_t kLongNap = 16 * kMillisecond;
@@ -42,7 +42,11 @@ bool Waiter::spin_and_yield(const Awaited& awaited) {
       look_around(awaited);
       polled = now;
     }
-    if (now - start > kSpinFor) yield_core();
+    if (now - start > spin_ns_) {
+      yield_core();
+      const bool met_peer = awaited.reached() && now_ns() - now < 5 * kSpinFor;
+      spin_ns_ = met_peer ? std::max(spin_ns_ / 2, kMicrosecond) : kSpinFor;
+    }
   }
   return false;
 }

@@ -66,6 +66,7 @@ class Waiter {
 
  private:
   static constexpr unsigned kFewLooks = 20;
+  static constexpr std::uint64_t kSpinFor = 20'000;  // nanoseconds
 
   void wait_long(const Awaited& awaited);
   bool spin_and_yield(const Awaited& awaited);
@@ -73,8 +74,9 @@ class Waiter {
   void look_around(const Awaited& awaited);
 
   bool spins_;
-  unsigned yields_ = 5;  // before it sleeps, if it does not spin
-  unsigned looks_;       // at the counter before it does anything else
+  unsigned yields_ = 5;               // before it sleeps, if it does not spin
+  unsigned looks_;                    // at the counter before it does anything else
+  std::uint64_t spin_ns_ = kSpinFor;  // before it yields, if it spins
   Guard& guard_;
   SleepersExpected* expected_;
   Poll* poll_ = nullptr;
