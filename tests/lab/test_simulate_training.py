@@ -17,6 +17,7 @@ from gradred import cli
 from gradred.errors import UsageError
 from gradred_lab.simulate import (
     accuracy,
+    divided,
     grouping,
     iteration,
     links,
@@ -33,7 +34,7 @@ from gradred_lab.simulate.iteration import Link, Scheme
 from gradred_lab.simulate.left_out import Errors, LeftOut
 from gradred_lab.simulate.networks import Network
 from gradred_lab.simulate.throughput import Speed, Training
-from gradred_lab.simulate.training import SERVERS, STEPS, Trainings
+from gradred_lab.simulate.training import DIVIDED, SERVERS, STEPS, STRONG, Trainings
 from gradred_lab.simulate.training_validation import Validated
 
 COLUMNS = (
@@ -413,6 +414,186 @@ def test_what_is_not_understood_is_an_error_with_line_and_column(
     path.write_text(path.read_text().replace(row.get("network", "own"), "resnet50 10 GbE"))
     if "parameters" not in row:
         assert len(throughput.read_rows(str(path))) == 3
+
+
+# ---- divided models ---------------------------------------------------------------------------
+
+DECODER = "h4096 l32 s2048 v51200"
+
+
+def decoder(gpus: int, nodes: int, **more: object) -> Training:
+    given: dict[str, object] = {
+        **{"model": DECODER, "batch": 8, "precision": "amp", "scheduler": ""},
+        **{"network": "NVLink 600 GB/s; 8x 200 Gb InfiniBand", "options": "", **more},
+    }
+    return setting(gpus, nodes, **given)
+
+
+def rows_of(tmp_path: Path, *rows: dict[str, object]) -> str:
+    """A table of a decoder's trainings; each row has what it changes."""
+    pytest.importorskip("pandas")
+    right: dict[str, object] = {name: getattr(decoder(64, 8), name) for name in COLUMNS}
+    more = ("sharding", "tensor_parallel", "pipeline_parallel", "micro_batches", "global_batch")
+    path = tmp_path / "rows.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*COLUMNS, *more])
+        writer.writeheader()
+        writer.writerows([right, *({**right, **row} for row in rows)])
+    return str(path)
+
+
+def test_divisions_of_a_model_are_read(tmp_path: Path) -> None:
+    path = rows_of(
+        tmp_path,
+        {"sharding": "FSDP"},
+        {"sharding": "ZeRO-1"},
+        {"sharding": "none", "tensor_parallel": 4, "pipeline_parallel": 2, "micro_batches": 4},
+        {"batch": "", "global_batch": 256, "tensor_parallel": 2},
+    )
+    plain, fsdp, zero1, parts, strong = throughput.read_rows(path)
+    assert not plain.is_divided
+    assert [one.sharding for one in (fsdp, zero1, parts)] == ["zero3", "zero1", None]
+    assert (parts.replica, parts.replicas, parts.stages) == (8, 8, 2)
+    assert (strong.batch, strong.replicas) == (8, 32)
+    assert strong.setting == dataclasses.replace(strong, gpus=1, nodes=1, batch=256)
+
+
+@pytest.mark.parametrize(
+    ("row", "place", "words"),
+    [
+        ({"tensor_parallel": 3}, "column tensor_parallel", "64 are no multiple"),
+        ({"pipeline_parallel": 5}, "column pipeline_parallel", "64 are no multiple"),
+        ({"nodes": 7, "sharding": "zero1"}, "column nodes", "no multiple of 7 nodes"),
+        ({"sharding": "zero9"}, "column sharding", "zero1, zero2, zero3, fsdp"),
+        ({"global_batch": 100}, "column global_batch", "64 replicas cannot share"),
+        ({"global_batch": 128}, "column global_batch", "64 replicas with a batch of 8 make 512"),
+        ({"batch": ""}, "column batch", "so is global_batch"),
+        ({"micro_batches": 4}, "column micro_batches", "there is one stage"),
+        ({"micro_batches": 3, "pipeline_parallel": 2}, "column micro_batches", "a batch of 8"),
+        ({"model": "resnet50", "tensor_parallel": 2}, "column tensor_parallel", "'resnet50'"),
+        ({"pipeline_parallel": 64}, "column pipeline_parallel", "32 layers"),
+        ({"model": "h36 l8 s8 v8", "tensor_parallel": 8}, "column tensor_parallel", "width of 36"),
+        (
+            {"gpus": 8192, "nodes": 1024, "sharding": "zero3"},
+            "column sharding",
+            "8,192 replicas, and at most 4,096",
+        ),
+        (
+            {"options": "parameter server", "sharding": "fsdp"},
+            "column sharding",
+            "no parameter servers",
+        ),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
+)
+def test_columns_that_contradict_each_other_are_an_error_with_line_and_column(
+    tmp_path: Path, row: dict[str, object], place: str, words: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        throughput.read_rows(rows_of(tmp_path, row))
+    assert f"line 3, {place}: " in str(caught.value)
+    assert words in str(caught.value)
+
+
+def cost(name: str, group: divided.Group, nbytes: float = 2**30) -> float:
+    link = divided._link(name, links.nominal(decoder(64, 8)), group)
+    return link.alpha + link.beta * nbytes
+
+
+def test_volumes_of_sharding_are_those_of_its_paper() -> None:
+    group = divided.groups(decoder(64, 8)).replicas
+    assert group == divided.Group(64, 8, 1)
+    reduced, scattered, gathered = (
+        cost(name, group) for name in ("allreduce", "reduce_scatter", "allgather")
+    )
+    assert scattered + gathered == pytest.approx(reduced, rel=0.05)
+    at = decoder(64, 8)
+    link = links.link(at, links.nominal(at))
+    assert reduced == pytest.approx(link.alpha + link.beta * 2**30, rel=0.15)
+
+
+def test_groups_lie_where_ranks_are_and_share_the_network_of_a_node() -> None:
+    at = divided.groups(decoder(64, 8, tensor_parallel=8, pipeline_parallel=2))
+    assert at.parts == divided.Group(8, 1, 1)
+    assert at.replicas == divided.Group(4, 4, 8)
+    assert at.stages == divided.Group(2, 2, 8)
+    assert divided.groups(decoder(64, 8, tensor_parallel=16)).parts == divided.Group(16, 2, 1)
+    assert divided.groups(decoder(64, 8, tensor_parallel=2)).replicas == divided.Group(32, 8, 2)
+    one_node = divided.groups(decoder(8, 1, tensor_parallel=2, pipeline_parallel=4))
+    assert one_node.stages.nodes == 1
+
+
+def alone() -> Trainings:
+    return Trainings([Speed(decoder(1, 1), 3.0, None)])
+
+
+def each(model: Trainings, at: Training) -> float:
+    """Samples per second of a GPU."""
+    return math.exp(model.predict(at).mean) / at.gpus
+
+
+def test_tensor_parallel_on_one_node_costs_less_than_across_nodes() -> None:
+    speeds = [each(alone(), decoder(64, 8, tensor_parallel=t)) for t in (2, 8, 16, 64)]
+    assert speeds == sorted(speeds, reverse=True)
+    assert speeds[2] < 0.8 * speeds[1]
+
+
+def test_more_micro_batches_leave_less_of_a_pipeline_idle() -> None:
+    model = alone()
+    speeds = [
+        each(model, decoder(64, 8, batch=64, pipeline_parallel=8, micro_batches=m))
+        for m in (1, 8, 64)
+    ]
+    assert speeds == sorted(speeds)
+    assert speeds[1] > 3 * speeds[0], "8 / (1 + 7/8) over 8 / (1 + 7)"
+
+
+def test_parameters_that_are_gathered_twice_are_half_as_many_bytes_again() -> None:
+    slow = "NVLink 600 GB/s; 10 GbE TCP"
+    whole, third = (
+        each(alone(), decoder(64, 8, network=slow, sharding=name, scheduler="BSP"))
+        for name in ("zero1", "zero3")
+    )
+    assert whole == pytest.approx(1.5 * third, rel=0.05)
+
+
+def test_divided_models_are_set_off_from_what_was_measured_of_their_division() -> None:
+    at = {"tensor_parallel": 8, "pipeline_parallel": 2, "micro_batches": 8}
+    fit = [Speed(decoder(16, 2, **at), 30.0, None)]
+    model = Trainings(fit)
+    same = model.predict(decoder(16, 2, **at))
+    assert math.exp(same.mean) == pytest.approx(30.0)
+    more = model.predict(decoder(64, 8, **at))
+    assert more.step == "between" + DIVIDED
+    assert 60 < math.exp(more.mean) < 120
+    assert "8 parts of each layer x 2 stages; 8 micro-batches" in more.reason
+    other = model.predict(decoder(64, 8, sharding="zero3"))
+    assert other.step == "divided" + DIVIDED
+    assert "what the measured 16 GPUs leave for computing" in other.reason
+    assert other.deviation > more.deviation
+
+
+def test_one_global_batch_on_more_gpus_leaves_each_less_to_do() -> None:
+    at = {"global_batch": 64}
+    fit = [
+        Speed(decoder(1, 1, batch=64), 3.2, None),
+        Speed(decoder(1, 1, batch=8), 3.0, None),
+        Speed(decoder(8, 1, batch=8, **at), 22.0, None),
+    ]
+    model = Trainings(fit)
+    found = [model.predict(decoder(p, p // 8, batch=64 // p, **at)) for p in (8, 16, 32, 64)]
+    speeds = [math.exp(one.mean) for one in found]
+    assert speeds[0] == pytest.approx(22.0, rel=0.01)
+    assert speeds == sorted(speeds)
+    efficiencies = [speed / p for speed, p in zip(speeds, (8, 16, 32, 64), strict=True)]
+    assert efficiencies == sorted(efficiencies, reverse=True)
+    assert found[1].step == "across unseen" + STRONG
+    assert "(a guess: by other batches)" in found[2].reason
+    assert found[2].linear is not None
+    assert math.exp(found[2].linear.mean) == pytest.approx(4 * 22.0)
+
+
+# ---- links ------------------------------------------------------------------------------------
 
 
 def test_speeds_of_networks_are_read_in_each_spelling() -> None:

@@ -31,6 +31,17 @@ def test_every_network_simulates_every_plan_that_serves_it(name: str) -> None:
         assert 0 < short.seconds < long.seconds < 60, plan
 
 
+def test_other_collectives_are_simulated_as_their_schedules() -> None:
+    network, layout, nbytes = NETWORKS["V100-100Gb"], Layout.even(64, 8), 1 << 26
+    whole = simulate("ring", network, layout, nbytes)
+    scattered, gathered = (
+        simulate("ring", network, layout, nbytes, collective=name)
+        for name in ("reduce_scatter", "allgather")
+    )
+    assert scattered.rounds + gathered.rounds == whole.rounds
+    assert scattered.seconds + gathered.seconds == pytest.approx(whole.seconds, rel=0.01)
+
+
 def test_every_network_has_a_source_and_an_error() -> None:
     for name, network in NETWORKS.items():
         assert len(network.source) > 30, name

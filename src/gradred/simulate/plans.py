@@ -111,6 +111,7 @@ class Variant:
     """Seconds of a call beside its schedule."""
     share: float = 1.0
     """The share of data in the bytes on the links."""
+    collective: str = "allreduce"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -344,16 +345,18 @@ def simulate(
     layout: Layout,
     nbytes: int,
     *,
+    collective: str = "allreduce",
     noise: float = 0.0,
     seed: int = 0,
 ) -> Simulated:
-    """Simulate one allreduce. Takes from milliseconds to minutes, by the number of ranks.
+    """Simulate one operation. Takes from milliseconds to minutes, by the number of ranks.
 
     Args:
-        name: one of PLANS or WIRES.
+        name: one of PLANS or WIRES; of another collective one of `schedules.names(collective)`.
         network: the cluster.
         layout: where the ranks are.
         nbytes: the length of the vector.
+        collective: the operation.
         noise: deviation of the logarithm of each message's and each reduction's time; 0: none.
         seed: of the noise.
 
@@ -366,6 +369,9 @@ def simulate(
         >>> round(found.seconds * 1e6)
         2169
     """
+    if collective != "allreduce":
+        one = Variant("", name, collective=collective)
+        return _run(one, network, layout, nbytes, noise, seed)
     plan = find(name)
     why_not = plan.why_not(network, layout)
     if why_not:
@@ -430,7 +436,7 @@ def _run(
         found = _core.simulate_schedules(given, cluster, length, slices=slices, seed=seed)
     else:
         found = _core.simulate_algorithm(
-            "allreduce",
+            variant.collective,
             variant.algorithm,
             variant.parameters,
             cluster,

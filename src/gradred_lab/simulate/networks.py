@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,7 +31,22 @@ _BY_NAME = (
     ("gpt-2", "gpt2_small"),
 )
 _GPT = re.compile(r"h(\d+)\s+l(\d+)\s+s(\d+)\s+v(\d+)")
+# Of a transformer by its name: the width of its layers, their number, tokens of a sample.
+_SHAPES = {
+    "bert_base": (768, 12, 128),
+    "bert_base_pretraining_v30528": (768, 12, 64),
+    "bert_large_pretraining_v30528": (1024, 24, 64),
+    "gpt2_small": (768, 12, 1024),
+}
 _TENSORS = 100  # of a network of which only the number of elements is given
+
+
+class Shape(NamedTuple):
+    """Of a transformer: the width of its layers, their number, and the tokens of a sample."""
+
+    hidden: int
+    layers: int
+    tokens: int
 
 
 @dataclass(frozen=True)
@@ -43,6 +59,12 @@ class Network:
     ready: Floats
     macs: float = 0.0
     """Multiply-adds of forward for one sample; 0 if nobody knows."""
+    shape: Shape | None = None
+    """None: it is no transformer, or nobody knows."""
+
+    def part(self, of: int) -> Network:
+        """What each of so many devices has of it, if they share it equally."""
+        return replace(self, elements=self.elements / of)
 
 
 def names() -> list[str]:
@@ -69,7 +91,8 @@ def find(
     for known in [own, *(known for part, known in _BY_NAME if part in name)]:
         if known in _models():
             table = _models()[known]
-            return _network(known, table["elements"], table["forward_macs"])
+            shape = Shape(*_SHAPES[known]) if known in _SHAPES else None
+            return replace(_network(known, table["elements"], table["forward_macs"]), shape=shape)
     elements, tensors = numbers[0], numbers[1] or _TENSORS
     each = (elements or 0) // tensors
     return _network(model, [each] * tensors, [1] * tensors, is_known=False)
@@ -87,7 +110,8 @@ def _transformer(name: str, hidden: int, layers: int, tokens: int, words: int) -
     work = piece * tokens + hidden * tokens * tokens
     elements = [piece] * (2 * layers) + [(words + tokens) * hidden]
     first = work + hidden * words * tokens  # the loss before the last layer
-    return _network(name, elements, [first] + [work] * (2 * layers - 1) + [0])
+    made = _network(name, elements, [first] + [work] * (2 * layers - 1) + [0])
+    return replace(made, shape=Shape(hidden, layers, tokens))
 
 
 @functools.cache

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradred.errors import UsageError
-from gradred_lab.simulate import networks, rates, tables
+from gradred_lab.simulate import divisions, networks, rates, tables
 from gradred_lab.simulate.tables import Column
 
 _GIVEN = {
     "source": Column(tables.words, may_lack=True),
     "cluster": Column(tables.words),
     "model": Column(tables.name),
-    "batch": Column(tables.count),
+    "batch": Column(tables.optional_count),
     "precision": Column(tables.words),
     "network": Column(tables.words),
     "scheduler": Column(tables.words),
@@ -26,6 +26,7 @@ _GIVEN = {
     "parameters": Column(tables.optional_count, may_lack=True),
     "tensors": Column(tables.optional_count, may_lack=True),
     "gradient_bytes": Column(tables.optional_count, may_lack=True),
+    **divisions.COLUMNS,
 }
 FIT = {
     **_GIVEN,
@@ -38,7 +39,9 @@ _ASCENDING = (("nodes", "gpus"),)
 
 
 def _missing(record: Mapping[str, Any]) -> tuple[str, str, str] | None:
-    """Say that the network between nodes has no rate, or a model no size: nobody guesses them."""
+    """Say what contradicts itself, or that a network has no rate or a model no size."""
+    if wrong := divisions.contradiction(record):
+        return wrong
     known = networks.find(record["model"], record["options"]).is_known
     if not known and not record["parameters"]:
         found = f"no network is called {record['model']!r}, and its size is not given"
@@ -55,7 +58,7 @@ def _missing(record: Mapping[str, Any]) -> tuple[str, str, str] | None:
 
 @dataclass(frozen=True)
 class Training:
-    """A training somewhere; `batch` is of one GPU."""
+    """A training somewhere; `batch` is of one GPU, or of those that share a replica."""
 
     source: str
     cluster: str
@@ -73,6 +76,12 @@ class Training:
     tensors: int | None = None
     gradient_bytes: int | None = None
     """What all gradients have on the wire."""
+    sharding: str | None = None
+    tensor_parallel: int | None = None
+    pipeline_parallel: int | None = None
+    micro_batches: int | None = None
+    global_batch: int | None = None
+    """Of all GPUs, if it stays the same on more of them (strong scaling)."""
 
     def columns(self) -> dict[str, Any]:
         """The values by column, without the columns about a model's size that are empty."""
@@ -81,7 +90,27 @@ class Training:
     @property
     def setting(self) -> Training:
         """This training without its numbers of GPUs and nodes, which are 1."""
-        return dataclasses.replace(self, gpus=1, nodes=1)
+        return dataclasses.replace(self, gpus=1, nodes=1, batch=self.global_batch or self.batch)
+
+    @property
+    def stages(self) -> int:
+        """Parts of the model that follow each other."""
+        return self.pipeline_parallel or 1
+
+    @property
+    def replica(self) -> int:
+        """The GPUs of a replica of the model."""
+        return (self.tensor_parallel or 1) * self.stages
+
+    @property
+    def replicas(self) -> int:
+        """The replicas of the model."""
+        return self.gpus // self.replica
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether GPUs share a replica, or its gradients, parameters or optimizer."""
+        return self.replica > 1 or self.sharding is not None
 
 
 @dataclass(frozen=True)
@@ -95,7 +124,7 @@ class Speed:
     @property
     def seconds(self) -> float:
         """The seconds of one iteration."""
-        return self.training.gpus * self.training.batch / self.images_per_s
+        return self.training.replicas * self.training.batch / self.images_per_s
 
 
 def read_fit(path: str) -> list[Speed]:
@@ -117,4 +146,8 @@ def read_rows(path: str) -> list[Training]:
 
 
 def _training(record: dict[str, Any]) -> Training:
-    return Training(**{name: record[name] for name in _GIVEN})
+    given = {name: record[name] for name in _GIVEN}
+    if given["batch"] is None:
+        replica = (given["tensor_parallel"] or 1) * (given["pipeline_parallel"] or 1)
+        given["batch"] = given["global_batch"] * replica // given["gpus"]
+    return Training(**given)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradred_lab.simulate import iteration, links, networks
+from gradred_lab.simulate import divided, iteration, links, networks
 from gradred_lab.simulate.links import Terms
 from gradred_lab.simulate.networks import Network
 from gradred_lab.simulate.throughput import Speed, Training
@@ -43,8 +43,8 @@ class Found:
 class Outcome:
     """Logarithm of images per second, its deviation, and the model's reason.
 
-    `step` is where the prediction goes from what was measured: a key of STEPS, with SERVERS behind
-    it where parameter servers exchange. `linear` is as fast per device as what was measured.
+    `step` is where the prediction goes from what was measured: a key of STEPS, with the training's
+    `kind` behind it. `linear` is as fast per device as what was measured.
     """
 
     mean: float
@@ -68,11 +68,23 @@ STEPS = {
     "across": "from one node to several, as others of the cluster were measured",
     "across unseen": "from one node to several, of which the network's name alone is known",
     "between": "from several nodes to other numbers of nodes",
+    "divided": "to a division of the model or a batch that was not measured",
     "elsewhere": "to a work that was measured nowhere",
 }
 """Where a prediction goes from what was measured, in words."""
 
 SERVERS = ", by servers"
+DIVIDED = ", of a divided model"
+STRONG = ", of one global batch"
+
+
+def kind(training: Training) -> str:
+    """What follows a step's name, since such trainings are off for reasons of their own."""
+    return (
+        SERVERS * links.is_server(training)
+        + DIVIDED * training.is_divided
+        + STRONG * (training.global_batch is not None)
+    )
 
 
 class Trainings:
@@ -84,7 +96,7 @@ class Trainings:
         self._settings: dict[Training, list[Speed]] = collections.defaultdict(list)
         for row in rows:
             self._settings[row.training.setting].append(row)
-        self._ones: dict[Training, float | None] = {}
+        self._ones: dict[tuple[Training, int], float | None] = {}
         self._pooled: dict[tuple[object, ...], float] = {}
         self._pool()
 
@@ -92,19 +104,47 @@ class Trainings:
 
     def one(self, training: Training) -> float | None:
         """Seconds of one device: the setting's own, or that of the same work elsewhere."""
-        setting = training.setting
-        if setting not in self._ones:
-            self._ones[setting] = self._find_one(training)
-        return self._ones[setting]
+        key = (training.setting, training.batch)
+        if key not in self._ones:
+            self._ones[key] = self._find_one(training)
+        return self._ones[key]
 
     def _find_one(self, training: Training) -> float | None:
-        own = [s for s in self._settings.get(training.setting, ()) if s.training.gpus == 1]
+        own = [
+            s
+            for s in self._settings.get(training.setting, ())
+            if s.training.gpus == 1 and s.training.batch == training.batch
+        ]
         if own:
             return float(np.median([speed.seconds for speed in own]))
         work = _work(training)
         same = [s for s in self._rows if s.training.gpus == 1 and _work(s.training) == work]
         near = [s for s in same if _family(s.training) == _family(training)] or same
-        return float(np.median([speed.seconds for speed in near])) if near else None
+        if near:
+            return float(np.median([speed.seconds for speed in near]))
+        return self._by_batch(training) if training.global_batch else None
+
+    def _alone(self, training: Training) -> list[Speed]:
+        """One device with the same model and other batches."""
+        same = [
+            s for s in self._rows if s.training.gpus == 1 and _task(s.training) == _task(training)
+        ]
+        return [s for s in same if _family(s.training) == _family(training)] or same
+
+    def _by_batch(self, training: Training) -> float | None:
+        """Seconds of a batch that one device was not measured with.
+
+        By a straight line through two batches or more; of one batch in proportion to it.
+        """
+        known = [(s.training.batch, s.seconds) for s in self._alone(training)]
+        if not known:
+            return None
+        batches, times = np.array(known).T
+        if len(set(batches)) > 1:
+            each, least = np.polyfit(batches, times, 1)
+            if each > 0 and least >= 0:
+                return float(least + each * training.batch)
+        return float(np.median(times / batches)) * training.batch
 
     # ---- what settings share ------------------------------------------------------------------
 
@@ -120,23 +160,20 @@ class Trainings:
             groups: dict[tuple[object, ...], list[Speed]] = collections.defaultdict(list)
             for row in self._rows:
                 at = row.training
-                if at.gpus > 1 and (at.nodes > 1) == term.endswith("between") and self._knows(at):
+                if (at.nodes > 1) == term.endswith("between") and self._is_fitted(at):
                     groups[_group(at, term)].append(row)
             for name, speeds in groups.items():
                 loss = functools.partial(self._off, speeds, term, weight)
                 self._pooled[name] = _least(loss)
 
-    def _knows(self, training: Training) -> bool:
-        return self.one(training) is not None
+    def _is_fitted(self, training: Training) -> bool:
+        """Whether costs are fitted to it: those of divided models are simulated by them."""
+        return training.gpus > 1 and not training.is_divided and self.one(training) is not None
 
     def _pool_overlaps(self) -> None:
         overlaps: dict[tuple[object, ...], list[Speed]] = collections.defaultdict(list)
         for row in self._rows:
-            if (
-                row.training.gpus > 1
-                and self.one(row.training) is not None
-                and links.scheme(row.training).kind != "whole"
-            ):
+            if self._is_fitted(row.training) and links.scheme(row.training).kind != "whole":
                 overlaps[_overlapping(row.training)].append(row)
         for name, speeds in overlaps.items():
             self._pooled[name] = _best(_OVERLAPS, functools.partial(self._off_overlap, speeds))
@@ -181,6 +218,8 @@ class Trainings:
         setting = training.setting
         own = self._settings.get(setting, [])
         one, guessed = self.one(training), ""
+        if one is None and (training.is_divided or training.global_batch):
+            return self._found_back(training, own or self._like(training))
         if one is None and own:
             least = min(own, key=lambda speed: speed.training.gpus)
             one, guessed = least.seconds * 0.95, f" (a guess: {least.training.gpus} GPUs less 5 %)"
@@ -189,7 +228,13 @@ class Trainings:
         if not own:
             work = _work(training)
             own = [s for s in self._rows if s.training.gpus == 1 and _work(s.training) == work][:1]
-        overlap, several = self._overlap(training), [s for s in own if s.training.gpus > 1]
+            own = own or self._alone(training)
+        overlap = self._overlap(training)
+        several = [
+            s
+            for s in own
+            if s.training.gpus > 1 and not s.training.is_divided and not s.training.global_batch
+        ]
         shift = {"inside": 0.0, "between": 0.0}
         for which, chosen in (
             ("inside", [s for s in several if s.training.nodes == 1]),
@@ -201,8 +246,37 @@ class Trainings:
         anchor = min(
             own, key=lambda s: (abs(math.log2(s.training.gpus / training.gpus)), s.seconds)
         )
-        stall = anchor.seconds - _seconds(anchor.training, one, terms, overlap)
+        is_other = anchor.training.batch != training.batch
+        of_anchor = (is_other and self.one(anchor.training)) or one
+        stall = anchor.seconds - _seconds(anchor.training, of_anchor, terms, overlap)
+        if guessed == "" and training.global_batch and not self._is_measured(training):
+            guessed = " (a guess: by other batches)"
         return Found(one, terms, overlap, stall, anchor, guessed)
+
+    def _is_measured(self, training: Training) -> bool:
+        return any(s.training.batch == training.batch for s in self._alone(training))
+
+    def _like(self, training: Training) -> list[Speed]:
+        """The same model on several devices, divided in another way."""
+        return [s for s in self._rows if _task(s.training) == _task(training)]
+
+    def _found_back(self, training: Training, like: Sequence[Speed]) -> Found | None:
+        """Of a model that no device was measured with alone: its time by that of several."""
+        if not like:
+            return None
+        terms, overlap = self._terms(training), self._overlap(training)
+        anchor = min(
+            like,
+            key=lambda s: (
+                s.training.setting != training.setting,
+                abs(math.log2(s.training.gpus / training.gpus)),
+                s.seconds,
+            ),
+        )
+        one = _one_of(anchor, terms, overlap) * training.batch / anchor.training.batch
+        at = anchor.training
+        guessed = f" (a guess: what the measured {at.gpus} GPUs leave for computing)"
+        return Found(one, terms, overlap, 0.0, anchor, guessed)
 
     def _own_shift(
         self, speeds: list[Speed], one: float, overlap: float, shift: dict[str, float], which: str
@@ -226,20 +300,22 @@ class Trainings:
             return self._from_similar(training)
         modelled = _seconds(training, found.one, found.terms, found.overlap)
         seconds = _with_stall(training, found, modelled)
-        exposed = max(0.0, modelled - found.one) / modelled
+        exposed = max(0.0, modelled - found.one / training.replica) / modelled
         doublings = abs(math.log2(training.gpus / found.anchor.training.gpus))
         step = self._step(training, found.anchor.training)
         deviation = _deviation(step, exposed, doublings)
-        images = training.gpus * training.batch / seconds
+        images = training.replicas * training.batch / seconds
         return Outcome(
             math.log(images),
             deviation,
             _reason(training, found, exposed),
-            step + SERVERS * links.is_server(training),
+            step + kind(training),
             _scaled(training, found.anchor, _deviation(step, 0.0, doublings)),
         )
 
     def _step(self, training: Training, anchor: Training) -> str:
+        if anchor.setting != training.setting and (training.is_divided or training.global_batch):
+            return "divided"
         if training.nodes == 1:
             return "inside"
         if anchor.nodes > 1:
@@ -260,6 +336,9 @@ class Trainings:
 
 
 def _seconds(training: Training, one: float, terms: Terms, overlap: float) -> float:
+    if training.is_divided:
+        slower = one * (1 + JITTER * math.log2(training.gpus))
+        return divided.seconds(training, _network(training), slower, terms, overlap)
     exposed = (
         iteration.added(
             _network(training),
@@ -273,6 +352,18 @@ def _seconds(training: Training, one: float, terms: Terms, overlap: float) -> fl
         else 0.0
     )
     return one * (1 + JITTER * math.log2(training.gpus)) + exposed
+
+
+def _one_of(speed: Speed, terms: Terms, overlap: float) -> float:
+    """The seconds of one device that the model needs to take as long as was measured."""
+    low, high = 0.0, 2 * speed.seconds * speed.training.replica
+    for _ in range(50):
+        middle = (low + high) / 2
+        if _seconds(speed.training, middle, terms, overlap) < speed.seconds:
+            low = middle
+        else:
+            high = middle
+    return high
 
 
 @functools.lru_cache(maxsize=1024)
@@ -291,20 +382,26 @@ def _with_stall(training: Training, found: Found, modelled: float) -> float:
     A node that cannot feed images to its GPUs fast enough keeps them waiting, and messages move
     meanwhile: then the longer of both counts. Else what is unexplained comes on top.
     """
-    if found.anchor.training.gpus == training.gpus or found.stall <= 0:
-        return modelled + found.stall
-    if _is_image(training) and training.nodes > found.anchor.training.nodes:
-        return max(found.anchor.seconds, modelled + 0.3 * found.stall)
-    return modelled + found.stall
+    anchor = found.anchor.training
+    larger = training.batch / anchor.batch if training.global_batch else 1.0
+    stall = found.stall * larger
+    if anchor.gpus == training.gpus or stall <= 0:
+        return max(modelled + stall, 0.1 * modelled)
+    if _is_image(training) and training.nodes > anchor.nodes:
+        return max(found.anchor.seconds * larger, modelled + 0.3 * stall)
+    return modelled + stall
 
 
 def _is_image(training: Training) -> bool:
     name = training.model.lower()
-    return not any(word in name for word in ("bert", "gpt", "transformer", "lstm"))
+    is_text = any(word in name for word in ("bert", "gpt", "transformer", "lstm"))
+    return not is_text and _network(training).shape is None
 
 
 def _scaled(training: Training, anchor: Speed, deviation: float) -> Scaled:
-    each = anchor.images_per_s / anchor.training.gpus / anchor.training.batch * training.batch
+    each = anchor.images_per_s / anchor.training.gpus
+    if training.global_batch is None and not training.is_divided:
+        each *= training.batch / anchor.training.batch
     gpus, nodes = anchor.training.gpus, anchor.training.nodes
     reason = f"linear scaling: each GPU is as fast as one of the {gpus} measured on {nodes} node"
     return Scaled(math.log(each * training.gpus), deviation, reason + "s" * (nodes > 1))
@@ -312,7 +409,7 @@ def _scaled(training: Training, anchor: Speed, deviation: float) -> Scaled:
 
 def _deviation(step: str, exposed: float, doublings: float) -> float:
     """Grows with the share of communication and with the distance from what was measured."""
-    shares = {"inside": (0.2, 0.02), "between": (0.1, 0.01)}
+    shares = {"inside": (0.2, 0.02), "between": (0.1, 0.01), "divided": (0.5, 0.1)}
     share, least = shares.get(step, (0.3, 0.02))
     return math.hypot(NOISE, share * exposed * min(2.0, max(doublings, 0.5)), least * doublings)
 
@@ -328,9 +425,11 @@ def _reason(training: Training, found: Found, exposed: float) -> str:
         f"scheme {links.scheme(training).kind}",
         *links.guesses(training),
     ]
-    if training.gpus > 1:
+    parts += divided.words(training)
+    if training.gpus > 1 and not training.is_divided:
         rate = 1 / max(link.beta, 1e-15) / 1e9
         parts.append(f"allreduce at {rate:.3g} GB/s and {1e6 * link.alpha:.3g} us a message")
+    if training.gpus > 1:
         parts.append(f"{100 * exposed:.2g} % of the iteration not overlapped")
     at = found.anchor.training
     whose = "" if at.setting == training.setting else f" of {at.framework}, another setting"
@@ -342,7 +441,11 @@ def _reason(training: Training, found: Found, exposed: float) -> str:
 
 
 def _work(training: Training) -> tuple[object, ...]:
-    return (training.source, training.cluster, training.model, training.batch, training.precision)
+    return (*_task(training), training.batch)
+
+
+def _task(training: Training) -> tuple[object, ...]:
+    return (training.source, training.cluster, training.model, training.precision)
 
 
 def _family(training: Training) -> tuple[object, ...]:
