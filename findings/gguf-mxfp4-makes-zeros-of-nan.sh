@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # gguf 0.19.0: a block of 32 numbers that has a NaN or an infinity becomes 32 zeros in the format
-# MXFP4, without an error: also the 31 numbers beside it. In Q8_0 all of such a block are NaN, in
-# BF16 the one number stays what it is.
+# MXFP4, without an error: also the 31 numbers beside it. Of infinity NumPy warns. In Q8_0 all of
+# such a block are NaN, in BF16 the one number stays what it is.
 #
 # The scale of a block, eight bits, has a value for NaN in the MX formats. Weights that a diverged
 # training left come out as a model that has ordinary numbers, and no check for NaN finds them.
