@@ -112,6 +112,16 @@ PyObject* unbind(PyObject* self, PyObject*) {
                    "result. Free it after that.")));
     return nullptr;
   }
+  try {
+    // The program's own thread calls this, so the request need not stay behind.
+    Bound* const bound = bound_of(self);
+    if (bound != nullptr && bound->ended.is_open()) {
+      release_ended(self, bound->ended, mpi::get().is.status_ignore);
+    }
+  } catch (...) {
+    set_python_error(std::current_exception());
+    return nullptr;
+  }
   unbind_now(self);
   Py_RETURN_NONE;
 }

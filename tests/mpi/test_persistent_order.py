@@ -363,3 +363,22 @@ def test_thread_that_learns_late_of_a_round_leaves_the_next_one_alone(
     over.set()
     second.join()
     p.Free()
+
+
+@pytest.mark.skipif(not ON_ONE_HOST, reason=WHY_NOT)
+def test_freed_rounds_leave_no_request_to_the_mpi(comm: gradred.Comm) -> None:
+    x, y, handles = np.ones(3), np.zeros(3), set()
+    use(progress_thread=False)
+    for _ in range(12):
+        p = comm.Allreduce_init(x, y)
+        if RANK == SIZE - 1:
+            WORLD.Barrier()  # all others have started, so this round ends at once
+            p.Start()
+            handles.add(MPI._handleof(p))
+        else:
+            p.Start()
+            WORLD.Barrier()
+            p.Wait()
+        p.Free()
+    use()
+    assert len(handles) < 4
