@@ -28,6 +28,7 @@ struct Bound {
   std::shared_ptr<PyCall> call;
   py::object buffers;  // what the call reads and writes
   py::object written;  // the tensor in which autograd has to see each round's write; or none
+  py::object before;   // what the program calls at the begin of each round; or none
   // Of the round that is started: its operation, unless that ended at once.
   std::shared_ptr<PyOperation> operation;
   EndedRequest ended;
@@ -49,6 +50,12 @@ Bound*& bound_of(PyObject* self) {
   return *reinterpret_cast<Bound**>(reinterpret_cast<std::byte*>(self) + of_mpi4py.bound_offset);
 }
 
+// Python code may run now, and free the request: what a round needs is held by the caller.
+void begin_round(const Bound& bound) {
+  if (bound.written) tell_of_write(bound.written.ptr());
+  if (const py::object before = bound.before) before();
+}
+
 // p(): starts the operation and waits for it.
 PyObject* call(PyObject* self, PyObject* args, PyObject* keywords) {
   if (PyTuple_GET_SIZE(args) != 0 || keywords != nullptr) {
@@ -62,7 +69,7 @@ PyObject* call(PyObject* self, PyObject* args, PyObject* keywords) {
   try {
     require_rank();
     const OneThread one_thread(*bound->comm, &bound->inside);
-    if (bound->written) tell_of_write(bound->written.ptr());
+    begin_round(*bound);
     GilHook hook;
     if (bound->call->call.on_host()) {
       bound->comm->run_startable(bound->call->call, hook);
@@ -85,7 +92,7 @@ void unbind_now(PyObject* self) {
 
 PyObject* bind(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
   try {
-    if (nargs != 4) throw UsageError("_bind takes a communicator, a call, buffers and a result");
+    if (nargs != 5) throw UsageError("_bind takes a communicator, a call, buffers, a result, ...");
     auto made = std::make_unique<Bound>();
     made->comm = communicator_of(args[0]).shared();
     made->call = py::handle(args[1]).cast<std::shared_ptr<PyCall>>();
@@ -93,6 +100,7 @@ PyObject* bind(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
     made->buffers = py::reinterpret_borrow<py::object>(args[2]);
     PyObject* const result = buffer_in(args[3]);
     if (autograd_sees(result)) made->written = py::reinterpret_borrow<py::object>(result);
+    if (args[4] != Py_None) made->before = py::reinterpret_borrow<py::object>(args[4]);
     unbind_now(self);
     bound_of(self) = made.release();
   } catch (py::error_already_set& error) {
@@ -143,10 +151,10 @@ bool is_active(PyObject* self, Bound& bound) {
 
 // The round's request, if any, is stored in this object, so that MPI's functions find it.
 void start_round(PyObject* self, Bound& bound) {
-  if (bound.written) tell_of_write(bound.written.ptr());
-  const auto comm = bound.comm;  // Python code may run now, and free this request
+  const auto comm = bound.comm;
   const auto call = bound.call;
   const py::object buffers = bound.buffers;
+  begin_round(bound);
   std::shared_ptr<PyOperation> operation;
   if (call->call.on_host() && !comm->is_over()) {
     const OneThread one_thread(*comm);

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from mpi4py import MPI
 
-from gradred import _core, _rank, leaves
+from gradred import _core, _rank
 from gradred.buffers import messages, moved_bytes, mpi_fallback
 from gradred.buffers.messages import Reduction
 from gradred.buffers.mpi_fallback import MpiCall
 from gradred.buffers.passed import disagreement
 from gradred.buffers.refusing import refusing
+from gradred.leaves import call_to_repeat, takes_leaves
 from gradred.persistent import PersistentAllreduce
 from gradred.request import Request, run_in_stream
 from gradred.streams import StreamLike, handle_of
@@ -140,6 +141,7 @@ class Comm(MPI.Intracomm):
         op: OpLike = MPI.SUM,
         info: MPI.Info = MPI.INFO_NULL,
         *,
+        leaves: LeavesLike | None = None,
         wire: str | None = None,
     ) -> PersistentAllreduce:
         """Prepare an allreduce that is started many times on the same buffers.
@@ -149,6 +151,7 @@ class Comm(MPI.Intracomm):
             recvbuf: where the result goes.
             op: an MPI.Op, a name from gradred.OPS, gradred.premul(factor) or gradred.user_op(f).
             info: hints for the MPI; unused if gradred carries out the operation.
+            leaves: as in `Allreduce`. Each start adds up this rank's own leaves.
             wire: as in `gradred.allreduce`; unused if the MPI carries out the operation.
 
         Ranks may start their persistent operations in different orders.
@@ -156,6 +159,9 @@ class Comm(MPI.Intracomm):
         Raises:
             gradred.UsageError: the arguments are inconsistent.
         """
+        if leaves is not None:
+            call, owners, before = call_to_repeat(self, sendbuf, recvbuf, op, leaves, wire)
+            return self._persistent(call, owners, recvbuf, _promises_one_order(self), before)
         with refusing(self):
             found = mpi_fallback.reduction(
                 "Allreduce_init", self, sendbuf, recvbuf, op, also="init", form=wire
@@ -170,15 +176,22 @@ class Comm(MPI.Intracomm):
             found.agree(self)
             request = super().Allreduce_init(found.send, found.recv, found.op, info)
             return PersistentAllreduce.of_mpi(request, (found.messages, sendbuf, recvbuf))
-        return self._persistent(found, recvbuf, _promises_one_order(self))
+        return self._persistent(found.call, found.owners, recvbuf, _promises_one_order(self))
 
-    def _persistent(self, found: Reduction, result: Any, one_order: bool) -> PersistentAllreduce:
+    def _persistent(
+        self,
+        call: _core.Call,
+        owners: Any,
+        result: Any,
+        one_order: bool,
+        before: Callable[[], object] | None = None,
+    ) -> PersistentAllreduce:
         """Make the request of a call; all ranks make it."""
         from gradred.memory_comm import MemoryComm  # derived from this class
 
-        lane = _core.agree_on_init(self, found.call, one_order)
+        lane = _core.agree_on_init(self, call, one_order)
         comm = self if lane is None else MemoryComm.of(lane, self.rank, self.size)
-        return PersistentAllreduce.prepare(comm, found.call, found.owners, result)
+        return PersistentAllreduce.prepare(comm, call, owners, result, before)
 
     def allreduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
         """Reduce Python objects by pickling, as mpi4py's method does.
@@ -524,7 +537,7 @@ _CLOSER_LOOKS: dict[str, Callable[..., object]] = {
 }
 _CLOSER_LOOKS.update(Allgather=moved_bytes.allgather, Bcast=moved_bytes.bcast)
 for _name in ("Allreduce", "Iallreduce"):
-    _CLOSER_LOOKS[_name] = leaves.takes_leaves(_name, _CLOSER_LOOKS[_name])
+    _CLOSER_LOOKS[_name] = takes_leaves(_name, _CLOSER_LOOKS[_name])
 for _name, _look in _CLOSER_LOOKS.items():
     _look.__qualname__ = f"Comm.{_name}"  # Python's errors on missing arguments show this name
 

@@ -157,10 +157,12 @@ def run(asked: Sum, passed: Any) -> None:
     is_long = len(split.parts) * most * given.nbytes > _GATHERED_BYTES
     has_messages = not hasattr(asked.comm, "share")  # a communicator of shared memory has none
     if asked.needs_no_tree or (is_long and has_messages):
-        call, held = call_of(asked)
-        _run(asked, call, (passed, held))
+        found = call_of(asked)
+        found.add_own()
+        _run(asked, found.call, (passed, found.held))
         return
-    own, held = _add_own(asked, most)
+    own, held, add_own = _own_parts(asked, most)
+    add_own()
     parts = np.empty(max(len(split.parts) * most * given.nbytes, 1), np.uint8)
     address = parts.ctypes.data
     call = _core.Call(
@@ -180,40 +182,47 @@ def _run(asked: Sum, call: _core.Call, passed: Any) -> None:
         raise UsageError(name, f"its parts could not be added up ({error})", remedy) from None
 
 
-def call_to_start(asked: Sum) -> tuple[_core.Call, Any]:
+class CallOfParts(NamedTuple):
+    """A call that adds up the parts of all ranks."""
+
+    call: _core.Call
+    held: Any
+    """The object to keep alive until it has ended."""
+    add_own: Callable[[], object]
+    """Makes this rank's parts, before the call."""
+
+
+def call_to_start(asked: Sum) -> CallOfParts:
     """The same as `call_of` for a call that the MPI may not carry out in an order of its own."""
-    call, held = call_of(asked)
+    found = call_of(asked)
     several = len(asked.split.parts) > 1
-    if several and asked.needs_no_tree and not _core.starts(asked.comm, call):
-        call, held = call_of(asked, by_tree=True)
-    return call, held
+    if several and asked.needs_no_tree and not _core.starts(asked.comm, found.call):
+        found = call_of(asked, by_tree=True)
+    return found
 
 
-def call_of(asked: Sum, *, by_tree: bool = False) -> tuple[_core.Call, Any]:
-    """Add up this rank's leaves, and return the call that adds up the parts of all ranks.
+def call_of(asked: Sum, *, by_tree: bool = False) -> CallOfParts:
+    """Return the call that adds up the parts of all ranks.
 
     Args:
         asked: the call.
         by_tree: whether the schedule of the tree is used in any case.
-
-    Returns:
-        The call, and the object to keep alive until it has ended.
     """
     split, given, rank = asked.split, asked.given, asked.comm.Get_rank()
-    source: int | None
-    if len(split.parts) == 1:
-        source, held = _add_own(asked, 1)
+    is_alone = len(split.parts) == 1
+    source, held, add_own = _own_parts(asked, split.parts[rank])
+
+    def add_all() -> None:
+        add_own()
         _core.add_parts(given.result, source, given.count, given.dtype, asked.op, split.leaves, 1)
-        source = None
-    else:
-        source, held = _add_own(asked, split.parts[rank])
+
     schedule = None
     if by_tree or not asked.needs_no_tree:
         is_short = given.nbytes <= _WHOLE_BYTES
         schedule = _schedule(rank, split.leaves, 1 if is_short else len(split.parts))
     call = _core.Call(
         "allreduce",
-        source,
+        None if is_alone else source,
         given.result,
         given.count,
         given.dtype,
@@ -221,27 +230,24 @@ def call_of(asked: Sum, *, by_tree: bool = False) -> tuple[_core.Call, Any]:
         layout=asked.layout,
         schedule=schedule,
     )
-    return call, held
+    return CallOfParts(call, held, add_all if is_alone else add_own)
 
 
-def _add_own(asked: Sum, room: int) -> tuple[int, Any]:
-    """Add up this rank's leaves.
+def _own_parts(asked: Sum, room: int) -> tuple[int, Any, Callable[[], object]]:
+    """Return where this rank's parts are, the memory if it is new, and what makes them.
 
     Args:
         asked: the call.
         room: the number of vectors for which there has to be memory.
-
-    Returns:
-        Where its parts are, and the memory if it is new.
     """
     split, given, rank = asked.split, asked.given, asked.comm.Get_rank()
     if 0 < split.parts[rank] == split.leaves[rank] == room and asked.op != "premul":
-        return given.leaves, None
+        return given.leaves, None, lambda: None
     held = np.empty(max(room * given.nbytes, 1), np.uint8)
     address = int(held.ctypes.data)
     own = (given.leaves, given.count, given.dtype, asked.op, asked.factor)
-    _core.add_leaves(address, *own, split.leaves, rank)
-    return address, held
+    add = functools.partial(_core.add_leaves, address, *own, split.leaves, rank)
+    return address, held, add
 
 
 @functools.lru_cache(maxsize=64)
@@ -321,13 +327,29 @@ def takes_leaves(method: str, look: Callable[..., Any]) -> Callable[..., Any]:
         starts = method.startswith("I")
         with refusing(comm, blocking=not starts):
             if stream is not None or wire is not None:
-                found = "the host adds up leaves, as they are, so that no stream orders the call"
-                raise UsageError(f"{method} with leaves", found, "Leave out stream= and wire=")
+                why = "the host adds up leaves, as they are, so that no stream orders the call"
+                raise UsageError(f"{method} with leaves", why, "Leave out stream= and wire=")
             asked = _read(method, comm, sendbuf, recvbuf, op, leaves)
-            call, held = call_to_start(asked) if starts else (None, None)
-        if call is None:
+            found = call_to_start(asked) if starts else None
+            if found is not None:
+                found.add_own()
+        if found is None:
             return run(asked, (sendbuf, recvbuf))
-        return Request.start(comm, call, (held, sendbuf, recvbuf))
+        return Request.start(comm, found.call, (found.held, sendbuf, recvbuf))
 
     take.__doc__ = look.__doc__
     return take
+
+
+def call_to_repeat(
+    comm: MPI.Intracomm, sendbuf: Any, recvbuf: Any, op: Any, leaves: LeavesLike, wire: str | None
+) -> CallOfParts:
+    """Return the call of `Comm.Allreduce_init`. Blocking and collective."""
+    method = "Allreduce_init"
+    with refusing(comm):
+        if wire is not None:
+            raise UsageError(f"{method} with leaves", "they travel as they are", "Leave out wire=")
+        asked = _read(method, comm, sendbuf, recvbuf, op, leaves)
+    _core.prepare(comm)
+    found = call_to_start(asked)
+    return found._replace(held=(found.held, sendbuf, recvbuf))

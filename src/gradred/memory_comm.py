@@ -122,11 +122,14 @@ class MemoryComm(Comm):
         op: OpLike = MPI.SUM,
         info: MPI.Info = MPI.INFO_NULL,
         *,
+        leaves: LeavesLike | None = None,
         wire: str | None = None,
     ) -> PersistentAllreduce:
         """Prepare a persistent allreduce as on any `Comm`; starts are like `Iallreduce`."""
+        if leaves is not None:
+            return super().Allreduce_init(sendbuf, recvbuf, op, leaves=leaves, wire=wire)
         found = self._reduction("Allreduce_init", sendbuf, recvbuf, op, blocking=True, form=wire)
-        return self._persistent(found, recvbuf, one_order=False)
+        return self._persistent(found.call, found.owners, recvbuf, one_order=False)
 
     def Dup(self, info: MPI.Info | None = None) -> Self:
         """Make another communicator of the same ranks; blocking and collective.

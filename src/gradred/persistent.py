@@ -3,6 +3,7 @@
 # ruff: noqa: N802 (MPI's own names)
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from mpi4py import MPI
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
         """The members that the extension adds, for a fast `p()`."""
 
         def __call__(self) -> None: ...
-        def _bind(self, comm: MPI.Comm, call: _core.Call, buffers: Any, result: Any, /) -> None: ...
+        def _bind(
+            self, comm: MPI.Comm, call: _core.Call, buffers: Any, result: Any, before: Any, /
+        ) -> None: ...
         def _unbind(self) -> None: ...
         def Wait(self, status: MPI.Status | None = None) -> Literal[True]: ...
         def Test(self, status: MPI.Status | None = None) -> bool: ...
@@ -54,15 +57,21 @@ class PersistentAllreduce(_Base):
 
     @classmethod
     def prepare(
-        cls, comm: MPI.Comm, call: _core.Call, buffers: Any, result: Any
+        cls,
+        comm: MPI.Comm,
+        call: _core.Call,
+        buffers: Any,
+        result: Any,
+        before: Callable[[], object] | None = None,
     ) -> PersistentAllreduce:
         """Make a request that gradred carries out; it keeps `buffers` alive.
 
-        `result` is the program's recvbuf: autograd sees each round's write to a tensor there.
+        `result` is the program's recvbuf: autograd sees each round's write to a tensor there. Each
+        round begins with `before()`.
         """
         self = cls()
         self._comm, self._buffers, self._is_freed = comm, None, False  # the base keeps the buffers
-        self._bind(comm, call, buffers, result)
+        self._bind(comm, call, buffers, result, before)
         return self
 
     @classmethod

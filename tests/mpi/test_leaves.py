@@ -72,7 +72,45 @@ def by_started_method(comm: gradred.Comm, x: Vector, op: Any, split: Any) -> Vec
     return out
 
 
-WAYS = [by_function, by_out, started, by_method, by_started_method]
+def persistent(comm: gradred.Comm, x: Vector, op: Any, split: Any) -> Vector:
+    """The result of the second round; the first one has other leaves."""
+    given, out = np.zeros_like(x), np.empty(x.shape[1:], x.dtype)
+    request = comm.Allreduce_init(given, out, op, leaves=split)
+    request()
+    given[...] = x
+    request.Start()
+    request.Wait()
+    request.Free()
+    return out
+
+
+def in_a_list(comm: gradred.Comm, x: Vector, op: Any, split: Any) -> Vector:
+    short = np.ones((len(x), 2, 3), x.dtype)
+    first, found = gradred.allreduce_many([short, x], op, leaves=split, comm=comm)
+    assert first.shape == (2, 3)
+    return found
+
+
+def in_a_started_list(comm: gradred.Comm, x: Vector, op: Any, split: Any) -> Vector:
+    out = [np.empty(x.shape[1:], x.dtype), None]
+    made = gradred.iallreduce_many(
+        [x, x[:, :1].copy()], op, out=out, leaves=split, comm=comm
+    ).wait()
+    assert made[0] is out[0]
+    assert made[1].tobytes() == made[0][:1].tobytes()
+    return made[0]
+
+
+WAYS = [
+    by_function,
+    by_out,
+    started,
+    by_method,
+    by_started_method,
+    persistent,
+    in_a_list,
+    in_a_started_list,
+]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "complex128"])
@@ -118,6 +156,92 @@ def test_leaves_that_are_numbers(comm: gradred.Comm) -> None:
     x = drawn("float64", 2 * SIZE, 1)[:, 0]
     found = gradred.allreduce(x[2 * RANK : 2 * RANK + 2].copy(), leaves=2, comm=comm)
     assert (found.shape, found[()]) == ((), alone(x)[()])
+
+
+def test_lists_of_many_types_and_lengths(comm: gradred.Comm) -> None:
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    split, shapes = split_of(6, 4), [(3,), (0,), (40_000,), (), (2, 500), (1,)]
+    xs = [
+        drawn(dtype, 6, int(np.prod(shape))).reshape(6, *shape)
+        for dtype in ("float32", "float16", "complex128")
+        for shape in shapes
+    ]
+    given = [own(x, split) for x in xs]
+    wanted = [alone(x) for x in xs]
+    out = [np.empty_like(one) for one in wanted]
+    request = gradred.iallreduce_many(given, out=out, leaves=split, comm=comm)
+    for found in (gradred.allreduce_many(given, leaves=split, comm=comm), request.wait(), out):
+        for one, x, expected in zip(found, xs, wanted, strict=True):
+            assert (one.dtype, one.shape) == (x.dtype, x.shape[1:])
+            assert one.tobytes() == expected.tobytes()
+    assert gradred.allreduce_many([], leaves=split, comm=comm) == []
+
+
+def test_results_are_there_when_a_started_list_is_done(comm: gradred.Comm) -> None:
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    xs, split = [drawn("float32", 5, count) for count in (7, 9)], split_of(5, 2)
+    out = [np.zeros(count, np.float32) for count in (7, 9)]
+    given = [own(x, split) for x in xs]
+    request = gradred.iallreduce_many(given, out=out, leaves=split, comm=comm)
+    while not request.done():
+        pass
+    assert [one.tobytes() for one in out] == [alone(x).tobytes() for x in xs]
+
+
+@pytest.mark.parametrize(
+    ("arrays_in", "how", "text"),
+    [
+        (lambda x: [x, x[:1]], {}, r"array 1: x has shape"),
+        (lambda x: {"a": x}, {}, "is not a list of arrays"),
+        (lambda x: [x], {"out": []}, "1 arrays, but 0 in out="),
+        (lambda x: [x], {"wire": "int8"}, "Leave out stream=, plan= and wire="),
+        (lambda x: [x, x], {"out": "one twice"}, "Pass an out= that shares no memory"),
+        (lambda x: [x, x], {"out": "an input"}, "Pass an out= that shares no memory"),
+    ],
+)
+def test_lists_that_do_not_fit(
+    comm: gradred.Comm, arrays_in: Any, how: dict[str, Any], text: str
+) -> None:
+    x = np.ones((2, 4), np.float32)
+    outs = {"one twice": [x[0].copy()] * 2, "an input": [x[1], x[0].copy()]}
+    how = {
+        name: outs[value] if isinstance(value, str) and name == "out" else value
+        for name, value in how.items()
+    }
+    for function in (gradred.allreduce_many, gradred.iallreduce_many):
+        with pytest.raises(gradred.UsageError, match=text):
+            function(arrays_in(x), leaves=2, comm=comm, **how)
+    assert gradred.allreduce(np.ones(2), comm=comm).tolist() == [SIZE] * 2
+
+
+@pytest.mark.skipif(SIZE == 1, reason="nobody to disagree with")
+def test_ranks_with_different_lists_disagree(comm: gradred.Comm) -> None:
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1))
+    x = [np.ones((1, 3)), np.ones((1, 40_000))][: 1 if RANK else 2]
+    with pytest.raises(gradred.UsageError, match="disagree"):
+        gradred.allreduce_many(x, leaves=1, comm=comm)
+    assert gradred.allreduce(np.ones(2), comm=comm).tolist() == [SIZE] * 2
+
+
+def test_persistent_sums_may_be_started_in_any_order(comm: gradred.Comm) -> None:
+    xs = [drawn("float32", 6, count) for count in (3, 70_000, 500)]
+    split = split_of(6, 3)
+    given, outs = [own(x, split) for x in xs], [np.empty(x.shape[1], np.float32) for x in xs]
+    requests = [
+        comm.Allreduce_init(x, out, leaves=split) for x, out in zip(given, outs, strict=True)
+    ]
+    for _ in range(3):
+        MPI.Prequest.Startall(requests if RANK % 2 else requests[::-1])
+        MPI.Request.Waitall(requests)
+        for x, out in zip(xs, outs, strict=True):
+            assert out.tobytes() == alone(x).tobytes()
+            out[...] = 0
+    requests[0].Start()
+    with pytest.raises(gradred.UsageError, match="is started already"):
+        requests[0].Start()
+    requests[0].Wait()
+    for request in requests:
+        request.Free()
 
 
 def test_many_in_flight(comm: gradred.Comm) -> None:
@@ -211,7 +335,9 @@ def test_buffers_that_do_not_fit(
 ) -> None:
     arguments = dict(arguments)
     out = send[0] if arguments.pop("overlaps", False) else np.empty(4)
-    for method in (comm.Allreduce, comm.Iallreduce):
+    for method in (comm.Allreduce, comm.Iallreduce, comm.Allreduce_init):
+        if method == comm.Allreduce_init and "stream" in arguments:
+            continue
         with pytest.raises(gradred.UsageError, match=text):
             method(send, out, **arguments)
     assert gradred.allreduce(np.ones(2), comm=comm).tolist() == [SIZE] * 2

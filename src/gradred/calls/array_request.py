@@ -6,7 +6,7 @@ import functools
 import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from gradred import _core, streams
 from gradred._util import clock
@@ -138,6 +138,13 @@ class ArrayRequest(_core.ArrayRequestBase, Generic[ResultT]):
 _core.use_array_request_class(ArrayRequest)
 
 
+class Unpacks(Protocol):
+    """What brings the result of an operation to the program's arrays."""
+
+    def unpack(self) -> None:
+        """Do so, once the operation has ended."""
+
+
 class RequestOfOperations(ArrayRequest[ResultT]):
     """The request of operations whose results have to be unpacked or made into arrays."""
 
@@ -146,7 +153,7 @@ class RequestOfOperations(ArrayRequest[ResultT]):
 
     def __init__(
         self,
-        operations: Sequence[tuple[_core.Bucket | None, _core.Operation]],
+        operations: Sequence[tuple[Unpacks | None, _core.Operation]],
         finish: Callable[[], ResultT],
     ) -> None:
         self._operations = [operation for _, operation in operations]  # type: ignore[misc]

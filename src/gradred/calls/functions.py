@@ -178,6 +178,7 @@ def allreduce_many(
     comm: MPI.Intracomm | None = None,
     stream: StreamLike = None,
     plan: PlanLike = None,
+    leaves: LeavesLike | None = None,
     wire: str | None = None,
 ) -> list[ArrayT]:
     """Reduce several arrays of any types and sizes in one call, cheaper than one call for each.
@@ -194,7 +195,8 @@ def allreduce_many(
         stream: a CUDA stream whose earlier work the call follows. The host waits for that work,
             since arrays are packed.
         plan: as in `allreduce`; it applies to each packed vector and each large array.
-        wire: likewise; all arrays are then of float32.
+        leaves: as in `allreduce`: the length of the first axis of each array.
+        wire: as in `allreduce`; all arrays are then of float32.
 
     Returns:
         The results in the order of the arrays.
@@ -205,6 +207,9 @@ def allreduce_many(
         [array([1., 1.]), array([0, 1])]
     """
     comm = arguments.communicator(comm, "allreduce_many")
+    if leaves is not None:
+        asked = Asked("allreduce_many", comm, stream, plan, op, wire=wire)
+        return of_leaves.run_many(asked, arrays_in, out, leaves)
     if stream is None and plan is None and wire is None:
         results: list[Any] | None = _core.allreduce_list(comm, arrays_in, op, out)
         if results is not None:
@@ -223,6 +228,7 @@ def iallreduce_many(
     comm: MPI.Intracomm | None = None,
     stream: StreamLike = None,
     plan: PlanLike = None,
+    leaves: LeavesLike | None = None,
     wire: str | None = None,
 ) -> ArrayRequest[list[ArrayT]]:
     """Start an `allreduce_many` of arrays of any types and sizes. Local: returns immediately.
@@ -231,10 +237,13 @@ def iallreduce_many(
         op: as in `iallreduce`; every type must have the operation.
         stream: as in `allreduce_many`.
         plan: as in `allreduce_many`.
+        leaves: as in `iallreduce`, for each array.
         wire: as in `allreduce_many`.
     """
     comm = arguments.communicator(comm, "iallreduce_many")
     asked = Asked("iallreduce_many", comm, stream, plan, op, wire=wire)
+    if leaves is not None:
+        return of_leaves.start_many(asked, arrays_in, out, leaves)
     found = many.many(asked, arrays_in, out)
     operations = []
     for bucket in found.buckets:

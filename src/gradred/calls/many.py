@@ -63,9 +63,9 @@ def _described(
 ) -> tuple[_core.Pieces, Callable[[], list[Any]], Any]:
     """Return the pieces of arrays of any kind, how to get the results, and what to keep alive."""
     name = asked.name
-    _require_list(arrays_in, f"{name} of arrays_in")
+    require_list(arrays_in, f"{name} of arrays_in")
     given = [arrays.describe(x, f"{name} of array {i}") for i, x in enumerate(arrays_in)]
-    targets = _outs(out, len(given), name)
+    targets = outs(out, len(given), name)
     results = [
         arguments.result(x, each, target, f"{name}, array {i}")
         for i, (x, each, target) in enumerate(zip(arrays_in, given, targets, strict=True))
@@ -88,7 +88,7 @@ def _described(
     return pieces, lambda: [result.finish() for result in results], (given, results)
 
 
-def _require_list(given: Any, asked: str) -> None:
+def require_list(given: Any, asked: str) -> None:
     """Raise UsageTypeError unless it has a length and items by number."""
     of_names = isinstance(given, Mapping)
     if of_names or not (hasattr(given, "__len__") and hasattr(given, "__getitem__")):
@@ -96,11 +96,11 @@ def _require_list(given: Any, asked: str) -> None:
         raise UsageTypeError(asked, f"{type_of(given)} is not a list of arrays", remedy)
 
 
-def _outs(out: Any, count: int, asked: str) -> Sequence[Any]:
+def outs(out: Any, count: int, asked: str) -> Sequence[Any]:
     """Return the `out=` of a call on several arrays as a list: None stands for a new array."""
     if out is None:
         return [None] * count
-    _require_list(out, f"{asked} into out")
+    require_list(out, f"{asked} into out")
     if len(out) != count:
         found = f"{count} arrays, but {len(out)} in out="
         raise UsageError(asked, found, "Pass an array for each result")
