@@ -90,12 +90,12 @@ def simulated(record: Record) -> str:
         [
             row["cell"]["model"],
             row["peer"],
-            f"{row['samples_per_s']:.0f}",
-            f"{row['efficiency']:.0%}",
+            *table.simulated_cells(row),
         ]
         for row in fastest
     ]
-    titles = ["model", "fastest peer", "samples/s, simulated", "efficiency, simulated"]
+    simulated = [f"{title}, simulated" for title in ("samples/s", "ms/step", "efficiency")]
+    titles = ["model", "fastest peer", *simulated]
     here = found["error_here"]
     error = (
         f"{most} hosts with {found['net']}, **simulated**. Error of the model on this host: median "

@@ -25,6 +25,7 @@ Record = dict[str, Any]
 
 # Colours that differ in print and for most eyes (Okabe and Ito, 2008).
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#f0e442", "#999999")
+_OF_LINES = (*_COLOURS[:6], "#332288", "#999999")  # without the yellow, which is pale in print
 _MARKERS = "os^Dv<>Pph"
 _NOTE = 130  # characters of a line below a plot
 _COLUMNS = 6  # of a legend
@@ -141,26 +142,32 @@ def throughput(record: Record, path: Path) -> None:
 def scaling(record: Record, model: str, path: Path) -> None:
     """Draw the throughput of one model over the number of ranks: measured, and simulated beyond.
 
-    A peer has a colour, a batch and precision a marker; what is simulated is dotted and hollow.
+    A peer has a colour, a line a marker; what is simulated is dotted and hollow, with a band of its
+    error, and goes on from what was measured on one host. Grey: as one process times the ranks.
     """
     figure = _figure(9, 4.5)
     axes = figure.subplots()
     rows = [row for row in record["rows"] if row["cell"]["model"] == model]
-    measured, beyond = _measured(rows), _simulated(record, model)
+    measured = _measured(rows)
+    beyond = _simulated(record, model, measured)
     peers = list(dict.fromkeys(peer for peer, _ in measured))
-    variants = list(dict.fromkeys(which for _, which in measured))
+    names = list(measured)
     net = f", simulated, {record['simulated'].get('net')}" if record["simulated"] else ""
     for lines, style, more in ((measured, "-", ""), (beyond, ":", net)):
         for (peer, which), points in lines.items():
-            colour = f"C{peers.index(peer)}"
-            marker = _MARKERS[variants.index(which) % len(_MARKERS)]
-            xs, ys = zip(*sorted(points), strict=True)
+            colour = _OF_LINES[peers.index(peer) % len(_OF_LINES)]
+            marker = _MARKERS[names.index((peer, which)) % len(_MARKERS)]
+            xs, ys, lows, highs = zip(*sorted(points), strict=True)
             drawn = axes.loglog(xs, ys, f"{marker}{style}", color=colour, markersize=5, lw=1)[0]
             drawn.set(label=f"{peer}{which}{more}", markerfacecolor="none" if more else colour)
+            if more:
+                axes.fill_between(xs, lows, highs, color=colour, alpha=0.12, lw=0)
     if beyond:
         figure.supxlabel(_error(record["simulated"]), fontsize=7)
     both = [*measured.values(), *beyond.values()]
-    ranks_shown = sorted({ranks for points in both for ranks, _ in points})
+    ranks_shown = sorted({point[0] for points in both for point in points})
+    for which, base in _bases(measured).items():
+        _linear(axes, ranks_shown, base, f"linear{which}")
     axes.set_xticks(ranks_shown, list(map(str, ranks_shown)))
     axes.minorticks_off()
     reduced = f" ({rows[0]['reduced']})" if rows[0]["reduced"] else ""
@@ -170,8 +177,27 @@ def scaling(record: Record, model: str, path: Path) -> None:
     _write(figure, path)
 
 
-_Lines = dict[tuple[str, str], list[tuple[int, float]]]
-"""Ranks and throughputs, by peer and variant."""
+_Point = tuple[int, float, float, float]
+"""Ranks, throughput, and the ends of its band."""
+
+_Lines = dict[tuple[str, str], list[_Point]]
+"""By peer and variant."""
+
+
+def _linear(axes: Any, counts: Sequence[int], base: tuple[int, float], label: str) -> None:
+    """Draw what is as fast for each of so many as at the base."""
+    ys = [base[1] * count / base[0] for count in counts]
+    axes.plot(counts, ys, "--", color="#777777", lw=0.8, label=label, zorder=0)
+
+
+def _bases(measured: _Lines) -> dict[str, tuple[int, float]]:
+    """By variant the fewest ranks that were measured, and the throughput: of one process if so."""
+    found: dict[str, tuple[int, float]] = {}
+    for (_, which), points in measured.items():
+        least = min(points)[:2]
+        if which not in found or least[0] < found[which][0]:
+            found[which] = least
+    return found
 
 
 def _measured(rows: Sequence[Record]) -> _Lines:
@@ -182,17 +208,25 @@ def _measured(rows: Sequence[Record]) -> _Lines:
             points = found.setdefault((peer, variant(row["cell"])), [])
             if peer == "single":  # each job has measured it, with the threads of its own ranks
                 points.clear()
-            points.append((ranks, summary["samples_per_s"]["median"]))
+            speed = summary["samples_per_s"]["median"]
+            points.append((ranks, speed, speed, speed))
     return found
 
 
-def _simulated(record: Record, model: str) -> _Lines:
+def _simulated(record: Record, model: str, measured: _Lines) -> _Lines:
     found: _Lines = {}
     for row in (record["simulated"] or {}).get("rows", ()):
         if row["cell"]["model"] == model:
-            points = found.setdefault((row["peer"], variant(row["cell"])), [])
-            points.append((row["ranks"], row["samples_per_s"]))
+            line = (row["peer"], variant(row["cell"]))
+            names = ("samples_per_s", "samples_per_s_low", "samples_per_s_high")
+            points = found.setdefault(line, [_at_most(measured[line], row["ranks"])])
+            points.append((row["ranks"], *(row[name] for name in names)))
     return found
+
+
+def _at_most(points: Sequence[_Point], ranks: int) -> _Point:
+    """The measured point of the most ranks that are fewer."""
+    return max(point for point in points if point[0] < ranks)
 
 
 def _error(found: Record) -> str:
@@ -200,7 +234,7 @@ def _error(found: Record) -> str:
     text = (
         "Dotted: simulated, not measured. Error on this host: median "
         f"{here['median_percent']:.1f} %, largest {here['largest_percent']:.1f} %. Error between "
-        f"hosts: {found['error_between_hosts']}."
+        f"hosts: {found['error_between_hosts']}. Bands: the median errors of both."
     )
     return textwrap.fill(text, _NOTE)
 
@@ -215,6 +249,60 @@ def _label(row: Record) -> str:
     cell = row["cell"]
     compiled = "\ncompiled" if cell["compiled"] else ""
     return f"{cell['model']}\n{row['ranks']} x {cell['batch']}, {cell['precision']}{compiled}"
+
+
+# ---- curves --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line of a plot over devices: its label, and what is read off at each number of them."""
+
+    label: str
+    points: Mapping[int, float]
+
+
+def curves(
+    title: str, unit: str, panels: Mapping[str, Sequence[Curve]], notes: Sequence[str], off: float
+) -> str:
+    """Draw a panel of curves over devices for each name, with a linear reference, as SVG.
+
+    Args:
+        title: above the panels.
+        unit: of what the curves show.
+        panels: curves by the name of their panel.
+        notes: lines below, such as the error of what is shown.
+        off: the share of a time by which bands reach to both sides; 0: no bands.
+    """
+    figure = _figure(1.5 + 4.2 * len(panels), 4.2 + 0.18 * len(notes))
+    all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, (name, lines) in zip(all_axes, panels.items(), strict=True):
+        counts = sorted({count for line in lines for count in line.points})
+        best = max(lines, key=lambda line: line.points[counts[0]])
+        _linear(axes, counts, (counts[0], best.points[counts[0]]), "linear")
+        for i, line in enumerate(lines):
+            colour, marker = _OF_LINES[i % len(_OF_LINES)], _MARKERS[i % len(_MARKERS)]
+            xs, ys = zip(*sorted(line.points.items()), strict=True)
+            style = f"{marker}:"
+            axes.plot(xs, ys, style, color=colour, ms=5, lw=1.2, mfc="none", label=line.label)
+            if off:
+                ends = ([y / (1 + off) for y in ys], [y / (1 - off) for y in ys])
+                axes.fill_between(xs, *ends, color=colour, alpha=0.12, lw=0)
+        axes.set(xscale="log", yscale="log", xlabel="devices", ylabel=unit, title=name)
+        axes.set_xticks(counts, list(map(str, counts)))
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+    all_axes[-1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    figure.suptitle(title, x=0.01, ha="left", weight="bold", fontsize=11)
+    figure.supxlabel("\n".join(notes), x=0.01, ha="left", fontsize=8, color="#555555")
+    shown = [
+        f"{name}; {line.label}; " + "; ".join(f"{n} {v:.4g}" for n, v in line.points.items())
+        for name, lines in panels.items()
+        for line in lines
+    ]
+    drawn = io.StringIO()
+    _save(figure, drawn, "svg", "\n".join(shown))
+    return drawn.getvalue()
 
 
 # ---- schemes -------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ pytest.importorskip("matplotlib")
 
 from gradred import cli
 from gradred.simulate import presets
+from gradred_lab import pictures
 from gradred_lab.simulate import what_if
 from gradred_lab.simulate.study import ITEMS
 
@@ -77,6 +78,18 @@ def test_items_agree_with_each_other(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert row["hosts"] > 1 or row["speedup"] == 1
         assert 0 < row["of_linear"] <= 1.000001
     assert [items[name]["ranks"] for name in ("inside", "across")] == [2, 4]
+
+
+def test_scaling_is_drawn_as_curves_over_devices_beside_the_linear_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, record = study("--model resnet50,vgg16", tmp_path, capsys)
+    shown, *texts = pictures.data_of((tmp_path / "scaling.svg").read_text())
+    lines = dict(line.rsplit("; ", 2)[0:2] for line in shown.splitlines())
+    schemes = {row["scheme"] for row in record["items"]["scaling"]}
+    assert {*lines} == {f"{model}; {one}" for model in ("resnet50", "vgg16") for one in schemes}
+    assert {"linear", "devices", "samples per second", *schemes} <= {*texts}
+    assert any("Bands: that median." in text for text in texts)
 
 
 def measured_messages(folder: Path) -> Path:

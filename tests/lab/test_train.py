@@ -25,7 +25,8 @@ from gradred.errors import UsageError
 from gradred.simulate.presets import NETWORKS
 from gradred_lab import pictures
 from gradred_lab.cli import train
-from gradred_lab.train import framework, page, report, simulated, system, use
+from gradred_lab.simulate import accuracy
+from gradred_lab.train import framework, page, report, simulated, system, table, use
 from gradred_lab.train.checks import Checker
 from gradred_lab.train.framework import Cell, Peer, Size
 from gradred_lab.train.measure import Mine, summary
@@ -409,6 +410,49 @@ def test_simulated_rows_grow_with_hosts_and_lose_efficiency(tmp_path: Path) -> N
     assert slower["rows"][0]["samples_per_s"] != few["samples_per_s"]
 
 
+def test_simulated_steps_begin_where_the_measured_ones_end(tmp_path: Path) -> None:
+    asked = settings()
+    record = measured(tmp_path / "r.json", asked).values
+    for slow in (1.0, 4.0):  # whatever the model says of this host
+        for row in record["rows"]:
+            row["summary"]["gradred"]["step_ms"]["median"] *= slow
+        found = simulated.simulate(record, asked)
+        for one in found["rows"]:
+            row = next(row for row in record["rows"] if row["cell"] == one["cell"])
+            assert one["step_ms"] >= row["summary"]["gradred"]["step_ms"]["median"]
+            assert one["samples_per_s_low"] < one["samples_per_s"] < one["samples_per_s_high"]
+        few, many = found["rows"][:2]
+        assert few["step_ms"] < many["step_ms"]
+        assert 0 < few["error_percent"] < 100
+
+
+def test_every_network_states_its_error_as_a_median() -> None:
+    for name, network in NETWORKS.items():
+        share = accuracy.stated(network.error)
+        assert share is not None, name
+        assert 0 < share < 1, name
+    assert accuracy.stated("off by medians of 17 to 80 %") == 0.8
+    assert accuracy.stated("not known") is None
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "shown"),
+    [
+        (9043.2, 412.0, "9,000 ± 400"),
+        (89.43, 4.6, "89 ± 5"),
+        (89.43, 25.0, "90 ± 20"),
+        (42.7, 118.0, "40 ± 100"),
+        (0.0123, 0.00097, "0.012 ± 0.001"),
+        (88.43, 0.2, "88.4 ± 0.2"),
+        (5.0, 0.0, "5"),
+    ],
+)
+def test_figures_are_rounded_to_what_their_error_allows(
+    value: float, error: float, shown: str
+) -> None:
+    assert table.rounded(value, error) == shown
+
+
 def test_overlap_that_explains_the_steps_is_found(tmp_path: Path) -> None:
     asked = settings(models=("first", "second", "third"), ranks=(2,))
     record = measured(tmp_path / "r.json", settings(ranks=(2,))).values
@@ -514,6 +558,8 @@ def test_plots_have_every_peer_and_dotted_lines_for_what_is_simulated(
     assert ">gradred, batch 8, fp32, simulated, 10GbE<" in drawn
     assert ">single, batch 8, fp32<" in drawn
     assert ">Dotted: simulated, not measured. Error on this host: median " in drawn
+    assert ">linear, batch 8, fp32<" in drawn
+    assert "PolyCollection" in drawn or "FillBetween" in drawn, "no band"
     assert ">gradred<" in (tmp_path / "speed-up.svg").read_text()
     assert "![Speed-up of each peer](speed-up.svg)" in (tmp_path / "report.md").read_text()
     assert (tmp_path / "report.html").read_text().count("<svg") == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 Floats: TypeAlias = NDArray[np.float64]
 
 QUANTILE = 0.90  # of the measurements that a band is to hold
+_MEDIAN = re.compile(r"medians? (?:of )?(\d+(?:\.\d+)?)(?: to (\d+(?:\.\d+)?))? %")
 NORMAL = 1.645  # deviations to both sides that hold as many of a normal distribution
 
 
@@ -38,6 +40,12 @@ class Trial:
     def deviations(self) -> float:
         """The distance of the prediction from the measurement, in claimed deviations."""
         return self.far / max(self.deviation, 1e-9)
+
+
+def stated(error: str) -> float | None:
+    """The largest median that a text names as an error, as a share; None: it names none."""
+    found = [float(one) for pair in _MEDIAN.findall(error) for one in pair if one]
+    return max(found) / 100 if found else None
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gradred.simulate.sweep import size_text, time_text
-from gradred_lab.pictures import Bar, bars
-from gradred_lab.simulate import what_if
+from gradred_lab.pictures import Bar, Curve, bars, curves
+from gradred_lab.simulate import accuracy, what_if
 from gradred_lab.simulate.study import ITEMS
 
 Row = Mapping[str, Any]
@@ -194,13 +194,17 @@ def _phases_svg(record: Row) -> str:
 
 
 def _scaling_svg(record: Row) -> str:
-    rows = [
-        Bar(
-            f"{row['model']}, {row['scheme']}, {row['hosts']}",
-            {"of linear, %": 100 * row["of_linear"]},
-            f"{100 * row['of_linear']:.0f} %",
-        )
-        for row in record["items"]["scaling"]
-    ]
-    title = f"Simulated scaling over hosts, {record['net']}"
-    return bars(title, what_if.notes(record["error_of_iterations"]), rows)
+    """Samples per second over devices, a panel for each model and a curve for each scheme."""
+    speeds: dict[str, dict[str, dict[int, float]]] = {}
+    for row in record["items"]["scaling"]:
+        of_model = speeds.setdefault(row["model"], {})
+        of_model.setdefault(row["scheme"], {})[row["devices"]] = row["samples_per_s"]
+    panels = {
+        model: [Curve(scheme, points) for scheme, points in lines.items()]
+        for model, lines in speeds.items()
+    }
+    error = record["error_of_iterations"]
+    off = accuracy.stated(error) or 0.0
+    about = f"{error}. Bands: that median" if off else error
+    title = f"Simulated scaling, {record['net']}"
+    return curves(title, "samples per second", panels, what_if.notes(about), off)

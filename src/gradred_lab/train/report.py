@@ -139,7 +139,9 @@ def _simulated(record: Record) -> list[Block]:
             f"These figures are **simulated, not measured**: hosts like this one on the network "
             f"{found['net']} ({found['about']}). Error on this host: median "
             f"{here['median_percent']:.1f} %, largest {here['largest_percent']:.1f} % of "
-            f"{here['steps']} {here['how']}. Error between hosts: {found['error_between_hosts']}."
+            f"{here['steps']} {here['how']}. Error between hosts: {found['error_between_hosts']}. "
+            "A step is the one that was measured here, and what the network adds to it. `±` is the "
+            "median error of both parts; figures are rounded to it."
         )
     )
     simulated = [f"{title} (simulated)" for title in ("samples/s", "ms/step", "efficiency")]
@@ -150,9 +152,7 @@ def _simulated(record: Record) -> list[Block]:
             one["peer"],
             str(one["hosts"]),
             str(one["ranks"]),
-            f"{one['samples_per_s']:.2f}",
-            f"{one['step_ms']:.2f}",
-            f"{one['efficiency']:.0%}" if "efficiency" in one else "-",
+            *table.simulated_cells(one),
         ]
         for one in found["rows"]
     ]

@@ -7,12 +7,14 @@ simulated time on a named network. Fitted to the measured steps are the share of
 during which messages move at all (`overlap`), and what each peer does itself: a time for each byte
 of the gradients (copies into buckets and back), for each tensor (hooks, starts of operations), and
 for each second of computing (waiting for the slowest rank, a processor that messages use too).
+A simulated step is the measured one of this host, and what the network adds to it by the model.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -20,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradred.simulate import plans, presets
-from gradred_lab.simulate import iteration
+from gradred_lab.simulate import accuracy, iteration
 from gradred_lab.simulate.accuracy import Floats
 from gradred_lab.simulate.iteration import Link, Scheme
 from gradred_lab.simulate.networks import Network
@@ -107,17 +109,17 @@ def simulate(record: dict[str, Any], settings: Settings) -> dict[str, Any]:
         return {"why_not": "not asked for" if points else found}
     network = presets.find(settings.net)
     steps = _Steps(points, record)
-    fit = steps.fitted()
+    fit, here = steps.fitted(), steps.error()
     return {
         "net": settings.net,
         "about": network.about,
         "source": network.source,
         "overlap": fit.overlap,
         "own": {name: one._asdict() for name, one in fit.own.items()},
-        "error_here": steps.error(),
+        "error_here": here,
         "error_between_hosts": network.error,
         "rows": [
-            _row(point, hosts, record, settings.net, fit)
+            _row(point, hosts, record, settings.net, fit, here["median_percent"] / 100)
             for point in points
             for hosts in settings.simulated_hosts
             if hosts > 1
@@ -221,18 +223,41 @@ def _least_squares(sizes: Floats, rest: Floats) -> Own:
     return min(candidates, key=lambda own: float(np.sum((sizes @ np.array(own) - rest) ** 2)))
 
 
-def _row(point: Point, hosts: int, record: dict[str, Any], net: str, fit: Fit) -> dict[str, Any]:
+def _row(
+    point: Point, hosts: int, record: dict[str, Any], net: str, fit: Fit, off: float
+) -> dict[str, Any]:
+    """A step on more hosts, with its error: of this host's by the share `off`."""
     local = point.row["ranks"]
-    seconds = point.modelled(_link_across(net, hosts, local, _seconds_here(point, record)), fit)
+    across = _link_across(net, hosts, local, _seconds_here(point, record))
+    here = point.modelled(_link_here(point, record), fit)
+    added = max(0.0, point.modelled(across, fit) - here)
+    seconds = point.measured + added
+    error = math.hypot(off * point.measured, _share(net) * added)
     ranks, cell = hosts * local, point.row["cell"]
-    speed = ranks * cell["batch"] / seconds
+    samples = ranks * cell["batch"]
+    speed = samples / seconds
     found = {"cell": cell, "peer": point.name, "hosts": hosts, "ranks": ranks}
-    found |= {"samples_per_s": speed, "step_ms": 1e3 * seconds}
+    found |= {
+        "samples_per_s": speed,
+        "step_ms": 1e3 * seconds,
+        "error_percent": 1e2 * error / seconds,
+    }
+    found |= {
+        "samples_per_s_low": samples / (seconds + error),
+        "samples_per_s_high": samples / max(seconds - error, point.measured * (1 - off)),
+    }
     single = point.row["summary"].get("single")
     if single is not None:
         found["speed_up"] = speed / single["samples_per_s"]["median"]
         found["efficiency"] = found["speed_up"] / ranks
     return found
+
+
+def _share(net: str) -> float:
+    """How far times on a network are off, as a share: the largest median that it names."""
+    share = accuracy.stated(presets.find(net).error)
+    assert share is not None
+    return share
 
 
 def _seconds_here(point: Point, record: dict[str, Any]) -> float:

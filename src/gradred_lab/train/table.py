@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -33,6 +34,26 @@ def spread(summary: Summary) -> str:
     """The distance of the greatest from the least throughput, in percent of the median."""
     one = summary["samples_per_s"]
     return f"{(one['high'] - one['low']) / one['median']:.1%}"
+
+
+def rounded(value: float, error: float) -> str:
+    """A value to the first digit of its error, and that: `9,000 ± 400`; one digit at least."""
+    if error <= 0:
+        return f"{value:,.4g}"
+    place = math.floor(math.log10(error))
+    if round(error, -place) >= 10 ** (place + 1):
+        place += 1
+    digits = max(0, -place)
+    shown = round(value, -min(place, math.floor(math.log10(value))))
+    return f"{shown:,.{digits}f} ± {round(error, -place):,.{digits}f}"
+
+
+def simulated_cells(row: dict[str, Any]) -> list[str]:
+    """Throughput, latency and efficiency of a simulated row, as exact as its error allows."""
+    share = row["error_percent"] / 100
+    cells = [rounded(row[name], share * row[name]) for name in ("samples_per_s", "step_ms")]
+    percent = 100 * row.get("efficiency", 0.0)
+    return [*cells, f"{rounded(percent, share * percent)} %" if percent else "-"]
 
 
 def verdict(summary: Summary) -> str:
