@@ -12,8 +12,7 @@ namespace {
 constexpr std::uint64_t kMicrosecond = 1000, kMillisecond = 1000 * kMicrosecond;
 constexpr std::uint64_t kPollEvery = 5 * kMicrosecond;
 // A waiter spins. It then yields, since the peer may need this core, and after
-// kYieldFor it sleeps, since the peer is busy with other work. If the peer comes in a yield, the
-// kernel has both on one core, as it does now and then: the next wait yields sooner.
+// kYieldFor it sleeps, since the peer is busy with other work.
 constexpr std::uint64_t kYieldFor = 5 * kMillisecond;
 constexpr std::uint64_t kShortNap = 1 * kMillisecond;
 constexpr std::uint64_t kLongNap = 16 * kMillisecond;
@@ -21,6 +20,23 @@ constexpr std::uint64_t kCheckPeersEvery = 50 * kMillisecond;
 constexpr int kLooksPerClock = 16;
 
 }  // namespace
+
+// If the peer comes in a yield, the kernel has both on one core, as it does now and then: the next
+// wait yields sooner. If the yield takes long, another program has had the core, for four
+// milliseconds with many kernels: for a while no wait yields.
+void Waiter::learn_from_yield(std::uint64_t took, bool reached) {
+  constexpr std::uint64_t kSwitch = 1500, kOfPeer = 100 * kMicrosecond;
+  constexpr std::uint64_t kOfStranger = 500 * kMicrosecond;
+  constexpr std::uint64_t kRecently = 100 * kMillisecond, kAWhile = 1000 * kMillisecond;
+  const std::uint64_t now = now_ns();
+  if (reached && took > kSwitch && took < kOfPeer) {
+    met_peer_ns_ = now;
+    spin_ns_ = std::max(spin_ns_ / 2, kMicrosecond);
+  } else if (took > kOfStranger && now - met_peer_ns_ > kRecently) {
+    spin_ns_ = kSpinFor;
+    yields_again_ns_ = now + kAWhile;
+  }
+}
 
 // Returns true if the counter was reached, false if it is time to sleep.
 bool Waiter::spin_and_yield(const Awaited& awaited) {
@@ -42,10 +58,9 @@ bool Waiter::spin_and_yield(const Awaited& awaited) {
       look_around(awaited);
       polled = now;
     }
-    if (now - start > spin_ns_) {
+    if (now - start > spin_ns_ && now > yields_again_ns_) {
       yield_core();
-      const bool met_peer = awaited.reached() && now_ns() - now < 5 * kSpinFor;
-      spin_ns_ = met_peer ? std::max(spin_ns_ / 2, kMicrosecond) : kSpinFor;
+      learn_from_yield(now_ns() - now, awaited.reached());
     }
   }
   return false;

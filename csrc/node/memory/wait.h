@@ -70,6 +70,7 @@ class Waiter {
 
   void wait_long(const Awaited& awaited);
   bool spin_and_yield(const Awaited& awaited);
+  void learn_from_yield(std::uint64_t took, bool reached);
   void sleep_until(const Awaited& awaited);
   void look_around(const Awaited& awaited);
 
@@ -77,6 +78,7 @@ class Waiter {
   unsigned yields_ = 5;               // before it sleeps, if it does not spin
   unsigned looks_;                    // at the counter before it does anything else
   std::uint64_t spin_ns_ = kSpinFor;  // before it yields, if it spins
+  std::uint64_t met_peer_ns_ = 0, yields_again_ns_ = 0;  // learn_from_yield()
   Guard& guard_;
   SleepersExpected* expected_;
   Poll* poll_ = nullptr;
