@@ -2,13 +2,15 @@
 
     ddp.register_comm_hook(torch_wire.Wire("int8"), torch_wire.compress)
 
-The sums are those of `gradred.allreduce(wire=)`. This module works with process groups of any
-backend; gradients of a GPU are encoded by the host.
+The sums are those of `gradred.allreduce(wire=)`. With `Wire("int4", feedback=True)` each host adds
+what its encodings have lost of a gradient to the next one of the same parameter. This module works
+with process groups of any backend; gradients of a GPU are encoded by the host.
 """
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -30,21 +32,26 @@ class Wire:
 
     Args:
         form: a name of `gradred.WIRES`.
+        feedback: whether nothing is lost in the long run (error feedback: Seide et al., 2014;
+            Tang et al., "DoubleSqueeze", 2019). The first rank of each host keeps a float32 number
+            for each parameter.
 
     Raises:
-        gradred.UsageError: there is no such form, or the ranks name different ones.
+        gradred.UsageError: there is no such form, or the ranks' arguments differ.
     """
 
-    def __init__(self, form: str) -> None:
+    def __init__(self, form: str, *, feedback: bool = False) -> None:
         everyone: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(everyone, (form, socket.gethostname()))
-        require_alike([one for one, _ in everyone], "Wire", "form")
+        dist.all_gather_object(everyone, (form, feedback, socket.gethostname()))
+        require_alike([one for one, _, _ in everyone], "Wire", "form")
+        require_alike([one for _, one, _ in everyone], "Wire", "feedback")
         if form not in _core.WIRES:
             remedy = f"Name one of {', '.join(_core.WIRES)}"
             raise UsageError("Wire", f"form={form!r} is none", remedy)
         self.form, self.size = form, len(everyone)
+        self._owed: dict[torch.nn.Parameter, torch.Tensor] | None = {} if feedback else None
         on_host: dict[str, list[int]] = {}
-        for rank, (_, host) in enumerate(everyone):
+        for rank, (_, _, host) in enumerate(everyone):
             on_host.setdefault(host, []).append(rank)
         own = dist.get_rank()
         for ranks in on_host.values():
@@ -56,20 +63,35 @@ class Wire:
         self._sends = own == self._first
         self._across = dist.new_group(first) if self._hosts > 1 else None
 
-    def average(self, vector: torch.Tensor) -> None:
-        """Replace a flat float32 tensor of the CPU by the mean of all ranks'. Blocks."""
+    def average(self, vector: torch.Tensor, parameters: Sequence[torch.nn.Parameter] = ()) -> None:
+        """Replace a flat float32 tensor of the CPU by the mean of all ranks'. Blocks.
+
+        Args:
+            vector: the gradients of the parameters, one after another.
+            parameters: for feedback; without any there is none.
+        """
         if not self._alone:
             dist.all_reduce(vector, group=self._inside)
         vector /= self.size  # before it is encoded, which has a limit
         if self._across is not None:
             if self._sends:
-                self._exchange(vector)
+                self._exchange(vector, parameters)
             if not self._alone:
                 dist.broadcast(vector, self._first, group=self._inside)
 
-    def _exchange(self, vector: torch.Tensor) -> None:
-        numbers = vector.numpy()
-        parts = Parts(self.form, numbers, numbers, self._hosts, self._place)
+    def reset(self) -> None:
+        """Forget what is owed, as after loading a checkpoint."""
+        if self._owed is not None:
+            self._owed.clear()
+
+    def _exchange(self, vector: torch.Tensor, parameters: Sequence[torch.nn.Parameter]) -> None:
+        numbers, owed = vector.numpy(), None
+        if self._owed is not None and parameters:
+            pieces = [self._owed.get(one, torch.zeros(one.numel())) for one in parameters]
+            owed = torch.cat(pieces)
+            self._owed.update(zip(parameters, owed.split([*map(len, pieces)]), strict=True))
+        wanted = None if owed is None else owed.numpy()
+        parts = Parts(self.form, numbers, numbers, self._hosts, self._place, wanted)
         came = torch.from_numpy(parts.came)
         parts.encode()
         dist.all_to_all_single(came, torch.from_numpy(parts.sent), group=self._across)
@@ -97,7 +119,7 @@ def compress(state: Wire, bucket: dist.GradBucket) -> torch.futures.Future[torch
         found = f"a compressed wire carries float32, not {buffer.dtype}"
         raise UsageError("compress", found, "Leave the hook out")
     vector = buffer.cpu() if buffer.is_cuda else buffer
-    state.average(vector.detach())
+    state.average(vector.detach(), bucket.parameters())
     if vector is not buffer:
         buffer.copy_(vector)
     ended: torch.futures.Future[torch.Tensor] = torch.futures.Future(

@@ -107,12 +107,79 @@ def test_training_ends_alike_and_with_the_same_bits_on_all_ranks(
     assert set(everyone) == {bits}
 
 
+def loss_beside_large_gradients(wire: Any) -> tuple[float, bytes]:
+    """The share of the loss that is left, and the weights.
+
+    All gradients are less than half a level of int4, but for one in each block, which alternates.
+    """
+    ddp = DDP(torch.nn.Linear(256, 1, bias=False))
+    weight = next(ddp.parameters())
+    with torch.no_grad():
+        weight.zero_()
+    if wire is not None:
+        ddp.register_comm_hook(wire, torch_wire.compress)
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+    slopes, large = torch.full((256,), 0.05), torch.zeros(256)
+    slopes[::128], large[::128] = 0, 1
+    for step in range(250):
+        loss = (slopes * (weight[0] - 1).square()).sum() / 2
+        (loss + ddp(large * (-1) ** step)[0]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    left = (slopes * (weight[0].detach() - 1).square()).sum() / slopes.sum()
+    return float(left), weight.detach().numpy().tobytes()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one host compresses nothing")
+def test_int4_with_feedback_reaches_the_loss_of_plain_and_without_it_does_not(
+    group_of_all: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_wire.socket, "gethostname", lambda: f"h{RANK}")
+    plain, _ = loss_beside_large_gradients(None)
+    without, _ = loss_beside_large_gradients(torch_wire.Wire("int4"))
+    loss, bits = loss_beside_large_gradients(torch_wire.Wire("int4", feedback=True))
+    assert plain < 0.01
+    assert loss < 0.01
+    assert without > 0.9
+    everyone: list[Any] = [None] * SIZE
+    dist.all_gather_object(everyone, bits)
+    assert set(everyone) == {bits}
+
+
+@pytest.mark.parametrize("form", ["int4", "int8", "bf16"])
+def test_means_with_feedback_add_up_to_exact_ones(
+    group_of_all: Any, layout: list[int], form: str
+) -> None:
+    state = torch_wire.Wire(form, feedback=True)
+    weights = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((3, 5), (300,), (1,))]
+    count = sum(one.numel() for one in weights)
+    total, exact = torch.zeros(count), torch.zeros(count)
+    for step in range(40):
+        x = torch.from_numpy(
+            np.random.default_rng(step * SIZE + RANK).standard_normal(count)
+        ).float()
+        mean = x.clone()
+        dist.all_reduce(mean)
+        state.average(x, weights)
+        total, exact = total + x, exact + mean / SIZE
+    # What is owed is less than a few errors of one encoding, however many steps there were.
+    error = {"int4": 1 / 14, "int8": 1 / 254, "bf16": 1 / 256}[form]
+    assert float((total - exact).abs().max()) < 16 * error
+    # A NaN is not owed for ever.
+    state.average(torch.full((count,), float("nan")), weights)
+    x = torch.ones(count)
+    state.average(x, weights)
+    assert bool(torch.isfinite(x).all())
+
+
 def test_wrong_forms_are_refused(group_of_all: Any) -> None:
     with pytest.raises(gradred.UsageError, match="form='int3' is none"):
         torch_wire.Wire("int3")
     if SIZE > 1:
         with pytest.raises(gradred.UsageError, match="rank 0 has form='bf16'"):
             torch_wire.Wire("int8" if RANK else "bf16")
+        with pytest.raises(gradred.UsageError, match="rank 0 has feedback=True"):
+            torch_wire.Wire("int8", feedback=RANK == 0)
 
 
 def test_gradients_of_another_type_are_refused(group_of_all: Any) -> None:
