@@ -16,6 +16,9 @@ NodeOptions SharedPart::rounded(NodeOptions options, std::size_t ranks) {
   options.chunk_bytes = pages(std::max(options.chunk_bytes, ranks * kCacheLine));
   options.piece_bytes = pages(std::min(options.piece_bytes, options.chunk_bytes));
   options.depth = std::max<std::size_t>(4, options.depth);
+  constexpr std::size_t kAllRings = 128 << 20;  // of all ranks, unless they need more for chunks
+  const std::size_t most = std::max(NodeOptions().ring_bytes, kAllRings / (2 * ranks));
+  options.ring_bytes = std::min(options.ring_bytes, most);
   options.ring_bytes = pages(
       std::max({options.ring_bytes, options.slot_bytes, options.depth * options.chunk_bytes}));
   return options;
