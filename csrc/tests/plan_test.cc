@@ -98,7 +98,8 @@ void the_cache_chooses_once_for_equal_calls() {
     ++made;
     return Plan{.name = "plan " + std::to_string(made)};
   };
-  const PlanKey key{Kind::kAllreduce, DType::kFloat32, Op::kSum, 8, 0, "", nullptr, Wire::kNone, true};
+  const PlanKey key{Kind::kAllreduce, DType::kFloat32, Op::kSum, 8, 0, "",
+                    nullptr,          Wire::kNone,     true};
   PlanKey longer = key;
   longer.count = 9;
   expect(cache.get(key, make)->name == "plan 1", "the first call");
