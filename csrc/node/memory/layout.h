@@ -40,8 +40,8 @@ struct NodeOptions {
   std::size_t slot_bytes = 128 << 10;   // of one slot
   std::size_t chunk_bytes = 256 << 10;  // of one exchange chunk
   std::size_t depth = 4;                // exchange chunks that an operation needs, at least 4
-  // Of each of a rank's two rings, at least. Together they have twice a core's own cache
-  // (SharedPart::place()).
+  // Each of a rank's two rings has as many bytes as a core's own cache, and room for `depth` chunks
+  // (SharedPart::place() says why).
   std::size_t ring_bytes = 1 << 20;
   std::size_t placed_bytes = 8192;  // from so many bytes on an operation moves on in its ring
   std::size_t one_shot_bytes = 128 << 10;  // limit of peers' bytes that each rank reads in slots
