@@ -103,9 +103,6 @@ PyObject* bind(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
     if (args[4] != Py_None) made->before = py::reinterpret_borrow<py::object>(args[4]);
     unbind_now(self);
     bound_of(self) = made.release();
-  } catch (py::error_already_set& error) {
-    error.restore();
-    return nullptr;
   } catch (...) {
     set_python_error(std::current_exception());
     return nullptr;
@@ -187,9 +184,6 @@ PyObject* start(PyObject* self, PyObject*) {
   try {
     if (is_active(self, *bound)) return PyObject_CallMethod(self, "_refuse_start", nullptr);
     start_round(self, *bound);
-  } catch (py::error_already_set& error) {
-    error.restore();
-    return nullptr;
   } catch (...) {
     set_python_error(std::current_exception());
     return nullptr;
