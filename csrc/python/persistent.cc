@@ -196,7 +196,7 @@ void end_round(PyObject* self, const std::shared_ptr<PyOperation>& operation, vo
   Bound* const bound = bound_of(self);
   if (bound == nullptr || bound->operation != operation) return;
   bound->operation.reset();
-  if (!has_null_handle(self)) release_handle(self, *operation, status);
+  release_handle(self, *operation, status);
 }
 
 PyObject* wait_for_round(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* names) {

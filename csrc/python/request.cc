@@ -25,6 +25,10 @@ bool mpi_is_finalized() {
   return finalized != 0;
 }
 
+void make_empty(void* status) {
+  if (status != mpi::get().is.status_ignore) mpi::get().make_empty(status);
+}
+
 }  // namespace
 
 void release_handle(PyObject* request, const PyOperation& operation, void* status) {
@@ -32,9 +36,12 @@ void release_handle(PyObject* request, const PyOperation& operation, void* statu
   mpi::Handle handle = mpi.normalise(handle_of(request));
   if (mpi_is_finalized()) return;
   GeneralizedRequest& made = operation.generalized_request();
-  if (handle == mpi.is.request_null) return made.complete();  // the program has freed it
+  if (handle == mpi.is.request_null) {  // the program has freed it
+    make_empty(status);
+    return made.complete();
+  }
   if (made.take_back()) {
-    if (status != mpi.is.status_ignore) mpi.make_empty(status);
+    make_empty(status);
   } else {
     int done = 0;
     // An MPI error here is the operation's own error, which the caller reports in more detail.
@@ -107,9 +114,12 @@ void let_go(PyObject* self) {
 void release_ended(PyObject* self, EndedRequest& ended, void* status) {
   const mpi::Mpi& mpi = mpi::get();
   mpi::Handle handle = mpi.normalise(handle_of(self));
-  if (handle == mpi.is.request_null) return ended.leave();  // the MPI has completed it
+  if (handle == mpi.is.request_null) {  // the MPI has completed it
+    make_empty(status);
+    return ended.leave();
+  }
   if (ended.take_back()) {
-    if (status != mpi.is.status_ignore) mpi.make_empty(status);
+    make_empty(status);
   } else if (!mpi_is_finalized()) {
     // Another thread inside the MPI may be telling it at this moment.
     for (int done = 0; done == 0;) mpi.call.Test(&handle, &done, status);

@@ -365,6 +365,26 @@ def test_thread_that_learns_late_of_a_round_leaves_the_next_one_alone(
     p.Free()
 
 
+@pytest.mark.parametrize("end", ["Wait", "Test"])
+@pytest.mark.parametrize("persistent", [True, False])
+def test_status_after_the_mpis_waitall_is_empty(
+    comm: gradred.Comm, persistent: bool, end: str
+) -> None:
+    x, y, status = np.ones(3), np.zeros(3), MPI.Status()
+    comm.Allreduce(x, y)
+    p = comm.Allreduce_init(x, y) if persistent else None
+    for _ in range(5):
+        request = p if p is not None else comm.Iallreduce(x, y)
+        if p is not None:
+            p.Start()
+        MPI.Request.Waitall([request])
+        status.Set_source(7)
+        assert getattr(request, end)(status)
+        assert status.Get_source() == MPI.ANY_SOURCE
+    if p is not None:
+        p.Free()
+
+
 @pytest.mark.skipif(not ON_ONE_HOST, reason=WHY_NOT)
 def test_freed_rounds_leave_no_request_to_the_mpi(comm: gradred.Comm) -> None:
     x, y, handles = np.ones(3), np.zeros(3), set()
