@@ -24,10 +24,13 @@ std::optional<Specification> specification(const Question& question, int size) {
   if (!has_algorithm(collective, "direct")) return std::nullopt;
   Specification found{"direct", {}, "each rank reduces a part of its own"};
   if (!reduces(collective)) found.reason = "each rank reads what the others have";
-  if (collective == Kind::kAllreduce &&
-      NodeOptions().reduces_everything(question.bytes, static_cast<std::size_t>(size))) {
+  const NodeOptions options;
+  const auto ranks = static_cast<std::size_t>(size);
+  if (collective == Kind::kAllreduce && options.fits_slots(question.bytes, ranks)) {
     found = {"recursive_multiplying", {}, "each rank reads all vectors and reduces all of it"};
     found.parameters.k = size;
+  } else if (collective == Kind::kAllreduce && options.reduces_everything(question.bytes, ranks)) {
+    found.reason += ", or all of it where they write past the caches";
   }
   return found;
 }
