@@ -33,6 +33,11 @@ void copy_out(std::byte* target, const std::byte* source, std::size_t bytes);
 // the next release operation, as with ordinary stores.
 void copy_streaming(std::byte* target, const std::byte* source, std::size_t bytes);
 
+using Copy = void (*)(std::byte* target, const std::byte* source, std::size_t bytes);
+
+// copy_streaming(), or an ordinary copy.
+Copy copy_of_results(bool streams);
+
 // Flushes from all caches the lines that this core has read and another core will write next. To
 // write lines that a distant core holds takes much longer than to fetch them from memory. Does
 // nothing if the processor has no such instruction.

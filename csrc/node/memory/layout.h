@@ -102,6 +102,11 @@ struct NodeOptions {
   bool reduces_everything(std::size_t bytes, std::size_t ranks) const {
     return fits_slots(bytes, ranks) || (ranks == 2 && bytes < exchange_bytes);
   }
+  // Whether results of so many bytes are written past the caches. `in_place` the lines to be
+  // written have just been read, so that they need not be fetched.
+  bool streams(std::size_t bytes, bool in_place = false) const {
+    return bytes >= streaming_bytes && !in_place;
+  }
   bool has_tree(std::size_t ranks) const { return ranks >= tree_ranks; }
 };
 

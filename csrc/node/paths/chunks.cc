@@ -276,7 +276,8 @@ Steps Chunks::gather(const NodeCall& call) {
   const std::byte* const input = call.input(rank_);
   auto* const output = static_cast<std::byte*>(call.recv);
   const bool in_place = call.send == kInPlace;
-  const bool streams = call.parts != nullptr && call.bytes() >= options().streaming_bytes;
+  const std::size_t whole = call.bytes() * (call.parts != nullptr ? 1 : size_);
+  const Copy put = copy_of_results(options().streams(whole));
   const Pieces pieces{call.longest_part(size_), piece};
   place_chunks(std::min(piece, pieces.bytes), pieces.count());
   return pipeline(
@@ -295,8 +296,7 @@ Steps Chunks::gather(const NodeCall& call) {
       [=, this](std::size_t c) {
         const Pieces own{call.part_bytes(rank_), piece};
         if (!in_place && own.length(c) > 0) {  // while peers read their pieces
-          std::memcpy(output + call.part_begin(rank_) + own.begin(c), input + own.begin(c),
-                      own.length(c));
+          put(output + call.part_begin(rank_) + own.begin(c), input + own.begin(c), own.length(c));
         }
         for (std::size_t distance = 1; distance < size_; ++distance) {
           const std::size_t peer = peer_at(distance);
@@ -304,12 +304,7 @@ Steps Chunks::gather(const NodeCall& call) {
           if (theirs.length(c) == 0) continue;
           call.for_runs(call.part_begin(peer) + theirs.begin(c), theirs.length(c),
                         [&](std::size_t at, std::size_t before, std::size_t bytes) {
-                          const std::byte* const source = chunk(peer, c) + before;
-                          if (streams) {
-                            copy_streaming(output + at, source, bytes);
-                          } else {
-                            std::memcpy(output + at, source, bytes);
-                          }
+                          put(output + at, chunk(peer, c) + before, bytes);
                         });
         }
       });
@@ -338,7 +333,7 @@ Steps Chunks::swap(const NodeCall& call) {
                 input + call.given_before(rank_, rank_, size_) + own.begin(c), own.length(c));
   };
   if (turns == 0) copy_own(0);
-  const bool streams = call.got_before(rank_, size_, size_) >= options().streaming_bytes;
+  const Copy put = copy_of_results(options().streams(call.got_before(rank_, size_, size_)));
   return pipeline(
       pieces, nullptr,
       [=, this](std::size_t c) {
@@ -359,11 +354,7 @@ Steps Chunks::swap(const NodeCall& call) {
           if (theirs.length(c) == 0) continue;
           std::byte* const target = output + call.got_before(rank_, peer, size_) + theirs.begin(c);
           const std::byte* const source = chunk(peer, c) + (size_ - distance - 1) * piece;
-          if (streams) {
-            copy_streaming(target, source, theirs.length(c));
-          } else {
-            std::memcpy(target, source, theirs.length(c));
-          }
+          put(target, source, theirs.length(c));
         }
       });
 }
@@ -374,6 +365,7 @@ Steps Chunks::fetch(NodeCall call) {
   const auto root = static_cast<std::size_t>(call.root);
   auto* const data = static_cast<std::byte*>(call.recv);
   const Pieces pieces{call.bytes(), usable().piece_bytes};
+  const Copy put = copy_of_results(options().streams(call.bytes()));
   place_chunks(std::min(pieces.piece, pieces.bytes), pieces.count());
   for (std::size_t c = 0; c < pieces.count(); ++c) {
     if (rank_ == root) {
@@ -386,7 +378,7 @@ Steps Chunks::fetch(NodeCall call) {
       stores_.give(chunk(rank_, c), data + pieces.begin(c), pieces.length(c));
     } else {
       co_await step_of(root, c + 1);
-      std::memcpy(data + pieces.begin(c), chunk(root, c), pieces.length(c));
+      put(data + pieces.begin(c), chunk(root, c), pieces.length(c));
       if (call.flow != nullptr) call.flow->has_result(pieces.end(c));
     }
     step_done(c + 1);
@@ -416,10 +408,10 @@ void Chunks::give(const NodeCall& call, std::byte* target, const std::byte* sour
 void Chunks::take(const NodeCall& call, std::byte* target, const std::byte* source,
                   std::size_t bytes) {
   const std::size_t threads = threads_for(call);
+  const Copy put = copy_of_results(streams(call));
   const auto copy = [&](std::size_t index) {
     const auto [begin, length] = slice_of(bytes, threads, index);
-    if (streams(call)) return copy_streaming(target + begin, source + begin, length);
-    std::memcpy(target + begin, source + begin, length);
+    put(target + begin, source + begin, length);
   };
   threads == 1 ? copy(0) : Helpers::share(threads, copy);
 }

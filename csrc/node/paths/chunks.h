@@ -56,7 +56,9 @@ class Chunks final : public NodeWay {
   std::size_t group_size() const;
   std::byte* small_chunk(std::size_t rank, std::size_t index, const SmallChunks& small) const;
   void reduce_twice(const NodeCall& call, std::byte* shared, std::byte* result, std::size_t count);
-  bool streams(const NodeCall& call) const { return call.bytes() >= options().streaming_bytes; }
+  bool streams(const NodeCall& call) const {
+    return options().streams(call.bytes(), call.send == kInPlace);
+  }
 
   std::vector<std::byte> scratch_;  // pieces of results, one for each thread; empty until needed
   std::uint64_t in_groups_ = 0;

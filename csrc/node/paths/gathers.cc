@@ -46,15 +46,17 @@ Steps Gathers::gather(NodeCall call) {
   const std::size_t piece = usable().piece_bytes, pieces = (block + piece - 1) / piece;
   const std::byte* const input = call.input(rank_);
   auto* const result = static_cast<std::byte*>(call.recv);
+  const Copy put = copy_of_results(options().streams(size_ * block));
   place_chunks(std::min(piece, block), pieces);
   for (std::size_t c = 0; c < pieces; ++c) {
     const std::size_t begin = c * piece, bytes = std::min(piece, block - begin);
     if (rank_ == root) {
-      copy(result + rank_ * block + begin, input + begin, bytes);
+      std::byte* const own = result + rank_ * block;
+      if (own != input) put(own + begin, input + begin, bytes);
       for (std::size_t distance = 1; distance < size_; ++distance) {
         const std::size_t peer = peer_at(distance);
         co_await step_of(peer, c + 1);
-        std::memcpy(result + peer * block + begin, chunk(peer, c), bytes);
+        put(result + peer * block + begin, chunk(peer, c), bytes);
       }
     } else {
       if (c >= depth) co_await step_of(root, c - depth + 1);
@@ -73,6 +75,7 @@ Steps Gathers::scatter(NodeCall call) {
   const std::size_t pieces = (block + piece - 1) / piece;
   const std::byte* const input = call.input(rank_);
   auto* const result = static_cast<std::byte*>(call.recv);
+  const Copy put = copy_of_results(options().streams(block));
   place_chunks(size_ * piece, pieces);
   for (std::size_t c = 0; c < pieces; ++c) {
     const std::size_t begin = c * piece, bytes = std::min(piece, block - begin);
@@ -84,10 +87,10 @@ Steps Gathers::scatter(NodeCall call) {
         const std::size_t peer = peer_at(distance);
         stores_.give(chunk(rank_, c) + peer * piece, input + peer * block + begin, bytes);
       }
-      std::memcpy(result + begin, input + rank_ * block + begin, bytes);
+      put(result + begin, input + rank_ * block + begin, bytes);
     } else {
       co_await step_of(root, c + 1);
-      std::memcpy(result + begin, chunk(root, c) + rank_ * piece, bytes);
+      put(result + begin, chunk(root, c) + rank_ * piece, bytes);
     }
     step_done(c + 1);
   }
