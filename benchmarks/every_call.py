@@ -19,9 +19,12 @@ compares clocks of all ranks, so they must be on one machine (network namespaces
 The JSON record (`schema` = "gradred-every-call/2"):
 
     date, arguments, ranks, hosts, machine{...}, versions{...}
+    limit     0.95: a ratio below it counts as slower
     rows      [{call, dtype, bytes, us{gradred, mpi}, worst_us{gradred, mpi}, ratio, ratio_p10,
               ratio_p90, rounds_us{...}[rounds]}]
-    below     [[call, dtype, bytes, ratio]]: the rows whose ratio is below 0.95, the lowest first
+    below     [[call, dtype, bytes, ratio]]: the rows whose ratio is below the limit, the lowest
+              first
+    surely_below  how many of them are below it in nine of ten rounds (`ratio_p90`)
     mean      the geometric mean of all ratios
 
 `bytes` are those of one rank's array, `us` medians of the rounds. `worst_us` is the slowest call,
@@ -49,11 +52,12 @@ from gradred.bench.machine import describe, mpi_name
 from gradred.bench.rank_zero import say, write_json
 
 SCHEMA = "gradred-every-call/2"
-SIZES = (8, 1024, 16384, 262144, 1 << 20, 8 << 20)
+SIZES = (8, 1024, 16384, 65536, 262144, 1 << 20, 8 << 20)
 LIMIT = 0.95
 DTYPES = ("f4", "f8", "i8", "c16")
 BETWEEN = ("nothing", "arrivals", "work")
 LATEST = 2e-3  # seconds
+LONG = 5e-3  # seconds of a call that is not tried again for the length of its blocks
 
 
 class Pair(NamedTuple):
@@ -229,6 +233,8 @@ def calls_of(
         for who, code in codes.items():
             timed(code, names[who], calls, comm)
         once = comm.allreduce((time.perf_counter() - begin) / calls / 2, MPI.MAX)
+        if once > LONG:
+            break
     return max(2, min(200, int(seconds / once)))
 
 
@@ -273,8 +279,9 @@ def measure(
 def main() -> int:
     world = MPI.COMM_WORLD
     given = parse_once(arguments, world)
-    record: dict[str, Any] = {"schema": SCHEMA} | describe(world, vars(given))
-    comms = {"g": gradred.Comm(world), "w": world.Dup(), "d": world.Dup()}
+    record: dict[str, Any] = {"schema": SCHEMA} | describe(world, vars(given)) | {"limit": LIMIT}
+    own = world.Dup()
+    comms = {"g": gradred.Comm(own), "w": own, "d": world.Dup()}  # what is the MPI's is one call
     for comm in (None, comms["g"], comms["d"]):  # before a blocking call the MPI carries calls out
         gradred.Allreduce(MPI.IN_PLACE, np.zeros(1), comm=comm)
     cells = list(itertools.product(given.calls, given.dtypes, given.sizes))
@@ -287,13 +294,16 @@ def main() -> int:
         times = f"{row['us']['gradred']:10.2f} {row['us']['mpi']:10.2f} {row['ratio']:7.2f}"
         spread = f"{row['ratio_p10']:.2f}-{row['ratio_p90']:.2f}"
         worst = f"{row['worst_us']['gradred']:.0f} {row['worst_us']['mpi']:.0f}"
-        mark = "  below" if row["ratio"] < LIMIT else ""
+        mark = "  surely below" if row["ratio_p90"] < LIMIT else "  below"
+        mark = mark if row["ratio"] < LIMIT else ""
         say(world, f"{cell[0]:34} {cell[1]} {cell[2]:9} {times}  {spread}  {worst}{mark}")
     low = [row for row in rows if row["ratio"] < LIMIT]
     low.sort(key=lambda row: float(row["ratio"]))
     record["below"] = [[row[k] for k in ("call", "dtype", "bytes", "ratio")] for row in low]
     record["mean"] = statistics.geometric_mean(row["ratio"] for row in rows)
-    say(world, f"# geometric mean {record['mean']:.2f}; {len(low)} of {len(rows)} below {LIMIT}")
+    record["surely_below"] = sum(row["ratio_p90"] < LIMIT for row in rows)
+    counts = f"{len(low)} of {len(rows)} below {LIMIT}, {record['surely_below']} surely"
+    say(world, f"# geometric mean {record['mean']:.2f}; {counts}")
     if given.json and world.rank == 0:
         write_json(given.json, record)
     for name in ("w", "d"):
