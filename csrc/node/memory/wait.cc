@@ -24,17 +24,16 @@ constexpr int kLooksPerClock = 16;
 // If the peer comes in a yield, the kernel has both on one core, as it does now and then: the next
 // wait yields sooner. If the yield takes long, another program has had the core, for four
 // milliseconds with many kernels: for a while no wait yields.
-void Waiter::learn_from_yield(std::uint64_t took, bool reached) {
+void YieldTimes::learn(std::uint64_t took, bool reached, std::uint64_t now) {
   constexpr std::uint64_t kSwitch = 1500, kOfPeer = 100 * kMicrosecond;
   constexpr std::uint64_t kOfStranger = 500 * kMicrosecond;
   constexpr std::uint64_t kRecently = 100 * kMillisecond, kAWhile = 1000 * kMillisecond;
-  const std::uint64_t now = now_ns();
   if (reached && took > kSwitch && took < kOfPeer) {
-    met_peer_ns_ = now;
-    spin_ns_ = std::max(spin_ns_ / 2, kMicrosecond);
-  } else if (took > kOfStranger && now - met_peer_ns_ > kRecently) {
-    spin_ns_ = kSpinFor;
-    yields_again_ns_ = now + kAWhile;
+    met_peer_ = now;
+    spin_ = std::max(spin_ / 2, kMicrosecond);
+  } else if (took > kOfStranger && now - met_peer_ > kRecently) {
+    spin_ = kSpinFor;
+    again_ = now + kAWhile;
   }
 }
 
@@ -58,9 +57,10 @@ bool Waiter::spin_and_yield(const Awaited& awaited) {
       look_around(awaited);
       polled = now;
     }
-    if (now - start > spin_ns_ && now > yields_again_ns_) {
+    if (yield_times_.yields(now - start, now)) {
       yield_core();
-      learn_from_yield(now_ns() - now, awaited.reached());
+      const std::uint64_t after = now_ns();
+      yield_times_.learn(after - now, awaited.reached(), after);
     }
   }
   return false;

@@ -26,6 +26,23 @@ class Guard {
   virtual void check_awaited() = 0;  // reads /proc: throws if an awaited process has ended
 };
 
+// When a waiter that spins yields its core, learned from how earlier yields ended. Times are in
+// nanoseconds.
+class YieldTimes {
+ public:
+  bool yields(std::uint64_t waited, std::uint64_t now) const {
+    return waited > spin_ && now > again_;
+  }
+  // `reached`: what is waited for came during a yield of `took`, which ended at `now`.
+  void learn(std::uint64_t took, bool reached, std::uint64_t now);
+
+ private:
+  static constexpr std::uint64_t kSpinFor = 20'000;
+
+  std::uint64_t spin_ = kSpinFor;
+  std::uint64_t met_peer_ = 0, again_ = 0;
+};
+
 class Waiter {
  public:
   // `spins`: each rank of the host has its own core. `expected`: counter of the threads that sleep
@@ -66,19 +83,16 @@ class Waiter {
 
  private:
   static constexpr unsigned kFewLooks = 20;
-  static constexpr std::uint64_t kSpinFor = 20'000;  // nanoseconds
 
   void wait_long(const Awaited& awaited);
   bool spin_and_yield(const Awaited& awaited);
-  void learn_from_yield(std::uint64_t took, bool reached);
   void sleep_until(const Awaited& awaited);
   void look_around(const Awaited& awaited);
 
   bool spins_;
-  unsigned yields_ = 5;               // before it sleeps, if it does not spin
-  unsigned looks_;                    // at the counter before it does anything else
-  std::uint64_t spin_ns_ = kSpinFor;  // before it yields, if it spins
-  std::uint64_t met_peer_ns_ = 0, yields_again_ns_ = 0;  // learn_from_yield()
+  unsigned yields_ = 5;     // before it sleeps, if it does not spin
+  unsigned looks_;          // at the counter before it does anything else
+  YieldTimes yield_times_;  // if it spins
   Guard& guard_;
   SleepersExpected* expected_;
   Poll* poll_ = nullptr;
