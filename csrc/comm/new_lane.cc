@@ -96,8 +96,14 @@ std::unique_ptr<Communicator> Communicator::lane_in_memory(const LaneShape& shap
                                                            WaitHook& hook) {
   std::unique_ptr<NodeGroup> node;
   if (size() > 1) {
+    // The lines of a call have left the caches if other lanes are used before it comes again. For
+    // the first lanes rings see to it, as on the communicator (SharedPart::place()).
+    constexpr std::uint32_t kWithRings = 4;
+    constexpr std::size_t kShort = 8192, kLong = 1 << 20;
+    const bool rings =
+        lanes_.made() < kWithRings && shape.at_most >= kShort && shape.at_most <= kLong;
     std::string why_not;
-    const std::size_t at_most = shape.at_most == LaneShape::kAny ? 0 : shape.at_most;
+    const std::size_t at_most = rings || shape.at_most == LaneShape::kAny ? 0 : shape.at_most;
     OwnCalls calls(*this, hook, names_of_lane(liveness_));
     node = make_group(calls, node_options(settings), why_not, at_most);
     if (node == nullptr) return nullptr;  // there is too little memory
