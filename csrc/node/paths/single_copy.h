@@ -10,8 +10,10 @@
 // operation (long_ways.h).
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/kinds.h"
@@ -58,6 +60,7 @@ class SingleCopy final : public NodeWay {
 
   ReadOffer offer_of(std::size_t rank) const { return ReadOffer::of(announcement(rank)); }
   bool keeps_input(const NodeCall& call) const;
+  bool can_be_read(std::span<const std::byte> array);
   void offer_places(std::size_t bytes, bool with_result, ReadOffer& offer);
   void try_peers();
   const std::byte* view_of(std::size_t peer, FilePlace place, const std::byte* address,
@@ -86,8 +89,8 @@ class SingleCopy final : public NodeWay {
   std::uint64_t beacon_ = 0;  // a number that peers read as a test
   bool tried_peers_ = false;  // whether the test has been done
   bool can_read_peers_ = false;
-  ReadOffer readable_{};  // the last one whose memory the kernel could read
-  std::size_t readable_bytes_ = 0;
+  std::array<std::span<const std::byte>, 4>
+      readable_;  // the last arrays that the kernel could read
   HugePages huge_pages_;
   std::vector<PeerArrays> peer_arrays_;             // by rank; empty until it is needed
   std::vector<const std::byte*> inputs_, outputs_;  // by rank: where peers' arrays are mapped
