@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 namespace gradred {
 namespace {
@@ -17,12 +18,19 @@ constexpr double kMuch = 1.15;
 // Longer data do not stay in caches, so the first calls say enough.
 constexpr std::size_t kUncached = std::size_t{32} << 20;
 constexpr unsigned kAgain = 512;  // calls between trials
+// Powers of two of calls before that after which there are trials, too: caches and pages of the
+// first calls are seldom those of later ones.
+constexpr unsigned kFirstAgain = 64;
 // If the fastest plan takes so much longer in so many calls in a row, the kernel may have moved the
 // ranks: every plan is tried again at once, unless that was done few calls ago.
 constexpr double kSlower = 1.25;
 constexpr unsigned kSlowCalls = 16, kFewCalls = 128;
 
 constexpr std::size_t at(Way way) { return static_cast<std::size_t>(way); }
+
+bool is_early_trial(unsigned turn) {
+  return turn >= kFirstAgain && turn < kAgain && std::has_single_bit(turn);
+}
 
 // The number of plans for such calls. Of those that read peers' memory: only an allreduce writes
 // results for peers.
@@ -88,21 +96,23 @@ void FasterWay::Times::begin_trial(Way way, std::size_t fastest, double far) {
   left = kTrial;
 }
 
-// Begins with a few calls of each plan, then tries each for longer. Retries the slower ones now and
-// then, since ranks move from core to core; plans that were much slower only rarely.
+// Begins with a few calls of each plan, then tries each for longer. The first calls of all may
+// touch memory for the first time, so even what took long is tried. Retries the slower plans now
+// and then, since ranks move from core to core; plans that were much slower only rarely.
 Way FasterWay::choose(const Calls& calls) {
   constexpr unsigned kSeldom = 8;
-  constexpr double kFarAtFirst = 2, kFar = 1.5, kAny = 1e9;
+  constexpr double kFar = 1.5, kAny = 1e9;
   const unsigned ways = ways_for(calls);
   Times& times = of(calls);
   const unsigned turn = times.operations++;
   if (turn < ways * kBegin) return numbered(turn / kBegin, calls);
   const std::size_t fastest = times.fastest(calls.mapped);
   const unsigned early = turn - ways * kBegin;
-  if ((times.anew || calls.bytes < kUncached) && early < ways * kTrial && early % kTrial == 0) {
-    times.begin_trial(numbered(early / kTrial, calls), fastest, kFarAtFirst);
-  } else if (turn % kAgain == 0) {
-    const unsigned trial = turn / kAgain;
+  const bool caches = times.anew || calls.bytes < kUncached;
+  if (caches && early < ways * kTrial && early % kTrial == 0) {
+    times.begin_trial(numbered(early / kTrial, calls), fastest, kAny);
+  } else if (turn % kAgain == 0 || (caches && is_early_trial(turn))) {
+    const unsigned trial = turn < kAgain ? std::bit_width(turn / kFirstAgain) : turn / kAgain;
     const unsigned next = (number_of(fastest, calls) + 1 + trial % (ways - 1)) % ways;
     times.begin_trial(numbered(next, calls), fastest, trial / ways % kSeldom == 0 ? kAny : kFar);
   }
@@ -129,6 +139,7 @@ void FasterWay::took(const Calls& calls, Way way, std::uint64_t ns) {
   if (known == 0 || times.operations <= times.ns.size() * kBegin) {
     known = known == 0 ? now : std::min(known, now);  // memory may be touched for the first time
   } else if (times.in_a_row >= kSettled) {
+    if (!std::exchange(times.settled[at(way)], true)) known = now;
     known +=
         now > known ? kLonger * (std::min(now, kMost * known) - known) : kShorter * (now - known);
     const bool is_usual = times.left == 0 && at(way) == times.fastest(calls.mapped);

@@ -34,6 +34,7 @@ class FasterWay {
  private:
   struct Times {
     std::array<double, 5> ns{};  // time of each plan, scaled to a power of two of bytes; 0: unknown
+    std::array<bool, 5> settled{};  // whether a call is known that did not follow another plan's
     unsigned operations = 0;
     Way trial = Way::kChunks;  // the plan that is tried
     unsigned left = 0;         // calls of the trial that are to come
