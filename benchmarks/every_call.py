@@ -208,11 +208,10 @@ def made(
     for who in order:
         exec(pair.make.replace("COMM", "g" if who == "gradred" else "w"), names[who])
         exec(codes[who], names[who])
-    results = [np.asarray(names[who][pair.result], dtype).tobytes() for who in codes if pair.result]
-    if comm.rank > 0 and call in ("Comm.Reduce", "Comm.Gather", "gather", "igather, wait"):
-        results = []  # only the root has a result
-    if comm.rank == 0 and "Exscan" in call:
-        results = []  # undefined on the first rank
+    of_root = call in ("Comm.Reduce", "Comm.Gather", "gather", "igather, wait")
+    undefined = (comm.rank > 0 and of_root) or (comm.rank == 0 and "Exscan" in call)
+    read = codes if pair.result and not undefined else {}
+    results = [np.asarray(names[who][pair.result], dtype).tobytes() for who in read]
     if comm.allreduce(len(set(results)) > 1, MPI.LOR):
         raise SystemExit(f"{call} of {nbytes} bytes, {dtype}: the results differ")
     return names
