@@ -56,7 +56,7 @@ PYTHON_LAYERS: dict[str, list[str]] = {
     "plans": ["schedules"],
     "observe": ["launch"],
     "_rank": ["observe"],
-    "leaves": ["buffers", "request", "schedules"],
+    "leaves": ["buffers", "config", "request", "schedules"],
     "comm": ["_rank", "leaves", "persistent"],
     "calls": ["comm", "plans"],
     "memory": ["buffers"],

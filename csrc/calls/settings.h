@@ -35,6 +35,8 @@ struct Settings {
   std::string result_hash;   // file for hashes of results; empty: none; may differ
   bool deterministic = false;              // rank 0's: plans depend only on what ranks agree on
   bool one_order = false;                  // rank 0's: sums have an order that no length changes
+  bool by_leaves = false;                  // bits depend on no number of ranks: sums_of_leaves.h
+  std::uint64_t leaves = 0;                // of the job; 0: the job has no number of leaves
   bool tune = true;                        // rank 0's: links and the MPI are measured between hosts
   std::string figures;                     // folder of what was measured; empty: none; may differ
   std::string clock_file;                  // for tests, base/clock.h; empty: none; may differ

@@ -4,6 +4,7 @@
 #include <list>
 
 #include "base/errors.h"
+#include "calls/sums_of_leaves.h"
 #include "engine/driving.h"
 #include "engine/fork_guard.h"
 #include "engine/waiting.h"
@@ -188,7 +189,7 @@ Communicator::Communicator(Member member, const Settings& settings)
   agreed_.starts = size() == 1;
   observer_.profile(settings_.profile);
   observer_.log_results(ResultLog::get(settings_, rank(), size()));
-  direct_ = size() == 1 && observer_.idle();
+  direct_ = size() == 1 && may_be_direct();
   choice_.place.why_no_memory = "no blocking call yet";
   if (size() == 1) choice_.settle(assumed_figures());
 }
@@ -201,21 +202,32 @@ Communicator::~Communicator() {
 
 // ---- calls ----------------------------------------------------------------------------------
 
+bool Communicator::by_leaves() const {
+  return settings_.by_leaves && (size() > 1 || settings_.leaves > 1);
+}
+
+bool Communicator::may_be_direct() const { return observer_.idle() && !by_leaves(); }
+
+Call Communicator::by_tree(const Call& call) const {
+  return by_leaves() ? call_by_tree(call, size(), settings_.leaves) : call;
+}
+
 void Communicator::prepare(WaitHook& hook, std::size_t first_bytes) {
   if (size() > 1 && !agreed_.set_up) set_up(hook, first_bytes);
 }
 
 void Communicator::log_no_results() {
   observer_.log_results(nullptr);
-  direct_ = observer_.idle();
+  direct_ = may_be_direct();
 }
 
 void Communicator::run(const Call& call, WaitHook& hook) {
   if (direct_) [[likely]] {
     return dispatch_.run(call, hook);
   }
-  prepare(hook, bytes_in_memory(call));
-  observer_.idle() ? dispatch_.run(call, hook) : observer_.run<Mode::kBlocking>(call, hook);
+  const Call made = by_tree(call);
+  prepare(hook, bytes_in_memory(made));
+  observer_.idle() ? dispatch_.run(made, hook) : observer_.run<Mode::kBlocking>(made, hook);
 }
 
 void Communicator::run_beside(const Call& call, WaitHook& hook, const std::function<void()>& work) {
@@ -234,14 +246,17 @@ void Communicator::run_startable(const Call& call, WaitHook& hook) {
   if (direct_) [[likely]] {
     return dispatch_.run_startable(call, hook);
   }
-  prepare(hook, bytes_in_memory(call));
-  observer_.idle() ? dispatch_.run_startable(call, hook)
-                   : observer_.run<Mode::kPersistentCall>(call, hook);
+  const Call made = by_tree(call);
+  prepare(hook, bytes_in_memory(made));
+  observer_.idle() ? dispatch_.run_startable(made, hook)
+                   : observer_.run<Mode::kPersistentCall>(made, hook);
 }
 
 std::shared_ptr<StartedOperation> Communicator::start(const Call& call) {
   dispatch_.throw_if_failed(call);
-  return dispatch_.start(call, direct_ ? nullptr : observer_.observation(call));
+  if (direct_) return dispatch_.start(call, nullptr);
+  const Call made = by_tree(call);
+  return dispatch_.start(made, observer_.observation(made));
 }
 
 // ---- what the ranks agree on ----------------------------------------------------------------

@@ -120,6 +120,8 @@ class Communicator final : public Owner {
 
   std::uint64_t key() const { return agreed_.key; }
   bool deterministic() const { return agreed_.deterministic; }
+  // Whether this rank's settings want results that depend on no number of ranks.
+  bool by_leaves() const;
   const Place& place() const { return choice_.place; }
   bool threads_drive() const { return agreed_.threads_drive; }
   bool starts() const { return agreed_.starts; }
@@ -156,6 +158,9 @@ class Communicator final : public Owner {
  private:
   Communicator(Member member, const Settings& settings);
 
+  bool may_be_direct() const;
+  // The call as these settings want it; throws UsageError as call_by_tree() does.
+  Call by_tree(const Call& call) const;
   void set_up(WaitHook& hook, std::size_t first_bytes);
   void set_up_parts(WaitHook& hook, std::size_t first_bytes);
   static bool has_failed(Owner& one);
@@ -182,7 +187,7 @@ class Communicator final : public Owner {
   const Member member_;
   const Settings settings_;  // this rank's, when it first saw the communicator
   Agreed agreed_;
-  bool direct_ = false;         // set up, and no call is observed
+  bool direct_ = false;         // set up, and no call is observed or checked
   bool inside_call_ = false;    // for the caller: see python/one_thread.h
   bool ends_with_mpi_ = false;  // a lane of a communicator of the MPI
   std::mutex set_up_mutex_;

@@ -61,7 +61,7 @@ void Communicator::set_up_parts(WaitHook& hook, std::size_t first_bytes) {
   choice_.settle(found);
   observer_.profile(set_up.profiles);
   observer_.open(process_trace(settings_, rank(), size()), begin);
-  direct_ = observer_.idle();
+  direct_ = may_be_direct();
 }
 
 void Communicator::adopt(Established& made) {

@@ -72,7 +72,7 @@ void Communicator::observe(std::uint64_t began_ns, const Observer* first) {
     observer_.log_results(ResultLog::get(settings_, rank(), size()));
   }
   observer_.open(process_trace(settings_, rank(), size()), began_ns);
-  direct_ = observer_.idle();
+  direct_ = may_be_direct();
 }
 
 Communicator::Communicator(int rank, int size, const Settings& settings, RankNames names,

@@ -35,7 +35,7 @@ std::shared_ptr<Communicator> Communicator::lane(const Call& call, bool one_orde
     bool one_order;
   };
   static_assert(sizeof(LaneRequest) <= Announcement::kDataBytes);
-  const LaneShape own = lane_shape(call);
+  const LaneShape own = lane_shape(by_tree(call));
   const LaneRequest mine{own.at_most, lanes_.report(), own.way, one_order};
   std::vector<LaneRequest> all(static_cast<std::size_t>(size()), mine);
   if (size() > 1) OwnCalls(*this, hook).allgather(&mine, sizeof mine, all.data());

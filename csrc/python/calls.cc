@@ -464,6 +464,9 @@ void bind_calls(py::module_& m) {
       "Return whether gradred itself carries this call out if it is started, and not the MPI. So "
       "it is "
       "where the MPI has no such type or operation; otherwise all ranks have agreed.");
+  m.def(
+      "by_leaves", [](const py::object& comm) { return communicator_of(comm.ptr()).by_leaves(); },
+      py::arg("comm"), "Return whether sums of floats have to be those of leaves.");
   m.def("plan_for", &plan_for, py::arg("comm"), py::arg("call"), py::arg("blocking") = true);
   m.def("call_kinds", &call_kinds, "Return the kinds of calls on arrays, one row each.");
   m.def("plan_families", &families, "Every family of plans, in the order in which it is asked.");

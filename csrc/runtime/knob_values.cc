@@ -181,8 +181,9 @@ KnobValue parse_profile(std::string_view text) {
 
 KnobValue parse_deterministic(std::string_view text) {
   if (const std::optional<bool> flag = flag_in(text)) return *flag;
-  if (lower(stripped(text)) != kAnySize) refuse("1, 0 or size");
-  return std::string(kAnySize);
+  const std::string word = lower(stripped(text));
+  if (word != kAnySize && word != kAnyRanks) refuse("1, 0, size or ranks");
+  return word;
 }
 
 std::string seconds_as_written(double seconds) {

@@ -12,7 +12,8 @@ namespace gradred {
 inline constexpr std::string_view kOwnArrays = "own";  // value of the knob `ipc_arrays`
 // Value of the knob `profile`: print a table, write no file.
 inline constexpr std::string_view kProfileTable = "1";
-inline constexpr std::string_view kAnySize = "size";  // value of the knob `deterministic`
+// Values of the knob `deterministic`.
+inline constexpr std::string_view kAnySize = "size", kAnyRanks = "ranks";
 
 std::string lower(std::string_view text);
 std::string upper(std::string_view text);

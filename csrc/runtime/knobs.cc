@@ -49,13 +49,25 @@ constexpr std::array kKnobs = {
          .unset = "",
          .help = "1 chooses the plan only by size, layout, count, type and operation, so that a "
                  "repeated run gives the same bits. size also keeps the order of sums for all "
-                 "counts, so that buckets and fusion change no bits. Rank 0's value applies; set "
-                 "it on all ranks.",
+                 "counts, so that buckets and fusion change no bits. ranks also refuses sums whose "
+                 "bits depend on the number of ranks. Rank 0's value applies; set it on all ranks.",
          .read = parse_deterministic,
          .apply =
              [](const KnobValue& value, Settings& settings) {
-               settings.one_order = text_or_empty(value) == kAnySize;
+               settings.by_leaves = text_or_empty(value) == kAnyRanks;
+               settings.one_order = settings.by_leaves || text_or_empty(value) == kAnySize;
                settings.deterministic = settings.one_order || on(value);
+             }},
+    Knob{.name = "leaves",
+         .initial = "none",
+         .unset = "none",
+         .help = "Number of leaves of the job, which `leaves=\"job\"` splits among the ranks. "
+                 "`gradred run --leaves` sets it.",
+         .read = [](std::string_view text) { return unless_unset(text, parse_count); },
+         .apply =
+             [](const KnobValue& value, Settings& settings) {
+               const auto* leaves = std::get_if<std::uint64_t>(&value);
+               settings.leaves = leaves != nullptr ? *leaves : 0;
              }},
     Knob{.name = "tune",
          .initial = "1",

@@ -64,6 +64,7 @@ _LAZY = {
             "igather iscan iscatter reduce_scatter_block scan scatter"
         ),
         "comm": "Comm",
+        "calls.of_leaves": "leaves_of_job",
         "hashing": "result_hash",
         "launch.run_function": "run",
         "memory": "empty empty_like zeros",
@@ -82,6 +83,7 @@ _START_MPI = {
     "calls.array_request",
     "calls.exact",
     "calls.functions",
+    "calls.of_leaves",
     "comm",
     "persistent",
     "request",
@@ -119,6 +121,7 @@ __all__ = [
     "igather",
     "iscan",
     "iscatter",
+    "leaves_of_job",
     "premul",
     "reduce_scatter_block",
     "result_hash",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import numbers
 import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -201,6 +202,7 @@ class Comm(MPI.Intracomm):
         array: `gradred.allreduce` reduces such an array without pickling.
         """
         _warn_of_pickling(sendobj)
+        _require_one_result(self, "allreduce", sendobj, op)
         shown = self._gather_short(sendobj)
         if shown is None:
             return super().allreduce(sendobj, op)
@@ -513,6 +515,38 @@ def _promises_one_order(comm: MPI.Comm) -> bool:
         return info.Get(hint) == "true"
     finally:
         info.Free()
+
+
+def _require_one_result(comm: MPI.Comm, method: str, *given: Any, **named: Any) -> None:
+    """Refuse a reduction of mpi4py if its result must not depend on the number of ranks, but may.
+
+    Raises:
+        gradred.UsageError: so it is. Sums of whole numbers as objects are exact.
+    """
+    if not _core.by_leaves(comm):
+        return
+    op = next((one for one in (*given, *named.values()) if isinstance(one, MPI.Op)), MPI.SUM)
+    is_whole = method.islower() and isinstance(next(iter(given), None), numbers.Integral)
+    if not is_whole:
+        mpi_fallback.require_one_result(comm, op, method)
+
+
+def _of_mpi(method: str) -> Callable[..., Any]:
+    """Return a method of mpi4py, which refuses what may depend on the number of ranks."""
+    of_mpi4py = getattr(MPI.Intracomm, method)
+
+    @functools.wraps(of_mpi4py)
+    def reduce(comm: Comm, *given: Any, **named: Any) -> Any:
+        _require_one_result(comm, method, *given, **named)
+        return of_mpi4py(comm, *given, **named)
+
+    return reduce
+
+
+# All others that take an operation; mpi4py's docstrings begin with the signature.
+for _method in set(dir(MPI.Intracomm)) - {*vars(Comm), *messages.KINDS}:
+    if " op: " in (getattr(MPI.Intracomm, _method).__doc__ or ""):
+        setattr(Comm, _method, _of_mpi(_method))
 
 
 _warned_of_pickling = False

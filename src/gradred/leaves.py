@@ -13,12 +13,12 @@ import itertools
 import operator
 import zlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, TypeAlias
 
 import numpy as np
 from mpi4py import MPI
 
-from gradred import _core, ops
+from gradred import _core, config, ops
 from gradred.buffers import messages
 from gradred.buffers.refusing import refusing
 from gradred.element_types import ELEMENT_TYPES, ITEMSIZES
@@ -29,7 +29,7 @@ from gradred.schedules import Schedule
 if TYPE_CHECKING:
     from gradred.streams import StreamLike
 
-LeavesLike: TypeAlias = "SupportsIndex | Sequence[SupportsIndex]"
+LeavesLike: TypeAlias = "SupportsIndex | Sequence[SupportsIndex] | Literal['job']"
 
 # A blocking call gathers the parts of all ranks on every rank if they are no longer together.
 _GATHERED_BYTES = 1 << 20
@@ -83,10 +83,11 @@ class Sum(NamedTuple):
         """Whether any plan gives the bits: there is one part, or a float sum of one of each of two.
 
         Other operations may depend on the order of the two, or be another one in the MPI: some add
-        integers up to a limit.
+        integers up to a limit. `GRADRED_DETERMINISTIC=ranks` refuses sums without a tree.
         """
         is_sum = self.op in ("sum", "premul") and ELEMENT_TYPES[self.given.dtype].kind in _FLOATS
-        return self.split.parts == (1,) or (self.split.parts == (1, 1) and is_sum)
+        is_pair = self.split.parts == (1, 1) and is_sum
+        return (is_pair or self.split.parts == (1,)) and not _core.by_leaves(self.comm)
 
     @property
     def layout(self) -> int:
@@ -110,28 +111,38 @@ def split_of(leaves: LeavesLike, size: int, asked: str) -> Split:
     """Read `leaves`.
 
     Args:
-        leaves: the number of leaves of each rank, or a list with a number for each rank.
+        leaves: the number of leaves of each rank, a list with a number for each rank, or `"job"`.
         size: the number of ranks.
         asked: what the caller wants to do, for messages.
 
     Raises:
-        gradred.UsageError: it is neither, or no rank has a leaf.
+        gradred.UsageError: it is none of these, or no rank has a leaf.
     """
     whole: int | tuple[int, ...]
-    given: Any = leaves
+    given: Any = _of_job(size, asked) if isinstance(leaves, str) and leaves == "job" else leaves
     try:
         try:
             whole = operator.index(given)
         except TypeError:
             whole = tuple(map(operator.index, given))
     except TypeError:
-        remedy = "Pass the number of leaves of each rank, or a list with a number for each rank"
+        remedy = "Pass the number of leaves of each rank, a list with a number for each, or 'job'"
         raise UsageTypeError(asked, f"leaves is {type_of(leaves)}", remedy) from None
     split = _split(whole, size)
     if split is None:
         wanted = f"Pass a number for each of the {size} ranks, not all of them 0"
         raise UsageError(asked, f"leaves={leaves!r} are no numbers of leaves", wanted)
     return split
+
+
+def _of_job(size: int, asked: str) -> tuple[int, ...]:
+    """Return each rank's number of the job's leaves: as many, or one more."""
+    leaves = config.get("leaves")
+    if leaves is None:
+        found = "leaves='job', and the job has no number of leaves"
+        raise UsageError(asked, found, "Start it by `gradred run --leaves N`")
+    ends = [rank * leaves // size for rank in range(size + 1)]
+    return tuple(end - begin for begin, end in itertools.pairwise(ends))
 
 
 def ask(

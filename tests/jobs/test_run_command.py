@@ -732,3 +732,34 @@ def test_whatever_callers_do_at_the_jobs_door_the_job_goes_on(tmp_path, full):
     assert [(one.rank, one.status) for one in found.failures] == [(1, 1)]
     assert found.status == 1
     assert sorted(line for line in output if line[0] is not None) == [(0, b"hi\n"), (1, b"hi\n")]
+
+
+LEAVES = """
+import gradred, numpy
+from mpi4py import MPI
+
+comm = gradred.Comm(MPI.COMM_WORLD)
+everyone = numpy.random.default_rng(1).standard_normal((8, 500)).astype("float32")
+mine = everyone[list(gradred.leaves_of_job(comm))]
+total = gradred.allreduce(mine, leaves="job", comm=comm)
+refused = False
+try:
+    if comm.size == 8:
+        total = gradred.allreduce(mine[0], comm=comm)
+        refused = True
+    else:
+        gradred.allreduce(mine[0], comm=comm)
+except gradred.UsageError as error:
+    refused = comm.size != 8 and "GRADRED_DETERMINISTIC is ranks" in str(error)
+if comm.rank == 0:
+    print(refused, gradred.result_hash(total))
+"""
+
+
+def test_job_of_leaves_has_the_same_bits_on_any_number_of_ranks(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(LEAVES)
+    found = [run("-np", str(ranks), "--leaves", "8", str(program)) for ranks in (1, 2, 3, 4, 8)]
+    assert [status for _, _, status in found] == [0] * 5, found
+    assert len({tuple(out) for out, _, _ in found}) == 1
+    assert found[0][0][0].startswith("True ")

@@ -11,7 +11,7 @@ import pytest
 from mpi.numpy_front_end import FRONT_END, Array
 from mpi4py import MPI
 
-from gradred import UsageError
+from gradred import UsageError, config
 from gradred.horovod import basics, objects, operations
 from gradred.horovod.basics import Adasum, Average, Max, Min, Product, Sum
 from gradred.horovod.collectives import Collectives
@@ -199,6 +199,16 @@ def test_adasum_of_parallel_vectors_is_their_average(dtype: str) -> None:
     assert allreduce(apart, apart, Adasum).tolist() == [3.0] * SIZE
     with pytest.raises(ValueError, match="int32 is not supported"):
         allreduce(ours(3, dtype="int32"), ours(3, dtype="int32"), Adasum)
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank adds nothing")
+def test_adasum_is_refused_where_the_number_of_ranks_must_not_count() -> None:
+    config.set("deterministic", "ranks")
+    try:
+        with pytest.raises(NotImplementedError, match="GRADRED_DETERMINISTIC is ranks"):
+            allreduce(ours(3), np.empty(3), Adasum)
+    finally:
+        config.reset("deterministic")
 
 
 @pytest.mark.skipif(SIZE == 1, reason="takes two ranks")

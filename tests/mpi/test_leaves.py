@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from mpi.knobs import use
 from mpi.place import ON_ONE_HOST, WHY_NOT
 from mpi4py import MPI
 
@@ -242,6 +243,110 @@ def test_persistent_sums_may_be_started_in_any_order(comm: gradred.Comm) -> None
     requests[0].Wait()
     for request in requests:
         request.Free()
+
+
+@pytest.fixture
+def by_leaves() -> Iterator[gradred.Comm]:
+    """A communicator of a job of 7 leaves that refuses what depends on the number of ranks."""
+    use(deterministic="ranks", leaves=7)
+    comm = gradred.Comm(MPI.COMM_WORLD.Dup())
+    yield comm
+    comm.Free()
+    use()
+
+
+def test_leaves_of_the_job_are_split_by_the_numbers_of_ranks(by_leaves: gradred.Comm) -> None:
+    mine = gradred.leaves_of_job(by_leaves)
+    every = by_leaves.allgather(mine)
+    assert [one for share in every for one in share] == list(range(7))
+    assert max(map(len, every)) - min(map(len, every)) <= 1
+    by_leaves.Allreduce(np.ones(1, "i4"), np.empty(1, "i4"))
+    for count in (3, 300_000):
+        x = drawn("float32", 7, count)
+        wanted = alone(x).tobytes()
+        for way in WAYS:
+            found = way(by_leaves, np.ascontiguousarray(x[mine.start : mine.stop]), "sum", "job")
+            assert found.tobytes() == wanted, way
+
+
+def test_a_level_for_any_number_of_ranks_takes_one_leaf_each(by_leaves: gradred.Comm) -> None:
+    by_leaves.Allreduce(np.ones(1, "i4"), np.empty(1, "i4"))
+    x = drawn("float64", SIZE, 50)
+    for way in WAYS:
+        assert way(by_leaves, x[RANK : RANK + 1], "sum", 1).tobytes() == alone(x).tobytes(), way
+
+
+def plain_calls(comm: gradred.Comm, x: Vector) -> list[Callable[[], Any]]:
+    y, z = np.empty_like(x), x.copy()
+    return [
+        lambda: gradred.allreduce(x, comm=comm),
+        lambda: gradred.iallreduce(x, comm=comm).wait(),
+        lambda: gradred.allreduce_many([x, x], comm=comm)[1],
+        lambda: (comm.Allreduce(x, y), y)[1],
+        lambda: (comm.Allreduce_init(x, y)(), y)[1],
+        lambda: (comm.Allreduce(MPI.IN_PLACE, z), z)[1],
+    ]
+
+
+def test_a_sum_of_as_many_ranks_as_leaves_is_one_of_leaves() -> None:
+    use(deterministic="ranks", leaves=SIZE)
+    comm = gradred.Comm(MPI.COMM_WORLD.Dup())
+    comm.Allreduce(np.ones(1, "i4"), np.empty(1, "i4"))
+    try:
+        for dtype, count in (("float32", 5), ("float16", 700), ("complex128", 100_000)):
+            x = drawn(dtype, SIZE, count)
+            for call in plain_calls(comm, x[RANK]):
+                if SIZE & (SIZE - 1) == 0:
+                    assert call().tobytes() == alone(x).tobytes(), dtype
+                else:
+                    with pytest.raises(gradred.UsageError, match="GRADRED_DETERMINISTIC is ranks"):
+                        call()
+    finally:
+        comm.Free()
+        use()
+
+
+def test_sums_that_depend_on_the_number_of_ranks_are_refused(by_leaves: gradred.Comm) -> None:
+    by_leaves.Barrier()
+    x, y = np.ones((SIZE, 3)), np.empty((SIZE, 3))
+    own = MPI.Op.Create(lambda a, b, _: None, commute=True)
+    calls: list[Callable[[], Any]] = [
+        lambda: by_leaves.Allreduce(x, y),
+        lambda: by_leaves.Allreduce(x, y, MPI.PROD),
+        lambda: by_leaves.Iallreduce(x, y).Wait(),
+        lambda: by_leaves.Allreduce_init(x, y)(),
+        lambda: gradred.allreduce(x, "avg", comm=by_leaves),
+        lambda: gradred.iallreduce(x, comm=by_leaves).wait(),
+        lambda: gradred.allreduce_many([x], comm=by_leaves),
+        lambda: gradred.allreduce(x.astype("f4"), comm=by_leaves, wire="int8"),
+        lambda: gradred.reduce_scatter_block(x, comm=by_leaves),
+        lambda: gradred.scan(x, comm=by_leaves),
+        lambda: by_leaves.Allreduce(x, y, own),
+        lambda: by_leaves.Iallreduce(x, y, own),
+        lambda: by_leaves.Allreduce(x.astype("g"), y.astype("g")),
+        lambda: by_leaves.Reduce(x, y),
+        lambda: by_leaves.Ireduce(x, y, op=MPI.PROD),
+        lambda: by_leaves.allreduce(0.5),
+        lambda: by_leaves.reduce(0.5),
+        lambda: by_leaves.exscan(0.5),
+    ]
+    for call in calls:
+        with pytest.raises(gradred.UsageError, match="GRADRED_DETERMINISTIC is ranks"):
+            call()
+    whole = x.astype(int)
+    assert gradred.allreduce(whole, comm=by_leaves).tolist() == (SIZE * whole).tolist()
+    assert gradred.allreduce(x, "max", comm=by_leaves).tolist() == x.tolist()
+    assert gradred.exact_sum(x, comm=by_leaves) == x.size * SIZE
+    assert by_leaves.allreduce(2) == by_leaves.allreduce(2.0, MPI.MAX) * SIZE == 2 * SIZE
+    by_leaves.Reduce(x, y, MPI.MAX)
+    own.Free()
+
+
+def test_without_a_number_of_leaves_the_job_has_none(comm: gradred.Comm) -> None:
+    with pytest.raises(gradred.UsageError, match="gradred run --leaves"):
+        gradred.leaves_of_job(comm)
+    with pytest.raises(gradred.UsageError, match="gradred run --leaves"):
+        gradred.allreduce(np.ones((1, 2)), leaves="job", comm=comm)
 
 
 def test_many_in_flight(comm: gradred.Comm) -> None:

@@ -83,19 +83,26 @@ def checked(
     blocks = messages.blocks_of(method, comm)
     in_place = messages.is_in_place(sendbuf)
     send = None if in_place else messages.read_input(method, sendbuf, recv, blocks)
-    return of_messages(method, send, recv, mpi_op(op), also)
+    return of_messages(method, comm, send, recv, mpi_op(op), also)
 
 
 def of_messages(
-    method: str, send: Message | None, recv: Message, op: MPI.Op, also: object = None
+    method: str,
+    comm: MPI.Comm,
+    send: Message | None,
+    recv: Message,
+    op: MPI.Op,
+    also: object = None,
 ) -> MpiCall:
     """Make a call of messages that are consistent.
 
     `send` is None if the input is in `recv`. The ranks also compare `also`.
 
     Raises:
-        gradred.UsageError: the MPI does not have the type.
+        gradred.UsageError: the MPI does not have the type, or the result may depend on the number
+            of ranks and must not.
     """
+    require_one_result(comm, op, method)
     for message in (send, recv):
         if message is not None:
             require_host(message, method)
@@ -120,6 +127,18 @@ def of_messages(
         send=MPI.IN_PLACE if send is None else _specification(send, datatype),
         recv=_specification(recv, datatype),
     )
+
+
+def require_one_result(comm: MPI.Comm, op: Any, asked: str) -> None:
+    """Refuse what the MPI adds up if `GRADRED_DETERMINISTIC` is ranks.
+
+    Raises:
+        gradred.UsageError: it is, and the operation may depend on the number of ranks.
+    """
+    exact = isinstance(op, MPI.Op) and _name(op) in _EXACT
+    if not exact and _core.by_leaves(comm):
+        found = "GRADRED_DETERMINISTIC is ranks, and the order of the MPI has other bits"
+        raise UsageError(asked, found, "Pass leaves= to an allreduce, or use gradred.exact_sum")
 
 
 def mpi_op(op: ops.OpLike) -> MPI.Op:
@@ -157,6 +176,8 @@ def _compared(op: MPI.Op) -> tuple[str, bool]:
 
 # Predefined operations that gradred does not know.
 _OTHERS = {f"MPI_{name}": getattr(MPI, name) for name in ("MINLOC", "MAXLOC", "REPLACE", "NO_OP")}
+# Operations without a rounding.
+_EXACT = {*_OTHERS, *ops.OPS} - {"sum", "prod", "avg"}
 
 
 def _name(op: MPI.Op) -> str | None:

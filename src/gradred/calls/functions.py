@@ -100,7 +100,8 @@ def allreduce(
         leaves: the length L of the first axis of `x`, which is a run of L arrays, the leaves. A
             fixed binary tree adds up the leaves of all ranks, those of rank 0 first. The bits of
             the result depend on the list of all leaves alone, not on how many ranks share it. A
-            list has the number of each rank, if they differ. The result has the shape of a leaf;
+            list has the number of each rank, if they differ; `"job"` stands for the numbers of
+            `gradred.leaves_of_job`. The result has the shape of a leaf;
             `"avg"` divides by the number of leaves. The host adds up, also arrays of a GPU.
         wire: a form of `gradred.WIRES` in which float32 travels between hosts, for sums and means;
             or `"auto"`, which takes bf16 or int8 where the link between hosts is the bound. The

@@ -18,6 +18,8 @@ from gradred.calls.one import Asked
 from gradred.errors import UsageError
 
 if TYPE_CHECKING:
+    from mpi4py import MPI
+
     from gradred.leaves import LeavesLike, Split
 
 # Leaves of several arrays are copied to travel together if they are no longer.
@@ -40,6 +42,23 @@ class _Prepared(NamedTuple):
     def unpack(self) -> None:
         for copy in self.copies:
             copy()
+
+
+def leaves_of_job(comm: MPI.Intracomm | None = None) -> range:
+    """Return which leaves of the job (`gradred run --leaves`) this rank has. Local.
+
+    The ranks of `comm` share them by their numbers: each has as many, or one more.
+
+    Args:
+        comm: any intracommunicator of mpi4py; None is COMM_WORLD.
+
+    Raises:
+        gradred.UsageError: the job has no number of leaves.
+    """
+    comm = arguments.communicator(comm, "leaves_of_job")
+    each = leaves.split_of("job", comm.Get_size(), "leaves_of_job").leaves
+    begin = sum(each[: comm.Get_rank()])
+    return range(begin, begin + each[comm.Get_rank()])
 
 
 def run(asked: Asked, x: Any, out: Any, of: LeavesLike) -> Any:

@@ -216,7 +216,7 @@ def _run_by_mpi(asked: Asked, found: One) -> None:
         recv = _message(found.target)
         send = None if found.source is None else _message(found.source)
         also = found.target.layout.hash
-        left = mpi_fallback.of_messages("Allreduce", send, recv, asked.op, also=also)
+        left = mpi_fallback.of_messages("Allreduce", asked.comm, send, recv, asked.op, also=also)
     left.agree(asked.comm)
     MPI.Intracomm.Allreduce(asked.comm, left.send, left.recv, left.op)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from gradred import config, horovod, launch
 from gradred.cli import elastic, horovod_flags, job_order, programs
-from gradred.cli.option_types import duration
+from gradred.cli.option_types import duration, positive
 from gradred.errors import UsageError
 from gradred.launch import foreground, preload
 
@@ -101,6 +101,13 @@ def _configure_environment(parser: argparse.ArgumentParser) -> None:
     for serves, about in _SERVES.items():
         what.add_argument(f"--{serves}", action="store_true", help=about)
     what.add_argument(
+        "--leaves",
+        type=positive,
+        metavar="L",
+        help='the number of leaves that leaves="job" splits among the ranks; sums that depend on '
+        f"the number of ranks are refused ({config.variable('deterministic')}=ranks, unless set)",
+    )
+    what.add_argument(
         "--env",
         action=argparse.BooleanOptionalAction,
         default=None,
@@ -186,6 +193,10 @@ def main(arguments: argparse.Namespace) -> int:
     values = config.load()  # reports a misspelt setting here, once, and not in every rank
     parts = programs.parse(arguments)
     for_all = {} if "PYTHONUNBUFFERED" in os.environ else {"PYTHONUNBUFFERED": "1"}
+    if arguments.leaves is not None:
+        for_all[config.variable("leaves")] = str(arguments.leaves)
+        if config.snapshot()["deterministic"].source == "default":
+            for_all[config.variable("deterministic")] = "ranks"
     for_all |= {**horovod_flags.variables(arguments), **_variables(arguments.variables)}
     variables = [for_all | _variables(part.variables) for part in parts]
     for of_program in variables:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from gradred import config
 from gradred.element_types import ELEMENT_TYPES, ITEMSIZES
 from gradred.errors import explain
 from gradred.horovod.front_end import FrontEnd, cast
@@ -38,6 +39,9 @@ def check(process_set: ProcessSet) -> None:
         found = "it takes all ranks"
         raise NotImplementedError(explain(asked, found, "Leave process_set out"))
     ranks = process_set.size() or 1
+    if ranks > 1 and config.get("deterministic") == "ranks":
+        found = "GRADRED_DETERMINISTIC is ranks, and its result depends on their number"
+        raise NotImplementedError(explain(asked, found, "Use op=Average"))
     if ranks & (ranks - 1):
         found = f"{ranks} ranks are no power of two"
         raise NotImplementedError(explain(asked, found, "Use 2, 4, 8, ... ranks, or op=Average"))
