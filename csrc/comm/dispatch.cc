@@ -21,6 +21,7 @@ void Dispatch::run(const Call& call, WaitHook& hook) {
     const Plan& usual = *choice.usual();
     return family_of(usual).run(parts_, usual, call, hook);
   }
+  if (is_gathered(call)) return run_gathered(call, hook);
   const std::shared_ptr<const Plan> plan = plan_or_refuse(call, hook);
   if (is_staged(call, *plan)) return run_staged(parts_, call, *plan, hook);
   family_of(*plan).run(parts_, *plan, call, hook);

@@ -60,6 +60,9 @@ void Dispatch::care_for(const std::shared_ptr<StartedOperation>& operation, cons
 
 std::shared_ptr<StartedOperation> Dispatch::operation_for(const Call& call) {
   if (call.averages_integers()) return mean_operation(call);
+  if (parts_.agreed.starts && parts_.agreed.threads_drive && is_gathered(call)) {
+    return gathered_operation(call);
+  }
   std::shared_ptr<const Plan> plan;  // nullptr: the MPI carries the call out
   try {
     if (parts_.agreed.starts) plan = parts_.choice.plan_for(call, false);

@@ -24,7 +24,7 @@ SumOfWords::SumOfWords(const Call& mean, int rank, int size)
   sum_.mean_of = mean.dtype;
 }
 
-void SumOfWords::write_mean() const {
+void SumOfWords::finish() {
   const PlaceInCall at{rank_, size_, mean_.root};
   const std::size_t got = mean_.count * got_counts(mean_.kind, at);
   const int inputs = reduced_ranks(mean_.kind, rank_, size_).count();

@@ -4,21 +4,19 @@
 #include <cstddef>
 #include <memory>
 
-#include "calls/call.h"
+#include "comm/carried.h"
 
 namespace gradred {
 
-class SumOfWords {
+class SumOfWords final : public Carried {
  public:
   // Reads the input of `mean`, whose arrays are in host memory and stay valid as long as this
   // object. Throws std::bad_alloc.
   SumOfWords(const Call& mean, int rank, int size);
   // In place, in memory of this object.
-  const Call& call() const { return sum_; }
-  // After the sum: writes the result of the mean.
-  void write_mean() const;
-  // The MPI may go on using the memory: it stays allocated for ever.
-  void keep_for_ever() noexcept { static_cast<void>(words_.release()); }
+  const Call& call() const override { return sum_; }
+  void finish() override;
+  void keep_for_ever() noexcept override { static_cast<void>(words_.release()); }
 
  private:
   const Call mean_;

@@ -247,6 +247,39 @@ def others(comm: gradred.Comm) -> None:
         assert_right(gradred.allreduce(x, comm=comm, plan=plan), "sum", plan)
 
 
+def scans_and_roots(comm: gradred.Comm) -> None:
+    """Calls that some ranks could end early: short ones, and those that ranks compare first."""
+    for count, started in itertools.product((0, 1, 13, 700, 5000), (False, True)):
+        x = values(count, RANK, "int16")
+        before = [values(count, rank, "int16") for rank in range(RANK + 1)]
+        wait = (lambda request: request.wait()) if started else (lambda result: result)
+        scan = gradred.iscan if started else gradred.scan
+        assert np.array_equal(wait(scan(x, comm=comm)), np.sum(before, axis=0))
+        scaled = wait(scan(x.astype("f4"), gradred.premul(0.5), comm=comm))
+        assert np.array_equal(scaled, np.sum(before, axis=0, dtype="f4") / 2)
+        mean = wait(scan(x.astype("f8"), "avg", exclusive=True, comm=comm))
+        assert RANK == 0 or np.array_equal(mean, np.sum(before[:-1], axis=0) / RANK)
+        for root in range(SIZE):
+            everyone = [values(count, rank + root, "int16") for rank in range(SIZE)]
+            gather = gradred.igather if started else gradred.gather
+            got = wait(gather(everyone[RANK], root, comm=comm))
+            assert root != RANK or np.array_equal(got, np.concatenate(everyone)), (count, root)
+            scatter = gradred.iscatter if started else gradred.scatter
+            rows = np.concatenate(everyone) if root == RANK else np.empty(count, "int16")
+            assert np.array_equal(wait(scatter(rows, root, comm=comm)), everyone[RANK])
+            comm.Bcast(x, root)
+            assert np.array_equal(x, values(count, root, "int16")), (count, root)
+            x = values(count, RANK, "int16")
+    for count in (3, 5000):
+        with pytest.raises(gradred.UsageError, match="disagree"):
+            comm.Bcast(np.ones(count + (RANK == SIZE - 1)))
+        with pytest.raises(gradred.UsageError, match="disagree"):
+            gradred.scan(np.ones(count), "max" if RANK == 0 else "sum", comm=comm)
+        with pytest.raises(gradred.UsageError, match="disagree"):
+            gradred.gather(np.ones(3 if RANK == 0 else count * 1000), comm=comm)
+        assert_right(gradred.allreduce(values(9, RANK, "i4"), comm=comm), "sum", "after an error")
+
+
 def every_plan(comm: gradred.Comm) -> None:
     """Long messages between hosts go in pieces, whose order matters."""
     families = _core.plan_families()

@@ -28,7 +28,10 @@ def run(layout: str, *parts: str, **variables: str) -> None:
     assert done.stdout.count("right") == ranks, (done.stdout, done.stderr)
 
 
-EVERYTHING = ("blocking", "in_flight", "others", "every_plan", "disagreeing", "starting_odd")
+EVERYTHING = (
+    *("blocking", "in_flight", "others", "scans_and_roots", "every_plan", "disagreeing"),
+    "starting_odd",
+)
 
 
 @pytest.mark.parametrize(

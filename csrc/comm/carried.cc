@@ -1,8 +1,10 @@
-// Means of integers: a sum of words, which any plan carries out in host memory, and a division.
+// Calls that are carried out as others: means of integers, which are sums of words and a division,
+// and short calls over messages.
 #include <new>
 
 #include "base/errors.h"
 #include "comm/dispatch.h"
+#include "comm/gathered.h"
 #include "comm/sum_of_words.h"
 #include "engine/on_copies.h"
 #include "families/devices/staged_calls.h"
@@ -13,12 +15,13 @@ namespace {
 
 constexpr const char* kNoMemory = "no memory for the sums of its integers";
 
-class MeanOperation final : public OperationOnCopies {
+class CarriedOperation final : public OperationOnCopies {
  public:
   using Make = StagedOperation::Make;
 
-  MeanOperation(const Call& call, int rank, int size, const Make& make) : sum_(call, rank, size) {
-    inner_ = make(sum_.call());
+  CarriedOperation(std::unique_ptr<Carried> carried, const Make& make)
+      : carried_(std::move(carried)) {
+    inner_ = make(carried_->call());
   }
 
   bool may_advance_in_mpi() const override { return inner_->may_advance_in_mpi(); }
@@ -26,7 +29,7 @@ class MeanOperation final : public OperationOnCopies {
  protected:
   bool step() override {
     if (!advance_inner()) return false;
-    sum_.write_mean();
+    carried_->finish();
     return true;
   }
   void give_up(const std::exception_ptr& reason) noexcept override {
@@ -34,14 +37,50 @@ class MeanOperation final : public OperationOnCopies {
     withdraw();
   }
   void withdraw() noexcept override {
-    if (inner_->holds_memory()) sum_.keep_for_ever();
+    if (inner_->holds_memory()) carried_->keep_for_ever();
   }
 
  private:
-  SumOfWords sum_;
+  const std::unique_ptr<Carried> carried_;
 };
 
+template <class Run>
+void run_carried(Carried& carried, Run run) {
+  try {
+    run(carried.call());
+  } catch (const UsageError&) {
+    throw;
+  } catch (...) {
+    carried.keep_for_ever();
+    throw;
+  }
+  carried.finish();
+}
+
 }  // namespace
+
+// ---- short calls over messages ------------------------------------------------------------------
+
+bool Dispatch::is_gathered(const Call& call) const {
+  return parts_.member.size > 1 && parts_.path != nullptr && !parts_.node_path.serves_all() &&
+         parts_.choice.plan_asked(call).empty() && GatheredCall::serves(call, parts_.member.size);
+}
+
+void Dispatch::run_gathered(const Call& call, WaitHook& hook) {
+  GatheredCall gathered(call, parts_.member.rank, parts_.member.size);
+  run_carried(gathered, [&](const Call& made) {
+    const std::shared_ptr<const Plan> plan = plan_or_refuse(made, hook);
+    family_of(*plan).run(parts_, *plan, made, hook);
+  });
+}
+
+std::shared_ptr<StartedOperation> Dispatch::gathered_operation(const Call& call) {
+  return std::make_shared<CarriedOperation>(
+      std::make_unique<GatheredCall>(call, parts_.member.rank, parts_.member.size),
+      [this](const Call& made) { return operation_for(made); });
+}
+
+// ---- means of integers --------------------------------------------------------------------------
 
 // A plan that a call names is one that could serve it.
 void Dispatch::check_plan_of_mean(const Call& call) const {
@@ -60,29 +99,21 @@ void Dispatch::run_mean(const Call& call, WaitHook& hook, Run run) {
     }
     return run_on_copies(parts_, call, hook, [&](const Call& made) { run_mean(made, hook, run); });
   }
-  std::optional<SumOfWords> sum;
+  std::unique_ptr<Carried> sum;
   try {
-    sum.emplace(call, parts_.member.rank, parts_.member.size);
+    sum = std::make_unique<SumOfWords>(call, parts_.member.rank, parts_.member.size);
   } catch (const std::bad_alloc&) {
     parts_.agreement.refuse(kNoMemory, hook);
     throw;
   }
-  try {
-    (this->*run)(sum->call(), hook);
-  } catch (const UsageError&) {
-    throw;
-  } catch (...) {
-    sum->keep_for_ever();
-    throw;
-  }
-  sum->write_mean();
+  run_carried(*sum, [&](const Call& made) { (this->*run)(made, hook); });
 }
 
 std::shared_ptr<StartedOperation> Dispatch::mean_operation(const Call& call) {
   const int rank = parts_.member.rank, size = parts_.member.size;
   const auto make = [&](const Call& made) { return operation_for(made); };
   if (call.on_host() && call.before() == nullptr) {
-    return std::make_shared<MeanOperation>(call, rank, size, make);
+    return std::make_shared<CarriedOperation>(std::make_unique<SumOfWords>(call, rank, size), make);
   }
   try {
     check_plan_of_mean(call);

@@ -1,0 +1,87 @@
+#include "comm/gathered.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "families/memory/scaling.h"
+#include "reduce/reduce.h"
+
+namespace gradred {
+namespace {
+
+bool of_root(const Call& call) { return info_of(call.kind).input == Part::kRoots; }
+
+std::size_t block_of_each(const Call& call, int size) {
+  const std::size_t counts = of_root(call) ? vector_counts(call.kind, size) : 1;
+  return counts * call.count * size_of(call.dtype);
+}
+
+std::size_t all_bytes(const Call& call, int size) {
+  return block_of_each(call, size) * (of_root(call) ? 1 : static_cast<std::size_t>(size));
+}
+
+}  // namespace
+
+bool GatheredCall::serves(const Call& call, int size) {
+  constexpr std::size_t kMost = 8192;  // bytes of all ranks
+  if (needs_all_ranks(call.kind) || call.kind >= Kind::kAborted || !call.on_host()) return false;
+  if (call.order != nullptr || call.schedule != nullptr || call.agreement) return false;
+  return all_bytes(call, size) <= kMost;
+}
+
+GatheredCall::GatheredCall(const Call& call, int rank, int size)
+    : made_(call),
+      rank_(rank),
+      size_(size),
+      block_(block_of_each(call, size)),
+      all_(std::make_unique<std::byte[]>(std::max<std::size_t>(all_bytes(call, size), 1))) {
+  if (block_ > 0 && (!of_root(call) || rank == call.root)) {
+    const auto* given = static_cast<const std::byte*>(call.input());
+    if (call.in_place() && call.kind == Kind::kGather)
+      given += block_ * static_cast<unsigned>(rank);
+    std::memcpy(block_of(rank), given, block_);
+    if (reduces(call.kind)) scale_input(call, block_of(rank), call.count);
+  }
+  sum_ = {.out = {all_.get()},
+          .count = all_bytes(call, size),
+          .op = Op::kBor,
+          .waited = call.waited,
+          .persistent = call.persistent,
+          .mpi_request = call.mpi_request,
+          .plan = "",
+          .agreement = call.signature()};
+}
+
+std::byte* GatheredCall::block_of(int rank) const {
+  return all_.get() + (of_root(made_) ? 0 : static_cast<std::size_t>(rank) * block_);
+}
+
+void GatheredCall::finish() {
+  auto* const result = static_cast<std::byte*>(made_.out.data);
+  const std::size_t bytes = made_.count * size_of(made_.dtype);
+  if (bytes == 0) return;
+  if (reduces(made_.kind)) {
+    reduce();
+  } else if (made_.kind == Kind::kGather) {
+    if (rank_ == made_.root) std::memcpy(result, all_.get(), sum_.count);
+  } else if (rank_ != made_.root || (made_.kind == Kind::kScatter && !made_.in_place())) {
+    const bool scatters = made_.kind == Kind::kScatter;
+    std::memcpy(result, all_.get() + (scatters ? static_cast<std::size_t>(rank_) * bytes : 0),
+                bytes);
+  }
+}
+
+void GatheredCall::reduce() const {
+  const RankRange ranks = reduced_ranks(made_.kind, rank_, size_);
+  if (ranks.count() == 0) return;
+  std::vector<const void*> inputs;
+  for (int rank = ranks.first; rank < ranks.first + ranks.count(); ++rank) {
+    inputs.push_back(block_of(rank));
+  }
+  fold(*find_reduction(made_.op, made_.dtype), size_of(made_.dtype), made_.out.data, inputs,
+       made_.count);
+  settle_result(made_, made_.out.data, rank_, size_);
+}
+
+}  // namespace gradred

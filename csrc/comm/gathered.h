@@ -1,0 +1,36 @@
+// A short call that some ranks could end before all have come, such as a broadcast, carried out so
+// that all ranks get what all give: as an allreduce of their bytes, each at its place among zeros.
+// So the messages that bring the data also bring what each rank has called: to compare that first
+// would take as long again.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "comm/carried.h"
+
+namespace gradred {
+
+class GatheredCall final : public Carried {
+ public:
+  // Whether a call over messages is short enough. All ranks give the same answer.
+  static bool serves(const Call& call, int size);
+
+  // The arrays of `call` are in host memory. Throws std::bad_alloc.
+  GatheredCall(const Call& call, int rank, int size);
+  const Call& call() const override { return sum_; }
+  void finish() override;
+  void keep_for_ever() noexcept override { static_cast<void>(all_.release()); }
+
+ private:
+  std::byte* block_of(int rank) const;
+  void reduce() const;
+
+  const Call made_;  // by the program
+  const int rank_, size_;
+  const std::size_t block_;  // bytes of what one rank gives
+  Call sum_;
+  std::unique_ptr<std::byte[]> all_;
+};
+
+}  // namespace gradred
