@@ -53,11 +53,11 @@ class Dispatch {
  private:
   std::shared_ptr<const Plan> plan_or_refuse(const Call& call, WaitHook& hook);
   std::shared_ptr<StartedOperation> operation_for(const Call& call);
-  // Short calls over messages that not all ranks need, carried out as allgathers (carried.cc).
+  // Short calls over messages that not all ranks need, carried out as allgathers (carried_calls.cc).
   bool is_gathered(const Call& call) const;
   void run_gathered(const Call& call, WaitHook& hook);
   std::shared_ptr<StartedOperation> gathered_operation(const Call& call);
-  // Means of integers, which are carried out as sums of words (carried.cc).
+  // Means of integers, which are carried out as sums of words (carried_calls.cc).
   using Run = void (Dispatch::*)(const Call&, WaitHook&);
   void run_mean(const Call& call, WaitHook& hook, Run run);
   std::shared_ptr<StartedOperation> mean_operation(const Call& call);

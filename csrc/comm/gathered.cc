@@ -38,14 +38,13 @@ GatheredCall::GatheredCall(const Call& call, int rank, int size)
       all_(std::make_unique<std::byte[]>(std::max<std::size_t>(all_bytes(call, size), 1))) {
   if (block_ > 0 && (!of_root(call) || rank == call.root)) {
     const auto* given = static_cast<const std::byte*>(call.input());
-    if (call.in_place() && call.kind == Kind::kGather)
-      given += block_ * static_cast<unsigned>(rank);
+    const bool at_its_place = call.in_place() && info_of(call.kind).input == Part::kOwnBlock;
+    if (at_its_place) given += block_ * static_cast<unsigned>(rank);
     std::memcpy(block_of(rank), given, block_);
     if (reduces(call.kind)) scale_input(call, block_of(rank), call.count);
   }
   sum_ = {.out = {all_.get()},
           .count = all_bytes(call, size),
-          .op = Op::kBor,
           .waited = call.waited,
           .persistent = call.persistent,
           .mpi_request = call.mpi_request,
@@ -61,14 +60,12 @@ void GatheredCall::finish() {
   auto* const result = static_cast<std::byte*>(made_.out.data);
   const std::size_t bytes = made_.count * size_of(made_.dtype);
   if (bytes == 0) return;
-  if (reduces(made_.kind)) {
-    reduce();
-  } else if (made_.kind == Kind::kGather) {
+  if (reduces(made_.kind)) return reduce();
+  if (info_of(made_.kind).result == Part::kRoots) {
     if (rank_ == made_.root) std::memcpy(result, all_.get(), sum_.count);
-  } else if (rank_ != made_.root || (made_.kind == Kind::kScatter && !made_.in_place())) {
-    const bool scatters = made_.kind == Kind::kScatter;
-    std::memcpy(result, all_.get() + (scatters ? static_cast<std::size_t>(rank_) * bytes : 0),
-                bytes);
+  } else if (rank_ != made_.root || (has_blocks(made_.kind) && !made_.in_place())) {
+    const std::size_t begin = has_blocks(made_.kind) ? static_cast<std::size_t>(rank_) * bytes : 0;
+    std::memcpy(result, all_.get() + begin, bytes);
   }
 }
 
