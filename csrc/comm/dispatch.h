@@ -53,7 +53,8 @@ class Dispatch {
  private:
   std::shared_ptr<const Plan> plan_or_refuse(const Call& call, WaitHook& hook);
   std::shared_ptr<StartedOperation> operation_for(const Call& call);
-  // Short calls over messages that not all ranks need, carried out as allgathers (carried_calls.cc).
+  // Short calls over messages that not all ranks need, carried out as allgathers
+  // (carried_calls.cc).
   bool is_gathered(const Call& call) const;
   void run_gathered(const Call& call, WaitHook& hook);
   std::shared_ptr<StartedOperation> gathered_operation(const Call& call);
