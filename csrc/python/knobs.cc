@@ -99,10 +99,11 @@ void bind_knobs(py::module_& m) {
       "begin_communicator",
       [] {
         begin_communicator();
-        return settings().metrics;
+        return py::make_tuple(settings().metrics, settings().by_leaves);
       },
       "Read the knobs, which hold for communicators that are used first from now on. Return where "
-      "metrics are wanted; empty: nowhere.");
+      "metrics are wanted (empty: nowhere), and whether sums of floats have to be those of "
+      "leaves.");
   m.def(
       "profile_json", [] { return json_of(profile_so_far()); },
       "Return what the calls of this process have cost so far, on communicators with a profile: "

@@ -25,12 +25,14 @@ ExceptHook = Callable[
 ]
 
 _process = os.getpid()
+_on_leaves: Callable[[], None]  # begin() sets it
 
 
 def begin(
     comm_class: type[MPI.Intracomm],
     closer_looks: Mapping[str, Callable[..., object]],
     disagreement: Callable[[str, object], UsageError],
+    on_leaves: Callable[[], None],
 ) -> None:
     """Install the extension's methods and the exit handling of this process; once, at import.
 
@@ -39,6 +41,7 @@ def begin(
         closer_looks: functions by the names of these methods, for arguments that the methods' fast
             path does not take.
         disagreement: makes the error of a disagreement, of its text and this rank's arguments.
+        on_leaves: called when the settings ask that sums do not depend on the number of ranks.
     """
     _require_gil()
     global _holds_finalize
@@ -53,8 +56,9 @@ def begin(
         on_timeout=hang_report.report,
         disagreement=disagreement,
     )
-    status.answer_with_stacks()
-    _publish(_core.begin_communicator())
+    global _on_leaves
+    _on_leaves = on_leaves
+    configure()
     atexit.register(_leave)
     with contextlib.suppress(RuntimeError):  # raised if Python is ending already
         threading._register_atexit(_show_end_of_main_thread)  # type: ignore[attr-defined]
@@ -85,15 +89,14 @@ def spare_workers() -> None:
 
 def configure() -> None:
     """Read the settings; they apply to communicators that are first used from now on."""
-    _publish(_core.begin_communicator())
+    metrics_wanted, by_leaves = _core.begin_communicator()
     status.answer_with_stacks()
-
-
-def _publish(wanted: str) -> None:
-    if wanted:
+    if by_leaves:
+        _on_leaves()
+    if metrics_wanted:
         from gradred.observe import metrics  # here, as few programs need an HTTP server
 
-        metrics.begin(wanted)
+        metrics.begin(metrics_wanted)
 
 
 def shown() -> None:

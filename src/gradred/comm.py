@@ -202,7 +202,6 @@ class Comm(MPI.Intracomm):
         array: `gradred.allreduce` reduces such an array without pickling.
         """
         _warn_of_pickling(sendobj)
-        _require_one_result(self, "allreduce", sendobj, op)
         shown = self._gather_short(sendobj)
         if shown is None:
             return super().allreduce(sendobj, op)
@@ -531,22 +530,30 @@ def _require_one_result(comm: MPI.Comm, method: str, *given: Any, **named: Any) 
         mpi_fallback.require_one_result(comm, op, method)
 
 
-def _of_mpi(method: str) -> Callable[..., Any]:
-    """Return a method of mpi4py, which refuses what may depend on the number of ranks."""
-    of_mpi4py = getattr(MPI.Intracomm, method)
+def _refusing(method: str) -> Callable[..., Any]:
+    """Return a method of communicators that refuses what may depend on the number of ranks."""
+    inner = getattr(Comm, method)
 
-    @functools.wraps(of_mpi4py)
+    @functools.wraps(inner)
     def reduce(comm: Comm, *given: Any, **named: Any) -> Any:
         _require_one_result(comm, method, *given, **named)
-        return of_mpi4py(comm, *given, **named)
+        return inner(comm, *given, **named)
 
     return reduce
 
 
-# All others that take an operation; mpi4py's docstrings begin with the signature.
-for _method in set(dir(MPI.Intracomm)) - {*vars(Comm), *messages.KINDS}:
-    if " op: " in (getattr(MPI.Intracomm, _method).__doc__ or ""):
-        setattr(Comm, _method, _of_mpi(_method))
+def guard_sums() -> None:
+    """Let methods of mpi4py refuse sums. This costs time, so it is for programs that ask for it."""
+    if hasattr(Comm.allreduce, "__wrapped__"):
+        return
+    # All others that take an operation; mpi4py's docstrings begin with the signature.
+    takes_op = {name for name in dir(MPI.Intracomm) if _has_op(name)} - {*vars(Comm)}
+    for method in {*takes_op, "allreduce"} - {*messages.KINDS}:
+        setattr(Comm, method, _refusing(method))
+
+
+def _has_op(method: str) -> bool:
+    return " op: " in (getattr(MPI.Intracomm, method).__doc__ or "")
 
 
 _warned_of_pickling = False
@@ -575,4 +582,4 @@ for _name in ("Allreduce", "Iallreduce"):
 for _name, _look in _CLOSER_LOOKS.items():
     _look.__qualname__ = f"Comm.{_name}"  # Python's errors on missing arguments show this name
 
-_rank.begin(Comm, _CLOSER_LOOKS, disagreement)
+_rank.begin(Comm, _CLOSER_LOOKS, disagreement, guard_sums)

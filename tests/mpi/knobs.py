@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradred import _core, config
+from gradred import _rank, config
 
 
 def use(**knobs: Any) -> None:
@@ -12,4 +12,4 @@ def use(**knobs: Any) -> None:
     config.reset()
     for name, value in knobs.items():
         config.set(name, value)
-    _core.begin_communicator()
+    _rank.configure()
