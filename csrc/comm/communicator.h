@@ -194,6 +194,7 @@ class Communicator final : public Owner {
   CommLanes lanes_{{destroy, has_failed}};
   std::shared_ptr<Duplicate> own_duplicate_;  // member_.comm of a lane for calls of the MPI
   std::uint64_t persistent_calls_ = 0;
+  std::uint32_t lanes_with_rings_ = 0;
   PlanChoice choice_;
   std::unique_ptr<TagRange> tag_range_;
   std::unique_ptr<SchedulePath> path_;

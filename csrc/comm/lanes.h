@@ -62,7 +62,6 @@ class CommLanes {
   void receive(std::span<const Report> all);             // by rank
   std::shared_ptr<Owner> take(const LaneShape& wanted);  // nullptr: none is free
   std::shared_ptr<Owner> add(const LaneShape& shape, std::unique_ptr<Owner> made);
-  std::uint32_t made() const { return made_; }
 
   // The lanes that this rank has let go, which its peers may still use. They live until a later
   // receive() or take().

@@ -101,7 +101,8 @@ std::unique_ptr<Communicator> Communicator::lane_in_memory(const LaneShape& shap
     constexpr std::uint32_t kWithRings = 4;
     constexpr std::size_t kShort = 8192, kLong = 1 << 20;
     const bool rings =
-        lanes_.made() < kWithRings && shape.at_most >= kShort && shape.at_most <= kLong;
+        lanes_with_rings_ < kWithRings && shape.at_most >= kShort && shape.at_most <= kLong;
+    if (rings) ++lanes_with_rings_;
     std::string why_not;
     const std::size_t at_most = rings || shape.at_most == LaneShape::kAny ? 0 : shape.at_most;
     OwnCalls calls(*this, hook, names_of_lane(liveness_));
