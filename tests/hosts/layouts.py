@@ -234,7 +234,7 @@ def lost_on_the_wire(comm: gradred.Comm) -> None:
 def others(comm: gradred.Comm) -> None:
     """Calls on blocks, and broadcasts; some of them go only by messages."""
     plans = (None, "hierarchical", "ring") if len(set(LAYOUT)) < SIZE else (None, "ring")
-    for count, plan in itertools.product((0, 1, 5, 13, 1009, 100_003), plans):
+    for count, plan in itertools.product((0, 1, 5, 13, 100, 1009, 100_003), plans):
         scattered(comm, count, plan)
         gathered(comm, count, plan)
         for root in range(SIZE):
@@ -245,6 +245,13 @@ def others(comm: gradred.Comm) -> None:
             assert np.array_equal(got, values(count, root, "float32")), (count, root, plan)
         x = values(count, RANK, "float64")
         assert_right(gradred.allreduce(x, comm=comm, plan=plan), "sum", plan)
+
+
+def others_of_another(comm: gradred.Comm) -> None:
+    """A second communicator has less memory at first."""
+    made = comm.Dup()
+    others(made)
+    made.Free()
 
 
 def scans_and_roots(comm: gradred.Comm) -> None:

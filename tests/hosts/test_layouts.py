@@ -29,8 +29,8 @@ def run(layout: str, *parts: str, **variables: str) -> None:
 
 
 EVERYTHING = (
-    *("blocking", "in_flight", "others", "scans_and_roots", "every_plan", "disagreeing"),
-    "starting_odd",
+    *("blocking", "in_flight", "others", "others_of_another", "scans_and_roots", "every_plan"),
+    *("disagreeing", "starting_odd"),
 )
 
 

@@ -46,11 +46,11 @@ Cost through_memory(Kind collective, const Parameters& parameters, const Place& 
 
 // Whether one operation in the host's memory can always take the vector. If only leaders exchange
 // data between hosts, blocks go through memory in one operation that the leader leads, and that
-// operation has a limit.
+// operation has a limit: what every group has from the beginning.
 bool can_be_led(const Question& question, const Place& place) {
   const std::size_t bytes = question.vector_bytes(place.size);
   const auto ranks = std::max<std::size_t>(2, largest_host(place.topology));
-  return NodeOptions().beginning(ranks).fits_slots(bytes, ranks);
+  return NodeOptions().lines().fits_slots(bytes, ranks);
 }
 
 // On each host the order is that of the ranks. Between hosts an allreduce depends on the schedule;

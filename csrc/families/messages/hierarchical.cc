@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/errors.h"
 #include "families/memory/scaling.h"
 #include "schedule/algorithms.h"
 
@@ -16,6 +17,9 @@ HierarchicalOperation::HierarchicalOperation(std::shared_ptr<const MessageParts>
                        : -1),
       led_(!alone() && plan.parameters.leaders != 0 && plan.slices == 1 &&
            group()->may_lead(count() * size_of(call.dtype))) {
+  if (has_blocks(call.kind) && plan.parameters.leaders != 0 && !led_ && !alone()) {
+    throw Error("internal error: nobody leads blocks that only leaders exchange");
+  }
   const auto pieces = static_cast<unsigned>(plan.slices);
   if (led_ || is(Kind::kReduceScatterBlock)) {
     operations_on_host_ = 1;
