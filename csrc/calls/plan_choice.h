@@ -45,8 +45,6 @@ class PlanChoice {
 
   // The plan of every call that asks for none; nullptr: it depends on the call.
   const Plan* usual() const { return usual_.get(); }
-  // The plan that the call or a setting names; empty: none.
-  std::string_view plan_asked(const Call& call) const;
   bool takes_usual(const Call& call) const {
     return usual_ != nullptr && call.plan == nullptr && !call.schedule && call.on_host();
   }
@@ -60,6 +58,7 @@ class PlanChoice {
  private:
   std::size_t slices_asked(const Call& call) const;
   std::string_view plan_wished(const Call& call) const;
+  std::string_view plan_asked(const Call& call) const;
   Question question(const Call& call, bool waits) const;
 
   const PlanSources sources_;

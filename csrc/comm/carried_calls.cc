@@ -63,21 +63,27 @@ void run_carried(Carried& carried, Run run) {
 
 bool Dispatch::is_gathered(const Call& call) const {
   return parts_.member.size > 1 && parts_.path != nullptr && !parts_.node_path.serves_all() &&
-         parts_.choice.plan_asked(call).empty() && GatheredCall::serves(call, parts_.member.size);
+         GatheredCall::serves(call, parts_.member.size) && parts_.choice.wish.plan.empty() &&
+         (call.plan == nullptr || *call.plan == '\0');
 }
 
 void Dispatch::run_gathered(const Call& call, WaitHook& hook) {
-  GatheredCall gathered(call, parts_.member.rank, parts_.member.size);
+  if (!call.on_host() || call.before() != nullptr) {
+    return run_on_copies(parts_, call, hook, [&](const Call& made) { run_gathered(made, hook); });
+  }
+  GatheredCall gathered(call, parts_.member.rank, parts_.member.size, std::move(memory_to_gather_));
   run_carried(gathered, [&](const Call& made) {
     const std::shared_ptr<const Plan> plan = plan_or_refuse(made, hook);
     family_of(*plan).run(parts_, *plan, made, hook);
   });
+  memory_to_gather_ = gathered.take_memory();
 }
 
 std::shared_ptr<StartedOperation> Dispatch::gathered_operation(const Call& call) {
-  return std::make_shared<CarriedOperation>(
-      std::make_unique<GatheredCall>(call, parts_.member.rank, parts_.member.size),
-      [this](const Call& made) { return operation_for(made); });
+  return carried_operation(call,
+                           [](const Call& made, int rank, int size) -> std::unique_ptr<Carried> {
+                             return std::make_unique<GatheredCall>(made, rank, size);
+                           });
 }
 
 // ---- means of integers --------------------------------------------------------------------------
@@ -110,13 +116,28 @@ void Dispatch::run_mean(const Call& call, WaitHook& hook, Run run) {
 }
 
 std::shared_ptr<StartedOperation> Dispatch::mean_operation(const Call& call) {
+  if (!call.on_host() || call.before() != nullptr) {
+    try {
+      check_plan_of_mean(call);
+    } catch (const UsageError& error) {
+      parts_.agreement.refuse_started(error.what());
+      throw;
+    }
+  }
+  return carried_operation(call,
+                           [](const Call& made, int rank, int size) -> std::unique_ptr<Carried> {
+                             return std::make_unique<SumOfWords>(made, rank, size);
+                           });
+}
+
+// What is not in host memory is copied there first, and comes here again.
+std::shared_ptr<StartedOperation> Dispatch::carried_operation(const Call& call, Carry carry) {
   const int rank = parts_.member.rank, size = parts_.member.size;
   const auto make = [&](const Call& made) { return operation_for(made); };
   if (call.on_host() && call.before() == nullptr) {
-    return std::make_shared<CarriedOperation>(std::make_unique<SumOfWords>(call, rank, size), make);
+    return std::make_shared<CarriedOperation>(carry(call, rank, size), make);
   }
   try {
-    check_plan_of_mean(call);
     return std::make_shared<StagedOperation>(call, rank, size, make,
                                              StagedOperation::ReadsAtOnce());
   } catch (const Error& error) {

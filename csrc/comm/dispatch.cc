@@ -65,7 +65,7 @@ bool Dispatch::starts_by(const Plan& plan) const {
 
 bool Dispatch::keeps_streams(const Call& call) const {
   try {
-    if (!parts_.agreed.starts || call.averages_integers()) return false;
+    if (!parts_.agreed.starts || call.averages_integers() || is_gathered(call)) return false;
     const std::shared_ptr<const Plan> plan = parts_.choice.plan_for(call, false);
     return family_of(*plan).access(call) == ArrayAccess::kStreamOrder && starts_by(*plan);
   } catch (const UsageError&) {

@@ -15,6 +15,7 @@
 
 namespace gradred {
 
+class Carried;
 class NodeOperation;
 class Observation;
 
@@ -58,6 +59,8 @@ class Dispatch {
   bool is_gathered(const Call& call) const;
   void run_gathered(const Call& call, WaitHook& hook);
   std::shared_ptr<StartedOperation> gathered_operation(const Call& call);
+  using Carry = std::unique_ptr<Carried> (*)(const Call& call, int rank, int size);
+  std::shared_ptr<StartedOperation> carried_operation(const Call& call, Carry carry);
   // Means of integers, which are carried out as sums of words (carried_calls.cc).
   using Run = void (Dispatch::*)(const Call&, WaitHook&);
   void run_mean(const Call& call, WaitHook& hook, Run run);
@@ -66,9 +69,10 @@ class Dispatch {
   void launch(const std::shared_ptr<StartedOperation>& operation, const Call& call);
   void care_for(const std::shared_ptr<StartedOperation>& operation, const Call& call);
 
-  const Parts parts_;                     // not a reference: short calls look into it
-  std::shared_ptr<NodeOperation> spare_;  // reused by the next start_short()
-  unsigned started_on_mpi_ = 0;           // before a blocking call has set up the rest
+  const Parts parts_;                              // not a reference: short calls look into it
+  std::shared_ptr<NodeOperation> spare_;           // reused by the next start_short()
+  std::unique_ptr<std::byte[]> memory_to_gather_;  // of a short call over messages
+  unsigned started_on_mpi_ = 0;                    // before a blocking call has set up the rest
   bool reported_mpi_ = false;
 };
 

@@ -1,6 +1,5 @@
 #include "comm/gathered.h"
 
-#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -9,6 +8,8 @@
 
 namespace gradred {
 namespace {
+
+constexpr std::size_t kMostGathered = 8192;  // bytes of all ranks
 
 bool of_root(const Call& call) { return info_of(call.kind).input == Part::kRoots; }
 
@@ -24,18 +25,20 @@ std::size_t all_bytes(const Call& call, int size) {
 }  // namespace
 
 bool GatheredCall::serves(const Call& call, int size) {
-  constexpr std::size_t kMost = 8192;  // bytes of all ranks
-  if (needs_all_ranks(call.kind) || call.kind >= Kind::kAborted || !call.on_host()) return false;
-  if (call.order != nullptr || call.schedule != nullptr || call.agreement) return false;
-  return all_bytes(call, size) <= kMost;
+  if (needs_all_ranks(call.kind) || call.kind >= Kind::kAborted) return false;
+  if (call.schedule != nullptr || call.agreement) return false;
+  return all_bytes(call, size) <= kMostGathered;
 }
 
-GatheredCall::GatheredCall(const Call& call, int rank, int size)
+GatheredCall::GatheredCall(const Call& call, int rank, int size,
+                           std::unique_ptr<std::byte[]> memory)
     : made_(call),
       rank_(rank),
       size_(size),
       block_(block_of_each(call, size)),
-      all_(std::make_unique<std::byte[]>(std::max<std::size_t>(all_bytes(call, size), 1))) {
+      all_(memory != nullptr ? std::move(memory)
+                             : std::make_unique_for_overwrite<std::byte[]>(kMostGathered)) {
+  std::memset(all_.get(), 0, all_bytes(call, size));
   if (block_ > 0 && (!of_root(call) || rank == call.root)) {
     const auto* given = static_cast<const std::byte*>(call.input());
     const bool at_its_place = call.in_place() && info_of(call.kind).input == Part::kOwnBlock;

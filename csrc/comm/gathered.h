@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <utility>
 
 #include "comm/carried.h"
 
@@ -13,11 +14,18 @@ namespace gradred {
 
 class GatheredCall final : public Carried {
  public:
-  // Whether a call over messages is short enough. All ranks give the same answer.
+  static constexpr const char* kInstead =
+      "but so short a call is carried out as an allreduce of all ranks' bytes, which compares the "
+      "ranks' calls as well";
+  // Whether a call over messages is short enough. All ranks give the same answer, wherever their
+  // arrays are.
   static bool serves(const Call& call, int size);
 
-  // The arrays of `call` are in host memory. Throws std::bad_alloc.
-  GatheredCall(const Call& call, int rank, int size);
+  // The arrays of `call` are in host memory. `memory` is what another call has left, or nothing.
+  // Throws std::bad_alloc.
+  GatheredCall(const Call& call, int rank, int size, std::unique_ptr<std::byte[]> memory = nullptr);
+  // After finish(): for the next call.
+  std::unique_ptr<std::byte[]> take_memory() { return std::move(all_); }
   const Call& call() const override { return sum_; }
   void finish() override;
   void keep_for_ever() noexcept override { static_cast<void>(all_.release()); }

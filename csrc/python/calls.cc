@@ -13,6 +13,7 @@
 #include "base/mixed.h"
 #include "calls/mpi_handles.h"
 #include "calls/why_not.h"
+#include "comm/gathered.h"
 #include "comm/known_handles.h"
 #include "comm/set_up/set_up_calls.h"
 #include "comm/shutdown_handshake.h"
@@ -301,6 +302,10 @@ py::dict choose_plan(const std::string& collective, std::size_t bytes,
                           .wire = place.topology.hosts > 1 ? wire_named(wire) : Wire::kNone};
   const Plan chosen = choose(plan_sources(), question, place);
   py::dict result = described(chosen);
+  const bool crosses = place.topology.hosts > 1 && question.plan.empty();
+  if (crosses && GatheredCall::serves({.kind = question.collective, .count = bytes}, place.size)) {
+    result["reason"] = chosen.reason + std::string("; ") + GatheredCall::kInstead;
+  }
   const bool by_memory = family_of(chosen).medium() == "memory";
   result["model"] = by_memory ? memory_model() : described(figures);
   return result;

@@ -144,6 +144,17 @@ def test_reason_of_a_plan_in_memory_says_who_reads_what(
     assert reads in found["reason"]
 
 
+@pytest.mark.parametrize("collective", ["bcast", "scan", "gather"])
+def test_short_calls_between_hosts_are_said_to_be_an_allreduce(
+    collective: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["-np", "4", "--hosts", "2", "--collective", collective, "--bytes"]
+    said = "but so short a call is carried out as an allreduce of all ranks' bytes"
+    assert said in report(capsys, *words, "64")["reason"]
+    assert said not in report(capsys, *words, "64k")["reason"]
+    assert said not in report(capsys, "--bytes", "64", "-np", "4")["reason"]
+
+
 def test_plan_of_the_ranks_hosts_follows_their_slots(capsys: pytest.CaptureFixture[str]) -> None:
     found = report(capsys, "--bytes", "64k", "--hosts", "a:1,b:3")
     assert found["question"]["host_of"] == [0, 1, 1, 1]
