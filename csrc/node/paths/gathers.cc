@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "node/memory/copy.h"
 #include "node/paths/kind_way.h"
 
 namespace gradred {
