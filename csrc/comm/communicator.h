@@ -122,6 +122,8 @@ class Communicator final : public Owner {
   bool deterministic() const { return agreed_.deterministic; }
   // Whether this rank's settings want results that depend on no number of ranks.
   bool by_leaves() const;
+  // The call as these settings want it; throws UsageError as call_by_tree() does.
+  Call by_tree(const Call& call) const;
   const Place& place() const { return choice_.place; }
   bool threads_drive() const { return agreed_.threads_drive; }
   bool starts() const { return agreed_.starts; }
@@ -159,8 +161,6 @@ class Communicator final : public Owner {
   Communicator(Member member, const Settings& settings);
 
   bool may_be_direct() const;
-  // The call as these settings want it; throws UsageError as call_by_tree() does.
-  Call by_tree(const Call& call) const;
   void set_up(WaitHook& hook, std::size_t first_bytes);
   void set_up_parts(WaitHook& hook, std::size_t first_bytes);
   static bool has_failed(Owner& one);

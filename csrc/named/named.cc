@@ -89,6 +89,11 @@ void validate(const Communicator& comm, const Submission& what,
                        " is not defined for " + std::string(name_of(array.dtype)) +
                        ". Use one of " + operations_of(array.dtype));
     }
+    comm.by_tree(
+        {.kind = what.kind == NamedKind::kAllreduce ? Kind::kAllreduce : Kind::kReduceScatterBlock,
+         .dtype = array.dtype,
+         .op = op,
+         .wire = array.dtype == DType::kFloat32 ? what.wire : Wire::kNone});
   }
   if (what.kind == NamedKind::kBroadcast && (what.root < 0 || what.root >= comm.size())) {
     throw UsageError("broadcast: root rank " + std::to_string(what.root) + " is none of the " +

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mpi.knobs import use
 from mpi4py import MPI
 
 import gradred
@@ -467,6 +468,20 @@ def test_what_no_rank_can_carry_out_is_refused_at_once(engine: named.NamedOperat
         engine.submit("alltoall", name(), [made_by(engine, x)], splits=[5] + [0] * (SIZE - 1))
     with pytest.raises(gradred.UsageError, match="not a kind"):
         engine.submit("scan", name(), [of(x)])
+
+
+def test_sums_that_depend_on_the_number_of_ranks_are_refused_and_the_rest_goes_on() -> None:
+    use(deterministic="ranks", leaves=SIZE + 1)
+    engine = named.NamedOperations(gradred.Comm(MPI.COMM_WORLD.Dup()))
+    x = np.full(2 * SIZE, RANK + 1.0, "float32")
+    try:
+        for kind, op in (("allreduce", "sum"), ("allreduce", "avg"), ("reducescatter", "sum")):
+            with pytest.raises(gradred.UsageError, match="GRADRED_DETERMINISTIC is ranks"):
+                engine.submit(kind, name(), [of(x)], op)
+        engine.submit("allreduce", name(), [of(x)], "max").wait(30)
+        np.testing.assert_array_equal(x, SIZE)
+    finally:
+        use()
 
 
 def test_a_request_says_by_which_way_its_data_went(engine: named.NamedOperations) -> None:
