@@ -197,6 +197,36 @@ def test_algorithm_that_switches_follows_the_one_whose_time_it_shares() -> None:
     assert math.exp(guess.mean[1]) == pytest.approx(halving(128, 32 << 20), rel=0.1)
 
 
+def test_library_that_compares_times_switches_elsewhere_at_another_scale() -> None:
+    def tree(p: int, n: float) -> float:
+        piece = min(n, math.sqrt(n * patterns.PIECE))
+        return 2 * math.log2(p) * (ALPHA + BETA * piece) + BETA * n
+
+    def of_nccl(name: str, p: int, n: int, run: str = "one") -> Case:
+        return case(name, p, n, impl="nccl", buffer="gpu", run=run)
+
+    times: dict[str, Callable[[int, float], float]] = {
+        "nccl_ring": ring,
+        "nccl_tree": tree,
+        "nccl_collnet": lambda p, n: min(ring(p, n), tree(p, n)),
+    }
+    fit = [
+        Measured(of_nccl(name, p, n), time(p, n), None, None, None)
+        for name, time in times.items()
+        for p in (4, 8)
+        for n in SIZES
+    ]
+    nodes, nbytes = 128, 128 << 10
+    assert ring(8, nbytes) < tree(8, nbytes)
+    assert tree(nodes, nbytes) < ring(nodes, nbytes)
+    asked = [of_nccl(name, nodes, nbytes, "") for name in times]
+    model = Clusters(fit)
+    assert "GPU tree, switches, to the fastest of those that it takes" in model.reason(asked[-1])
+    ring_us, tree_us, chosen_us = (math.exp(mean) for mean in model.guess(asked).mean)
+    assert tree_us < ring_us
+    assert chosen_us == pytest.approx(tree_us, rel=0.05)
+
+
 def test_name_that_the_library_did_not_heed_counts_as_what_it_ran() -> None:
     other = [row for row in rows((8, 16)) if row.case.algorithm != "ring"]
     unheeded = [

@@ -53,10 +53,24 @@ class Cluster:
 
     def guess(self, cases: Sequence[Case]) -> Guess:
         """Predict without a reason."""
+        self._choose(cases)
         estimate = self._costs.predict(cases)
         least = np.array([self._least(case) for case in cases])
         mean = np.maximum(estimate.mean, least)
         return Guess(mean, np.hypot(estimate.deviation, self._noise))
+
+    def _choose(self, cases: Sequence[Case]) -> None:
+        """A library that compares times takes what is the fastest, which changes with the scale."""
+        choices = {case: self._twins.choices(case) for case in cases}
+        times: dict[Case, dict[str, float]] = collections.defaultdict(dict)
+        for family in sorted(set().union(*choices.values())):
+            asked = [case for case, families in choices.items() if family in families]
+            for case in asked:
+                self._twins.choose(case, family)
+            for case, time in zip(asked, self._costs.predict(asked).mean, strict=True):
+                times[case][family] = float(time)
+        for case, found in times.items():
+            self._twins.choose(case, min(found, key=lambda family: found[family]))
 
     def is_near(self, case: Case) -> bool:
         """Whether a run of its time was measured; else the conditions are those of another time."""
@@ -89,6 +103,7 @@ class Cluster:
 
     def reason(self, case: Case) -> str:
         """What the prediction rests on."""
+        self._choose([case])
         pattern = self._twins.pattern(case)
         parts = [f"{pattern.family}, {self._twins.family(case)[1]}: {pattern.words}"]
         if case.key not in self._keys:

@@ -20,6 +20,7 @@ from gradred_lab.simulate.patterns import Pattern
 # doubted if its time is so far from that of the same algorithm by somebody else.
 _ALIKE, _SAME, _DOUBTFUL = 0.35, 0.05, 0.25
 _OFTEN = 3  # lengths of a run at which a name must be doubted: one may be chance
+_CHOOSING = ("nccl",)  # compare times by a model of their own (NCCL's src/graph/tuning.cc)
 _OTHERS = 0.4  # weight of what other switching algorithms of the same library took
 
 
@@ -32,6 +33,8 @@ class Twins:
         for row in rows:
             beside[row.case.run, row.case.ranks, row.case.bytes].append(row)
         self._exact: dict[Case, str] = {}
+        self._chosen: dict[Case, str] = {}
+        self._taken: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
         self._seen: dict[tuple[str, str], list[tuple[float, float, str, float]]]
         self._seen = collections.defaultdict(list)
         self._doubted: set[tuple[str, str]] = set()
@@ -75,7 +78,9 @@ class Twins:
         return None
 
     def _remember(self, row: Measured, weights: dict[str, float]) -> None:
-        self._exact[row.case] = max(weights, key=lambda family: weights[family])
+        likely = max(weights, key=lambda family: weights[family])
+        self._exact[row.case] = likely
+        self._taken[row.case.impl, row.case.algorithm].add(likely)
         place = (math.log2(row.case.nodes), math.log2(max(1, row.case.bytes)))
         for family, weight in weights.items():
             self._seen[row.case.impl, row.case.algorithm].append((*place, family, weight))
@@ -84,6 +89,8 @@ class Twins:
         """The family to take for a case, and how that was found."""
         if case in self._exact:
             return self._exact[case], "as measured in this run"
+        if case in self._chosen:
+            return self._chosen[case], "switches, to the fastest of those that it takes"
         name = (case.impl, case.algorithm)
         if not patterns.is_switching(case.algorithm) and name not in self._doubted:
             known = patterns.family_of(case)
@@ -102,6 +109,20 @@ class Twins:
         if not votes:
             return patterns.guess(case), "switches, to which is a guess"
         return max(votes, key=lambda family: votes[family]), "switches, to this at such sizes"
+
+    def choices(self, case: Case) -> list[str]:
+        """The families among which a library that compares times has yet to choose."""
+        name = (case.impl, case.algorithm)
+        is_fixed = not patterns.is_switching(case.algorithm) and name not in self._doubted
+        is_known = case in self._exact or case in self._chosen
+        if is_fixed or is_known or case.impl not in _CHOOSING:
+            return []
+        taken = sorted(self._taken.get(name, ()))
+        return taken if len(taken) > 1 else []
+
+    def choose(self, case: Case, family: str) -> None:
+        """Take this family for a case that was not measured."""
+        self._chosen[case] = family
 
     def pattern(self, case: Case) -> Pattern:
         """What the case sends."""
