@@ -335,7 +335,7 @@ def test_record_has_each_row_in_order_and_the_error_by_system_and_algorithm(
         assert one["reason"].startswith("predicted (simulated): ")
     validated = record["cross_validation"]
     assert {one["algorithm"] for one in validated["by_algorithm"]} == set(KNOWN)
-    for part in ("by_system", "by_algorithm", "by_scale"):
+    for part in ("by_system", "by_algorithm", "by_scale", "by_length"):
         for one in validated[part]:
             assert {"median_error_percent", "p95_error_percent"} <= set(one["all"])
     assert [one["nodes"] for one in validated["by_scale"]] == [8, 16, 32]

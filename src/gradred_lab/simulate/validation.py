@@ -104,6 +104,7 @@ def summary(found: Sequence[Attempt], bands: Errors) -> dict[str, object]:
         "by_system": _by(found, bands, ("system", "buffer")),
         "by_algorithm": _by(found, bands, ("system", "buffer", "impl", "algorithm")),
         "by_scale": _by(found, bands, ("system", "buffer", "nodes")),
+        "by_length": _by(found, bands, ("system", "buffer", "bytes")),
         "worst": _worst(found),
     }
 
