@@ -20,6 +20,8 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from gradred._util import clock
+from gradred.errors import TimeoutError  # noqa: A004
+from gradred.torch_distributed import flight_recorder
 from gradred.torch_distributed.backend import CALLED_BY_TORCH, OPERATIONS
 from gradred.torch_distributed.compiling import left_alone
 from gradred.torch_distributed.methods import METHODS
@@ -28,6 +30,8 @@ from gradred.torch_distributed.splitting import SplittableGroup
 from gradred.torch_distributed.work import GradredWork
 
 _DURATIONS, _IN_FLIGHT, _MORE_TIME = "durations", "in flight", "more time"
+_RECORDED = "recorded"
+_OWN_WATCHERS = {_DURATIONS, _IN_FLIGHT, _MORE_TIME, _RECORDED}
 
 _groups: weakref.WeakSet[WatchableGroup] = weakref.WeakSet()
 
@@ -62,6 +66,22 @@ class WatchedWork(GradredWork):
     _began: float | None = None  # None: nobody has asked for its duration
     _ended_at: float | None = None
     _in_flight: Sequence[torch.Tensor] = ()  # torch's record has it under these tensors
+    _record: flight_recorder.Record | None = None
+
+    def be_recorded(self, record: flight_recorder.Record) -> None:
+        """Note its end in the flight recorder."""
+        self._record = record
+        if all(request.name for request in self._requests):  # messages may advance only in waits
+            self._call_at_end(lambda: record.end(self._first_failure(None)))
+
+    def _complete_future(self, late: Exception | None = None) -> None:
+        if late is not None:
+            self._write_record()
+        super()._complete_future(late)
+
+    def _write_record(self) -> None:
+        if self._record is not None and (recorder := flight_recorder.recorder()) is not None:
+            recorder.at_time_limit()
 
     def measure(self, began: float) -> None:
         """Note its end, and that it began then."""
@@ -75,6 +95,8 @@ class WatchedWork(GradredWork):
     def _conclude(self, failure: Exception | None) -> None:
         super()._conclude(failure)
         self._note_end()
+        if self._record is not None:
+            self._record.end(self._failure)
 
     def _get_duration(self) -> float:
         """Milliseconds from its call to its end. Raises RuntimeError if they are not known."""
@@ -96,6 +118,10 @@ class WatchedWork(GradredWork):
             return True
         try:
             return super().wait(timeout)
+        except TimeoutError:
+            if timeout is None or not timeout:  # the limit of the call, or of the group
+                self._write_record()
+            raise
         finally:
             if self._in_flight:
                 self._unregister()
@@ -128,6 +154,8 @@ class WatchableGroup(SplittableGroup):
         _groups.add(self)
         if _may_be_in_flight():
             self.watch(_IN_FLIGHT)
+        if flight_recorder.recorder() is not None:
+            self.watch(_RECORDED)
 
     def watch(self, watcher: Any) -> None:
         """Be watched, until `unwatch` with the same word or hook."""
@@ -141,7 +169,7 @@ class WatchableGroup(SplittableGroup):
             self.__class__ = WatchableGroup
 
     def _has_torchs_hooks(self) -> bool:
-        return not self._watchers <= {_DURATIONS, _IN_FLIGHT, _MORE_TIME}
+        return not self._watchers <= _OWN_WATCHERS
 
     def _enable_collectives_timing(self) -> None:
         """Measure later operations; see `WatchedWork._get_duration`."""
@@ -165,25 +193,39 @@ class WatchableGroup(SplittableGroup):
             self._more_seconds, self._more_time_for = 0.0, None
             self.unwatch(_MORE_TIME)
 
-    def _watched(self, name: str, call: Callable[[], Any]) -> Any:
+    def _watched(self, name: str, call: Callable[[], Any], *given: Any, **named: Any) -> Any:
         """Call a method of the group by `call`, and do for its work what the watchers want."""
         began, before = clock.now(), self._numbers.taken
+        recorder = flight_recorder.recorder() if _RECORDED in self._watchers else None
+        record = None
         try:
+            if recorder is not None:
+                record = recorder.begin(self, name, given, named)
             work = call()
         except Exception as error:
+            if record is not None:
+                record.end(error)
+            if recorder is not None and isinstance(error, TimeoutError):
+                recorder.at_time_limit()
             if name not in ("send", "recv", "recv_anysource") and self._numbers.taken == before:
                 self._refuse(error)  # a hook has raised it
             raise
         if not isinstance(work, GradredWork):  # of another backend
+            if record is not None:
+                record.is_of_gradred = False
             return work
         if _MORE_TIME in self._watchers and self._more_time_for is None:
             self._more_time_for = work
             work._call_at_end(functools.partial(self._take_time_back, work))
         if work.has_ended:  # it may be the work of many operations
+            if record is not None:
+                record.end(work.exception())
             return work
         if type(work) is GradredWork:
             work.__class__ = WatchedWork
         watched = cast("WatchedWork", work)
+        if record is not None:
+            watched.be_recorded(record)
         if _DURATIONS in self._watchers:
             watched.measure(began)
         if _IN_FLIGHT in self._watchers:
@@ -239,7 +281,7 @@ class WatchedGroup(WatchableGroup):
             is_root and (not output.is_contiguous() or output.numel() != whole)
         ):
             own = functools.partial(super().gather_single, output, tensor, opts)
-            return self._watched("gather_single", own)
+            return self._watched("gather_single", own, output, tensor, opts)
         rows = [list(output.view(self._ranks, *tensor.shape).unbind())] if is_root else []
         return self.gather(rows, [tensor], opts)
 
@@ -259,7 +301,7 @@ def _watched_method(name: str) -> Callable[..., Any]:
 
     def method(self: WatchedGroup, *given: Any, **named: Any) -> Any:
         way = through_torch if self._has_torchs_hooks() else own
-        return self._watched(name, functools.partial(way, self, *given, **named))
+        return self._watched(name, functools.partial(way, self, *given, **named), *given, **named)
 
     method.__name__, method.__doc__ = name, own.__doc__
     return method
