@@ -374,7 +374,7 @@ def test_what_cannot_be_simulated_is_refused(
 def test_every_model_is_simulated_under_every_scheme_on_every_network(
     net: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    hosts = min(NETWORKS[net].hosts, 8)
+    hosts = min(NETWORKS[net].hosts, max(2, 64 // NETWORKS[net].local))
     for model in networks.names():
         words = f"simulate training --model {model} --net {net} --hosts {hosts} --json -"
         record = json.loads(command(words, capsys)[0])
