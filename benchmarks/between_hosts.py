@@ -2,10 +2,12 @@
 
     .venv/bin/python benchmarks/between_hosts.py --out benchmarks/results
 
-The hosts are network namespaces of this machine, each with a link of a given rate (see
-tests/hosts). So it needs root, iproute2 and util-linux. On each layout `benchmarks/allreduce.py`
-runs once, or with --every-call `benchmarks/every_call.py`, in alternating blocks. gradred measures
-the hosts anew for each layout, to choose plans, and stores the figures in a temporary folder.
+The hosts are network namespaces of this machine, each with a link of a given rate and its part of
+the machine's cores (see tests/hosts): without that it depends on where the kernel puts the ranks
+whether two hosts wait for one core. So it needs root, iproute2 and util-linux. On each layout
+`benchmarks/allreduce.py` runs once, or with --every-call `benchmarks/every_call.py`, in alternating
+blocks. gradred measures the hosts anew for each layout, to choose plans, and stores the figures in
+a temporary folder.
 
 Times of small messages are those of this machine's scheduler and loopback. With a rate above 1gbit
 the cores limit the speed. So compare times only within one record.
@@ -70,8 +72,8 @@ def run(
     made: machines.Machines, ranks: tuple[int, ...], given: argparse.Namespace, path: Path
 ) -> int:
     """Measure with so many ranks on the hosts; returns the exit status of the job."""
-    link = "no limit of its rate" if given.rate == "none" else given.rate
-    note = f"The hosts are namespaces of one machine, whose cores they share; a link with {link}"
+    link = "no limit of its link" if given.rate == "none" else f"a link with {given.rate}"
+    note = f"The hosts are namespaces of one machine, each with its part of its cores and {link}"
     program, options = "allreduce", ["seconds", "max", "rounds", "passes"]
     if given.every_call:
         program, options = "every_call", ["seconds", "rounds"]
@@ -149,7 +151,7 @@ def measure(name: str, given: argparse.Namespace) -> int:
     what = "every-call" if given.every_call else "allreduce"
     path = (given.out / f"{what}-{family}-{name}-{today}.json").resolve()
     ranks = LAYOUTS[name]
-    with machines.Machines(len(ranks)) as made:
+    with machines.Machines(len(ranks), own_cores=True) as made:
         if given.rate == "none":
             return run(made, ranks, given, path)
         for number in range(1, len(ranks) + 1):

@@ -44,6 +44,9 @@ class CarriedOperation final : public OperationOnCopies {
   const std::unique_ptr<Carried> carried_;
 };
 
+// Whether each rank has a host of its own.
+bool is_alone(const Parts& parts) { return parts.place.topology.hosts == parts.place.size; }
+
 template <class Run>
 void run_carried(Carried& carried, Run run) {
   try {
@@ -71,7 +74,8 @@ void Dispatch::run_gathered(const Call& call, WaitHook& hook) {
   if (!call.on_host() || call.before() != nullptr) {
     return run_on_copies(parts_, call, hook, [&](const Call& made) { run_gathered(made, hook); });
   }
-  GatheredCall gathered(call, parts_.member.rank, parts_.member.size, std::move(memory_to_gather_));
+  GatheredCall gathered(call, parts_.member.rank, parts_.member.size, is_alone(parts_),
+                        std::move(memory_to_gather_));
   run_carried(gathered, [&](const Call& made) {
     const std::shared_ptr<const Plan> plan = plan_or_refuse(made, hook);
     family_of(*plan).run(parts_, *plan, made, hook);
@@ -81,8 +85,9 @@ void Dispatch::run_gathered(const Call& call, WaitHook& hook) {
 
 std::shared_ptr<StartedOperation> Dispatch::gathered_operation(const Call& call) {
   return carried_operation(call,
-                           [](const Call& made, int rank, int size) -> std::unique_ptr<Carried> {
-                             return std::make_unique<GatheredCall>(made, rank, size);
+                           [](const Call& made, const Parts& parts) -> std::unique_ptr<Carried> {
+                             return std::make_unique<GatheredCall>(
+                                 made, parts.member.rank, parts.member.size, is_alone(parts));
                            });
 }
 
@@ -124,21 +129,20 @@ std::shared_ptr<StartedOperation> Dispatch::mean_operation(const Call& call) {
       throw;
     }
   }
-  return carried_operation(call,
-                           [](const Call& made, int rank, int size) -> std::unique_ptr<Carried> {
-                             return std::make_unique<SumOfWords>(made, rank, size);
-                           });
+  return carried_operation(
+      call, [](const Call& made, const Parts& parts) -> std::unique_ptr<Carried> {
+        return std::make_unique<SumOfWords>(made, parts.member.rank, parts.member.size);
+      });
 }
 
 // What is not in host memory is copied there first, and comes here again.
 std::shared_ptr<StartedOperation> Dispatch::carried_operation(const Call& call, Carry carry) {
-  const int rank = parts_.member.rank, size = parts_.member.size;
   const auto make = [&](const Call& made) { return operation_for(made); };
   if (call.on_host() && call.before() == nullptr) {
-    return std::make_shared<CarriedOperation>(carry(call, rank, size), make);
+    return std::make_shared<CarriedOperation>(carry(call, parts_), make);
   }
   try {
-    return std::make_shared<StagedOperation>(call, rank, size, make,
+    return std::make_shared<StagedOperation>(call, parts_.member.rank, parts_.member.size, make,
                                              StagedOperation::ReadsAtOnce());
   } catch (const Error& error) {
     parts_.agreement.refuse_started(error.what());

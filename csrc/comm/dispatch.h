@@ -59,7 +59,7 @@ class Dispatch {
   bool is_gathered(const Call& call) const;
   void run_gathered(const Call& call, WaitHook& hook);
   std::shared_ptr<StartedOperation> gathered_operation(const Call& call);
-  using Carry = std::unique_ptr<Carried> (*)(const Call& call, int rank, int size);
+  using Carry = std::unique_ptr<Carried> (*)(const Call& call, const Parts& parts);
   std::shared_ptr<StartedOperation> carried_operation(const Call& call, Carry carry);
   // Means of integers, which are carried out as sums of words (carried_calls.cc).
   using Run = void (Dispatch::*)(const Call&, WaitHook&);

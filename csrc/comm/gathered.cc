@@ -22,6 +22,17 @@ std::size_t all_bytes(const Call& call, int size) {
   return block_of_each(call, size) * (of_root(call) ? 1 : static_cast<std::size_t>(size));
 }
 
+// What moves the bytes. Ranks that share a host pass on what their leader exchanges in one
+// operation if that is an allreduce, or an allgather of what fits into their slots.
+Kind moved_by(const Call& call, int size, bool alone) {
+  constexpr std::size_t kByBlocks =
+      4096;  // bytes of all ranks from which two operations are faster
+  if (!of_root(call)) {
+    return alone || all_bytes(call, size) > kByBlocks ? Kind::kAllgather : Kind::kAllreduce;
+  }
+  return alone && has_blocks(call.kind) ? Kind::kReduceScatterBlock : Kind::kAllreduce;
+}
+
 }  // namespace
 
 bool GatheredCall::serves(const Call& call, int size) {
@@ -30,7 +41,7 @@ bool GatheredCall::serves(const Call& call, int size) {
   return all_bytes(call, size) <= kMostGathered;
 }
 
-GatheredCall::GatheredCall(const Call& call, int rank, int size,
+GatheredCall::GatheredCall(const Call& call, int rank, int size, bool alone,
                            std::unique_ptr<std::byte[]> memory)
     : made_(call),
       rank_(rank),
@@ -46,8 +57,10 @@ GatheredCall::GatheredCall(const Call& call, int rank, int size,
     std::memcpy(block_of(rank), given, block_);
     if (reduces(call.kind)) scale_input(call, block_of(rank), call.count);
   }
-  sum_ = {.out = {all_.get()},
-          .count = all_bytes(call, size),
+  const Kind kind = moved_by(call, size, alone);
+  sum_ = {.kind = kind,
+          .out = {all_.get()},
+          .count = all_bytes(call, size) / vector_counts(kind, size),
           .waited = call.waited,
           .persistent = call.persistent,
           .mpi_request = call.mpi_request,
@@ -65,9 +78,10 @@ void GatheredCall::finish() {
   if (bytes == 0) return;
   if (reduces(made_.kind)) return reduce();
   if (info_of(made_.kind).result == Part::kRoots) {
-    if (rank_ == made_.root) std::memcpy(result, all_.get(), sum_.count);
+    if (rank_ == made_.root) std::memcpy(result, all_.get(), all_bytes(made_, size_));
   } else if (rank_ != made_.root || (has_blocks(made_.kind) && !made_.in_place())) {
-    const std::size_t begin = has_blocks(made_.kind) ? static_cast<std::size_t>(rank_) * bytes : 0;
+    const bool has_all = has_blocks(made_.kind) && sum_.kind == Kind::kAllreduce;
+    const std::size_t begin = has_all ? static_cast<std::size_t>(rank_) * bytes : 0;
     std::memcpy(result, all_.get() + begin, bytes);
   }
 }

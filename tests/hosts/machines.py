@@ -22,7 +22,7 @@ from types import TracebackType
 HEAD = "head"
 _NETWORK = "10.91.7"
 _CABLE = Path(__file__).with_name("lossy_cable.py")
-_TOOLS = ("ip", "unshare", "nsenter", "mount")
+_TOOLS = ("ip", "unshare", "nsenter", "mount", "taskset")
 
 # The first process of a host. $0: its name, $1: the file that becomes its /etc/hosts.
 _FIRST = """
@@ -47,7 +47,8 @@ done
 name=$1
 shift
 pid=$(cat '{folder}'/"$name".pid-on-head) || exit 255
-exec nsenter -t "$pid" -a env -i HOME="$HOME" PATH=/usr/local/bin:/usr/bin:/bin \
+exec taskset -c "$(cat '{folder}'/"$name".cores)" nsenter -t "$pid" -a \
+  env -i HOME="$HOME" PATH=/usr/local/bin:/usr/bin:/bin \
   TMPDIR='{folder}'/"$name".tmp sh -c "$*"
 """
 
@@ -65,11 +66,15 @@ def missing() -> str | None:
 
 
 class Machines:
-    """Hosts h1, h2, ...; used with `with`."""
+    """Hosts h1, h2, ...; used with `with`.
 
-    def __init__(self, count: int) -> None:
+    With `own_cores` each has its part of this machine's cores, or shares one with others.
+    """
+
+    def __init__(self, count: int, own_cores: bool = False) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="hosts-"))
         self._names = [f"h{number}" for number in range(1, count + 1)]
+        self._own_cores = own_cores
         self._keepers: list[subprocess.Popen[str]] = []
         self._cables: list[subprocess.Popen[str]] = []
 
@@ -77,6 +82,8 @@ class Machines:
         lines = ["127.0.0.1 localhost", f"{_NETWORK}.254 {HEAD}"]
         lines += [f"{_NETWORK}.{number} {name}" for number, name in enumerate(self._names, 1)]
         (self._folder / "hosts").write_text("\n".join(lines) + "\n")
+        for number, name in enumerate(self._names):
+            (self._folder / f"{name}.cores").write_text(",".join(map(str, self._cores_of(number))))
         ssh = self._folder / "bin" / "ssh"
         ssh.parent.mkdir()
         ssh.write_text(_SSH.format(folder=self._folder))
@@ -95,6 +102,13 @@ class Machines:
         where: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _cores_of(self, number: int) -> list[int]:
+        cores, hosts = sorted(os.sched_getaffinity(0)), len(self._names)
+        if not self._own_cores:
+            return cores
+        first, end = (len(cores) * one // hosts for one in (number, number + 1))
+        return cores[first : max(end, first + 1)]
 
     @property
     def path(self) -> str:

@@ -145,11 +145,11 @@ def test_reason_of_a_plan_in_memory_says_who_reads_what(
 
 
 @pytest.mark.parametrize("collective", ["bcast", "scan", "gather"])
-def test_short_calls_between_hosts_are_said_to_be_an_allreduce(
+def test_short_calls_between_hosts_are_said_to_compare_as_they_move_data(
     collective: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["-np", "4", "--hosts", "2", "--collective", collective, "--bytes"]
-    said = "but so short a call is carried out as an allreduce of all ranks' bytes"
+    said = "but so short a call is carried out so that each rank gets something from all"
     assert said in report(capsys, *words, "64")["reason"]
     assert said not in report(capsys, *words, "64k")["reason"]
     assert said not in report(capsys, "--bytes", "64", "-np", "4")["reason"]

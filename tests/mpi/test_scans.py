@@ -155,12 +155,15 @@ def test_started_scans_before_the_first_blocking_call() -> None:
 
 
 def test_bits_do_not_depend_on_the_length_nor_on_the_plan() -> None:
-    """Each step rounds: sums of 16-bit floats are those of a loop over the ranks."""
+    """Each step rounds: sums of 16-bit floats are those of a loop over the ranks.
+
+    Over several hosts the plan that costs least may add in another order.
+    """
     one = np.linspace(1, 2, 40_013).astype("f2") * np.float16(1 + RANK / 3)
     vectors = COMM.allgather(one)[: RANK + 1]
     wanted = functools.reduce(lambda a, b: (a + b).astype("f2"), vectors)
     errors = []
-    for plan in (None, "linear", "pipelined"):
+    for plan in (*([None] if ON_ONE_HOST else []), "linear", "pipelined"):
         whole = gradred.scan(one, plan=plan)
         errors += differences(whole, wanted, f"{plan}")
         for count in (1, 7, 1000):
