@@ -76,7 +76,7 @@ PYTHON_LAYERS: dict[str, list[str]] = {
     "doctor": ["__init__"],
     "horovod": ["__init__", "tensors"],
     "jax": ["__init__", "named"],
-    "torch": ["compression", "horovod", "torch_backend", "torch_leaves", "torch_tensors"],
+    "torch": ["compression", "horovod", "torch_backend", "torch_tensors", "torch_wire"],
     "tensorflow": ["horovod"],
     "keras": ["tensorflow"],
     "mxnet": ["horovod"],

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,69 @@ from gradred.errors import UsageError
 from gradred.torch_leaves import require_alike
 
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # from 2.13 on
+
+
+def require_form(form: str, asked: str) -> None:
+    """Raise UsageError if there is no such form. `"auto"` is none: what is owed is in one form."""
+    if form not in _core.WIRES:
+        remedy = f"Name one of {', '.join(_core.WIRES)}"
+        raise UsageError(asked, f"form={form!r} is none", remedy)
+
+
+class Ranks(Protocol):
+    """How a `Wire` reaches the ranks of a job: by groups of torch.distributed, or otherwise."""
+
+    rank: int
+
+    def gather_objects(self, one: Any) -> list[Any]:
+        """Gather an object of each rank, in their order. Blocks."""
+
+    def divide(self, hosts: Sequence[Sequence[int]]) -> None:
+        """Make groups: of the ranks of each host, and of the first ranks of all hosts. Blocks."""
+
+    def add_up(self, vector: torch.Tensor) -> None:
+        """Replace a vector by the sum over the ranks of this host. Blocks."""
+
+    def spread(self, vector: torch.Tensor) -> None:
+        """Replace a vector by that of the host's first rank. Blocks."""
+
+    def swap(self, came: torch.Tensor, sent: torch.Tensor) -> None:
+        """Send a row to the first rank of each host, and receive one of each. Blocks."""
+
+    def collect(self, came: torch.Tensor, own: torch.Tensor) -> None:
+        """Gather the rows of the first ranks of all hosts. Blocks."""
+
+
+class _RanksOfTorch:
+    """Those of the default group."""
+
+    def __init__(self) -> None:
+        self.rank = dist.get_rank()
+
+    def gather_objects(self, one: Any) -> list[Any]:
+        everyone: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(everyone, one)
+        return everyone
+
+    def divide(self, hosts: Sequence[Sequence[int]]) -> None:
+        for ranks in hosts:
+            made = dist.new_group(list(ranks))
+            if self.rank in ranks:
+                self._inside, self._first = made, ranks[0]
+        if len(hosts) > 1:
+            self._across = dist.new_group([ranks[0] for ranks in hosts])
+
+    def add_up(self, vector: torch.Tensor) -> None:
+        dist.all_reduce(vector, group=self._inside)
+
+    def spread(self, vector: torch.Tensor) -> None:
+        dist.broadcast(vector, self._first, group=self._inside)
+
+    def swap(self, came: torch.Tensor, sent: torch.Tensor) -> None:
+        dist.all_to_all_single(came, sent, group=self._across)
+
+    def collect(self, came: torch.Tensor, own: torch.Tensor) -> None:
+        _all_gather(came.view(-1), own, group=self._across)
 
 
 class Wire:
@@ -35,33 +98,28 @@ class Wire:
         feedback: whether nothing is lost in the long run (error feedback: Seide et al., 2014;
             Tang et al., "DoubleSqueeze", 2019). The first rank of each host keeps a float32 number
             for each parameter.
+        ranks: how to reach others than those of the default group.
 
     Raises:
         gradred.UsageError: there is no such form, or the ranks' arguments differ.
     """
 
-    def __init__(self, form: str, *, feedback: bool = False) -> None:
-        everyone: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(everyone, (form, feedback, socket.gethostname()))
+    def __init__(self, form: str, *, feedback: bool = False, ranks: Ranks | None = None) -> None:
+        self._ranks = ranks or _RanksOfTorch()
+        everyone = self._ranks.gather_objects((form, feedback, socket.gethostname()))
         require_alike([one for one, _, _ in everyone], "Wire", "form")
         require_alike([one for _, one, _ in everyone], "Wire", "feedback")
-        if form not in _core.WIRES:
-            remedy = f"Name one of {', '.join(_core.WIRES)}"
-            raise UsageError("Wire", f"form={form!r} is none", remedy)
+        require_form(form, "Wire")
         self.form, self.size = form, len(everyone)
         self._owed: dict[torch.nn.Parameter, torch.Tensor] | None = {} if feedback else None
         on_host: dict[str, list[int]] = {}
         for rank, (_, _, host) in enumerate(everyone):
             on_host.setdefault(host, []).append(rank)
-        own = dist.get_rank()
-        for ranks in on_host.values():
-            made = dist.new_group(ranks)
-            if own in ranks:
-                self._inside, self._first, self._alone = made, ranks[0], len(ranks) == 1
-        first = [ranks[0] for ranks in on_host.values()]
-        self._hosts, self._place = len(first), first.index(self._first)
-        self._sends = own == self._first
-        self._across = dist.new_group(first) if self._hosts > 1 else None
+        hosts = list(on_host.values())
+        own = next(one for one in hosts if self._ranks.rank in one)
+        self._hosts, self._place, self._alone = len(hosts), hosts.index(own), len(own) == 1
+        self._sends = self._ranks.rank == own[0]
+        self._ranks.divide(hosts)
 
     def average(self, vector: torch.Tensor, parameters: Sequence[torch.nn.Parameter] = ()) -> None:
         """Replace a flat float32 tensor of the CPU by the mean of all ranks'. Blocks.
@@ -71,13 +129,13 @@ class Wire:
             parameters: for feedback; without any there is none.
         """
         if not self._alone:
-            dist.all_reduce(vector, group=self._inside)
+            self._ranks.add_up(vector)
         vector /= self.size  # before it is encoded, which has a limit
-        if self._across is not None:
+        if self._hosts > 1:
             if self._sends:
                 self._exchange(vector, parameters)
             if not self._alone:
-                dist.broadcast(vector, self._first, group=self._inside)
+                self._ranks.spread(vector)
 
     def reset(self) -> None:
         """Forget what is owed, as after loading a checkpoint."""
@@ -94,11 +152,10 @@ class Wire:
         parts = Parts(self.form, numbers, numbers, self._hosts, self._place, wanted)
         came = torch.from_numpy(parts.came)
         parts.encode()
-        dist.all_to_all_single(came, torch.from_numpy(parts.sent), group=self._across)
+        self._ranks.swap(came, torch.from_numpy(parts.sent))
         for host in range(self._hosts):
             parts.add(host)
-        own = torch.from_numpy(parts.encode_sum())
-        _all_gather(came.view(-1), own, group=self._across)
+        self._ranks.collect(came, torch.from_numpy(parts.encode_sum()))
         parts.decode()
 
 

@@ -11,6 +11,7 @@ from pytorch.groups import RANK, SIZE, group_of_all, torch
 import gradred
 
 pytest.importorskip("gradred.torch")
+import gradred.torch as hvd
 from gradred import torch_wire
 
 __all__ = ["group_of_all"]  # a fixture of this module
@@ -107,43 +108,105 @@ def test_training_ends_alike_and_with_the_same_bits_on_all_ranks(
     assert set(everyone) == {bits}
 
 
-def loss_beside_large_gradients(wire: Any) -> tuple[float, bytes]:
+def loss_beside_large_gradients(
+    network: Any, weight: torch.nn.Parameter, optimizer: Any
+) -> tuple[float, bytes]:
     """The share of the loss that is left, and the weights.
 
     All gradients are less than half a level of int4, but for one in each block, which alternates.
     """
-    ddp = DDP(torch.nn.Linear(256, 1, bias=False))
-    weight = next(ddp.parameters())
-    with torch.no_grad():
-        weight.zero_()
-    if wire is not None:
-        ddp.register_comm_hook(wire, torch_wire.compress)
-    optimizer = torch.optim.SGD([weight], lr=0.5)
     slopes, large = torch.full((256,), 0.05), torch.zeros(256)
     slopes[::128], large[::128] = 0, 1
     for step in range(250):
         loss = (slopes * (weight[0] - 1).square()).sum() / 2
-        (loss + ddp(large * (-1) ** step)[0]).backward()
+        (loss + network(large * (-1) ** step)[0]).backward()
         optimizer.step()
         optimizer.zero_grad()
     left = (slopes * (weight[0].detach() - 1).square()).sum() / slopes.sum()
     return float(left), weight.detach().numpy().tobytes()
 
 
+def by_ddp(wire: Any) -> tuple[float, bytes]:
+    ddp = DDP(torch.nn.Linear(256, 1, bias=False))
+    weight = next(ddp.parameters())
+    with torch.no_grad():
+        weight.zero_()
+    if wire is not None:
+        ddp.register_comm_hook(torch_wire.Wire(**wire), torch_wire.compress)
+    return loss_beside_large_gradients(ddp, weight, torch.optim.SGD([weight], lr=0.5))
+
+
+def by_horovod(wire: Any) -> tuple[float, bytes]:
+    network = torch.nn.Linear(256, 1, bias=False)
+    with torch.no_grad():
+        network.weight.zero_()
+    compression = hvd.Compression.none if wire is None else hvd.Compression.wire(**wire)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.5)
+    optimizer = hvd.DistributedOptimizer(optimizer, compression=compression)
+    return loss_beside_large_gradients(network, network.weight, optimizer)
+
+
 @pytest.mark.skipif(SIZE == 1, reason="one host compresses nothing")
+@pytest.mark.parametrize("trained_by", [by_ddp, by_horovod])
 def test_int4_with_feedback_reaches_the_loss_of_plain_and_without_it_does_not(
-    group_of_all: Any, monkeypatch: pytest.MonkeyPatch
+    group_of_all: Any, monkeypatch: pytest.MonkeyPatch, trained_by: Any
 ) -> None:
     monkeypatch.setattr(torch_wire.socket, "gethostname", lambda: f"h{RANK}")
-    plain, _ = loss_beside_large_gradients(None)
-    without, _ = loss_beside_large_gradients(torch_wire.Wire("int4"))
-    loss, bits = loss_beside_large_gradients(torch_wire.Wire("int4", feedback=True))
+    plain, _ = trained_by(None)
+    loss, bits = trained_by({"form": "int4", "feedback": True})
     assert plain < 0.01
     assert loss < 0.01
+    average = torch_wire.Wire.average
+    monkeypatch.setattr(torch_wire.Wire, "average", lambda wire, vector, _: average(wire, vector))
+    without, _ = trained_by({"form": "int4", "feedback": True})
     assert without > 0.9
     everyone: list[Any] = [None] * SIZE
     dist.all_gather_object(everyone, bits)
     assert set(everyone) == {bits}
+
+
+def test_horovods_optimizer_has_the_means_of_ddps_hook(
+    group_of_all: Any, layout: list[int]
+) -> None:
+    state = torch_wire.Wire("int4", feedback=True)
+    weights = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((3, 5), (300,), (1,))]
+    twins = [torch.nn.Parameter(one.detach().clone()) for one in weights]
+    named = [(f"{place}", one) for place, one in enumerate(twins)]
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(twins, lr=1.0), named, hvd.Compression.wire("int4", feedback=True)
+    )
+    made = torch.Generator().manual_seed(RANK)
+    for step in range(5):
+        slopes = [torch.randn(one.shape, generator=made) for one in weights]
+        if step == 3:
+            optimizer.load_state_dict(optimizer.state_dict())  # nothing is owed from then on
+            state.reset()
+        vector = torch.cat([one.flatten() for one in slopes])
+        state.average(vector, weights)
+        sum((one * slope).sum() for one, slope in zip(twins, slopes, strict=True)).backward()
+        optimizer.synchronize()
+        assert torch.equal(torch.cat([one.grad.flatten() for one in twins]), vector)
+        with optimizer.skip_synchronize():
+            optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_what_feedback_does_not_serve_is_refused() -> None:
+    with pytest.raises(gradred.UsageError, match="form='auto' is none"):
+        hvd.Compression.wire(feedback=True)
+    wire = hvd.Compression.wire("int4", feedback=True)
+    with pytest.raises(gradred.UsageError, match="belongs to a parameter"):
+        hvd.allreduce(torch.ones(3), compression=wire)
+    weight = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    for options in ({"groups": 1}, {"op": hvd.Adasum}, {"gradient_as_bucket_view": True}):
+        with pytest.raises(ValueError, match="feedback averages all gradients"):
+            hvd.DistributedOptimizer(optimizer, compression=wire, **options)
+    if SIZE > 1:
+        optimizer = hvd.DistributedOptimizer(optimizer, compression=wire)
+        weight.sum().backward()
+        with pytest.raises(gradred.UsageError, match=r"is of torch\.float64"):
+            optimizer.step()
 
 
 @pytest.mark.parametrize("form", ["int4", "int8", "bf16"])

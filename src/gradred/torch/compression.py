@@ -8,6 +8,7 @@ import torch
 
 from gradred import compression, wire
 from gradred.errors import UsageError
+from gradred.torch_wire import require_form
 
 
 class Compressor:
@@ -70,6 +71,27 @@ class WireCompressor(Compressor):
 
     def __init__(self, form: str) -> None:
         self.form = wire.require(form, "float32", "sum", "Compression.wire")
+
+
+class OwingWire:
+    """A `WireCompressor` whose losses are added to the next gradients, for `DistributedOptimizer`.
+
+    Args:
+        form: a name of `gradred.WIRES`.
+
+    Raises:
+        gradred.UsageError: there is no such form.
+    """
+
+    def __init__(self, form: str) -> None:
+        require_form(form, "Compression.wire(feedback=True)")
+        self.form = form
+
+    def compress(self, tensor: torch.Tensor) -> NoReturn:
+        """Raise UsageError: only an optimizer knows which tensor of the last step this is."""
+        remedy = "Pass it to DistributedOptimizer, or leave feedback=True out"
+        found = "what is owed belongs to a parameter"
+        raise UsageError(f"Compression.wire({self.form!r}, feedback=True)", found, remedy)
 
 
 def wire_of(compressor: Any) -> str:
@@ -139,9 +161,12 @@ class Compression:
     bf16 = BF16Compressor
 
     @staticmethod
-    def wire(form: str = "auto") -> WireCompressor:
-        """float32 in a form of `gradred.WIRES` between hosts, as it is inside of them."""
-        return WireCompressor(form)
+    def wire(form: str = "auto", *, feedback: bool = False) -> WireCompressor | OwingWire:
+        """float32 in a form of `gradred.WIRES` between hosts, as it is inside of them.
+
+        With `feedback` nothing is lost in the long run; see `gradred.torch_wire.Wire`.
+        """
+        return OwingWire(form) if feedback else WireCompressor(form)
 
     @staticmethod
     def int8() -> GatheredCompressor:

@@ -18,9 +18,10 @@ from gradred.errors import explain
 from gradred.horovod import adasum, basics
 from gradred.horovod.basics import Average, size
 from gradred.horovod.process_sets import ProcessSet, global_process_set
-from gradred.torch.compression import Compression, GatheredCompressor
+from gradred.torch.compression import Compression, GatheredCompressor, OwingWire
 from gradred.torch.gradients import AdasumReduction, GradientReduction, How, Parameter
 from gradred.torch.leaf_gradients import LeafReduction
+from gradred.torch.wire_gradients import WireReduction
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer as _Wrapped
@@ -183,7 +184,7 @@ def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     if num_groups:
         warnings.warn("num_groups is deprecated: pass groups", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
-    kind = GradientReduction
+    kind = WireReduction if isinstance(compression, OwingWire) else GradientReduction
     if op == basics.Adasum and size() > 1:
         adasum.check(process_set)
         kind = AdasumReduction
@@ -200,6 +201,8 @@ def _check(how: How, passes: int, groups_given: bool) -> None:
     is_gathered = isinstance(how.compression, GatheredCompressor)
     is_divided, has_leaves = how.predivide_factor != 1.0, how.leaves is not None
     is_plain = how.compression is Compression.none and not (groups_given or how.as_buckets)
+    owes = isinstance(how.compression, OwingWire)
+    is_of_all = how.process_set is global_process_set
     without_buckets = "Leave gradient_as_bucket_view out"
     for is_wrong, found, remedy in (
         (is_gathered and not adds_up, "gathered gradients are added up", _SUMS),
@@ -223,6 +226,12 @@ def _check(how: How, passes: int, groups_given: bool) -> None:
             is_adasum and how.as_buckets,
             "Adasum reduces each parameter's update, not gradients",
             without_buckets,
+        ),
+        (
+            owes and (groups_given or how.as_buckets or is_divided or not (adds_up and is_of_all)),
+            "a wire with feedback averages all gradients of all ranks together",
+            f"{_SUMS}, without groups, gradient_predivide_factor, gradient_as_bucket_view and "
+            "process_set",
         ),
         (
             has_leaves and not (adds_up and is_plain and not is_divided),
