@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-VERSION = 3
+VERSION = 4
 
 
 class Array(ctypes.Structure):
@@ -27,6 +27,7 @@ class Call(ctypes.Structure):
         ("postscale", ctypes.c_double),
         ("root", ctypes.c_int32),
         ("structure", ctypes.c_char_p),
+        ("wire", ctypes.c_char_p),
         ("arrays", ctypes.POINTER(Array)),
         ("count", ctypes.c_size_t),
         ("splits", ctypes.POINTER(ctypes.c_int64)),

@@ -19,6 +19,7 @@
 #include "engine/callbacks.h"
 #include "engine/waiting.h"
 #include "named/named.h"
+#include "reduce/wire.h"
 
 namespace gradred {
 namespace {
@@ -177,6 +178,7 @@ void CallInFlight::submit_part(const KernelCall& call, std::size_t first, std::s
   what.prescale = call.prescale;
   what.postscale = call.postscale;
   what.root = call.root;
+  what.wire = wire_named(call.wire);
   std::string structure = first == 0 ? call.structure : "";  // one part fails for all
   if (!structure.empty()) what.structure = mix(1, structure);
   std::vector<NamedArray> arrays;

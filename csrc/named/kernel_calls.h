@@ -33,6 +33,7 @@ struct KernelCall {
   std::int32_t root;  // a rank of the set
   // Describes the nest whose leaves the arrays are, for the ranks to compare. Empty: no nest.
   const char* structure;
+  const char* wire;  // what float32 travels in between hosts, "" or a name as in reduce/wire.h
   const KernelArray* arrays;
   std::size_t count;  // of the arrays
   const std::int64_t* splits;
@@ -65,7 +66,7 @@ struct KernelResult {
 using KernelDone = void (*)(void* context, const KernelResult* result);
 
 struct KernelCalls {
-  static constexpr std::uint32_t kVersion = 3;
+  static constexpr std::uint32_t kVersion = 4;
 
   std::uint32_t version;
   // Submits a call, and calls `done` once: before it returns if `waits`, else in another thread if

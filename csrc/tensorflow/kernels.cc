@@ -84,7 +84,7 @@ std::string name_of_node(KernelConstruction* from) {
 struct Kernel {
   bool gives_rows = false;  // the node is a GradredRows
   bool waits = false;
-  std::string kind, name, structure;
+  std::string kind, name, structure, wire;
   std::int32_t op = 0, root = 0, process_set = 0;
   double prescale = 1.0, postscale = 1.0;
 };
@@ -101,6 +101,7 @@ void* make(KernelConstruction* from) {
   made->postscale = std::strtod(text_of(from, "postscale", status).c_str(), nullptr);
   made->root = number_of(from, "root", status);
   made->structure = text_of(from, "structure", status);
+  made->wire = text_of(from, "wire", status);
   made->process_set = number_of(from, "process_set", status);
   unsigned char waits = 0;
   tf.OpKernelConstruction_GetAttrBool(from, "waits", &waits, status);
@@ -299,6 +300,7 @@ void compute(void* made, KernelContext* context, void* completion) {
       .postscale = kernel.postscale,
       .root = kernel.root,
       .structure = kernel.structure.c_str(),
+      .wire = kernel.wire.c_str(),
       .arrays = arrays.data(),
       .count = arrays.size(),
       .splits = static_cast<const std::int64_t*>(splits.data),
@@ -339,7 +341,8 @@ void define(const char* name) {
   tf.OpDefinitionBuilderAddAttr(op, types.c_str());
   for (const char* const attribute :
        {"kind: string", "tensor_name: string", "op: string", "prescale: string",
-        "postscale: string", "root: int", "structure: string", "process_set: int", "waits: bool"}) {
+        "postscale: string", "root: int", "structure: string", "wire: string", "process_set: int",
+        "waits: bool"}) {
     tf.OpDefinitionBuilderAddAttr(op, attribute);
   }
   tf.OpDefinitionBuilderAddInput(op, "tensors: T");

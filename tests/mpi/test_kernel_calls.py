@@ -54,6 +54,7 @@ def submit(
     root: int = 0,
     process_set: int = SET,
     op: str = "sum",
+    wire: str = "",
 ) -> Flight:
     flight = Flight()
 
@@ -84,7 +85,7 @@ def submit(
     )
     given = (ctypes.c_int64 * len(splits))(*splits)
     head = (process_set, kind.encode(), name.encode(), list(OPS).index(op), 1.0, 1.0, root)
-    call = Call(*head, b"", described, len(arrays), given, len(splits))
+    call = Call(*head, b"", wire.encode(), described, len(arrays), given, len(splits))
     callback = DONE(done)
     flight.held = (callback, call, arrays)
     table = Table.from_address(_core.kernel_calls())
@@ -110,6 +111,17 @@ def test_many_arrays_of_several_types_end_together(waits: bool) -> None:
     assert (flight.end, flight.text) == (WELL, "")
     for one in arrays:
         assert (one == SIZE * (SIZE + 1) // 2).all()
+
+
+def test_wires_are_compared_and_have_a_name() -> None:
+    x = np.ones(3, "float32")
+    assert submit("allreduce", [x], "one wire", wire="bf16").wait().end == WELL
+    np.testing.assert_array_equal(x, SIZE)
+    if SIZE > 1:
+        other = submit("allreduce", [x], "two wires", wire="int8" if RANK else "bf16").wait()
+        assert (other.end, "Mismatched compressed wires" in other.text) == (DISAGREED, True)
+    none = submit("allreduce", [x], "no wire", wire="int3").wait()
+    assert (none.end, "int3" in none.text) == (REFUSED, True)
 
 
 def test_calls_in_any_order_end_without_a_thread_that_waits_for_them() -> None:

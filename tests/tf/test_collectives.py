@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +11,10 @@ import numpy as np
 import pytest
 from tf.given import FLOATS, INTEGERS, hvd, tf, total
 
+from gradred.errors import UsageError
 from gradred.tensorflow import kernels
 
+ON_HOSTS = "TEST_HOSTS" in os.environ
 pytestmark = pytest.mark.usefixtures("initialised")
 
 
@@ -190,6 +193,39 @@ def test_compression_keeps_the_type() -> None:
     numbers = tf.range(3)
     made = hvd.allreduce(numbers, op=hvd.Sum, compression=hvd.Compression.fp16)
     assert made.dtype == tf.int32
+
+
+@pytest.mark.parametrize("op", [hvd.Sum, hvd.Average])
+def test_a_compressed_wire_has_the_same_bits_on_all_ranks(way: Any, op: int) -> None:
+    x = tf.random.stateless_normal([5000], [hvd.rank(), 7])
+    plain = hvd.allreduce(x, op=op)
+    for form in ("bf16", "int8"):
+        wire = hvd.Compression.wire(form)
+        got = way(lambda x: hvd.allreduce(x, op=op, compression=wire))(x)  # noqa: B023
+        (grouped,) = way(lambda x: hvd.grouped_allreduce([x], op=op, compression=wire))(x)  # noqa: B023
+        assert (got.numpy().tobytes() == plain.numpy().tobytes()) == (not ON_HOSTS)
+        np.testing.assert_allclose(got, plain, atol=0.02 * hvd.size())
+        for one in (got, grouped):
+            everyone = hvd.allgather_object(one.numpy().tobytes())
+            assert set(everyone) == {one.numpy().tobytes()}
+        numbers = tf.range(9)  # travel as they are
+        got = hvd.allreduce(numbers, op=hvd.Sum, compression=wire)
+        np.testing.assert_array_equal(got, hvd.size() * numbers)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        made = hvd.allreduce(x, op=op, compression=wire)
+    factor = hvd.size() if op == hvd.Sum else 1
+    np.testing.assert_allclose(tape.gradient(made, x), np.full(5000, factor), rtol=0.02)
+
+
+def test_ranks_with_other_wires_get_an_error() -> None:
+    if hvd.size() == 1:
+        pytest.skip("needs several ranks")
+    wire = hvd.Compression.wire("int8" if hvd.rank() else "bf16")
+    with pytest.raises(tf.errors.FailedPreconditionError, match="Mismatched compressed wires"):
+        hvd.allreduce(tf.ones(3), name="other wires", compression=wire)
+    with pytest.raises(UsageError, match="int3"):
+        hvd.Compression.wire("int3")
 
 
 def test_variables_and_arrays_are_taken() -> None:

@@ -100,6 +100,7 @@ def reduced(variables: Any, loss: Callable[[], Any], traced: bool, **options: An
         {"num_groups": 3},
         {"gradient_predivide_factor": 2.0},
         {"compression": hvd.Compression.fp16},
+        {"compression": hvd.Compression.wire("bf16")},
     ],
     ids=str,
 )

@@ -25,6 +25,7 @@ from gradred.horovod.process_sets import (
     ids_and_ranks,
     registered,
 )
+from gradred.horovod.wires import wire_of
 from gradred.tensorflow import kernels
 from gradred.tensorflow.compression import Compression
 from gradred.tensorflow.kernels import Call, Name, later, node_name
@@ -173,9 +174,8 @@ def _reduced(tensors: Sequence[Any], how: Reduction) -> list[Any]:
             for number, one in enumerate(sent)
         ]
     else:
-        call = Call(
-            "allreduce", _number(process_set), called, reducing(op), *scales, structure=structure
-        )
+        said = (*scales, 0, structure, wire_of(compression))
+        call = Call("allreduce", _number(process_set), called, reducing(op), *said)
         made = kernels.reduce(call, sent)
     return [compression.decompress(x, c) for x, (_, c) in zip(made, pairs, strict=True)]
 

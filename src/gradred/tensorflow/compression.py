@@ -6,6 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from gradred.horovod.wires import OverWire
+
 
 class Compressor:
     """Compressor that changes nothing. Derive from it to write another one."""
@@ -55,9 +57,18 @@ class BF16Compressor(_Cast):
     wire = tf.bfloat16
 
 
+class WireCompressor(OverWire, Compressor):
+    """`OverWire` with methods of a compressor."""
+
+
 class Compression:
     """The values that `compression=` accepts."""
 
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+
+    @staticmethod
+    def wire(form: str = "auto") -> WireCompressor:
+        """float32 in a form of `gradred.WIRES` between hosts, as it is inside of them."""
+        return WireCompressor(form)

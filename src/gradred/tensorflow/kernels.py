@@ -55,6 +55,7 @@ class Call:
         postscale: factor of the results.
         root: index in the set of the rank whose tensors a broadcast sends.
         structure: describes the nest whose leaves the tensors are. The ranks compare it.
+        wire: what float32 travels in between hosts. Empty: as it is.
     """
 
     kind: str
@@ -65,6 +66,7 @@ class Call:
     postscale: float = 1.0
     root: int = 0
     structure: str = ""
+    wire: str = ""
 
     @property
     def set(self) -> ProcessSet:
@@ -163,6 +165,7 @@ def _attributes(call: Call) -> dict[str, Any]:
         "postscale": float(call.postscale).hex(),
         "root": call.root,
         "structure": call.structure,
+        "wire": call.wire,
         "process_set": call.process_set,
         # An eager call is waited for in any case, and by this thread at the least cost.
         "waits": tf.executing_eagerly(),
@@ -184,6 +187,7 @@ def _call_of(operation: Any) -> Call:
         float.fromhex(text("postscale")),
         int(operation.get_attr("root")),
         text("structure"),
+        text("wire"),
     )
 
 

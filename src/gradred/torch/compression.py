@@ -6,8 +6,9 @@ from typing import Any, NoReturn
 
 import torch
 
-from gradred import compression, wire
+from gradred import compression
 from gradred.errors import UsageError
+from gradred.horovod.wires import OverWire
 from gradred.torch_wire import require_form
 
 
@@ -59,18 +60,8 @@ class BF16Compressor(_Cast):
     wire = torch.bfloat16
 
 
-class WireCompressor(Compressor):
-    """Sums and means of float32 are compressed between hosts; all ranks get the same bits.
-
-    Args:
-        form: a name of `gradred.WIRES`, or `"auto"`.
-
-    Raises:
-        gradred.UsageError: there is no such form.
-    """
-
-    def __init__(self, form: str) -> None:
-        self.form = wire.require(form, "float32", "sum", "Compression.wire")
+class WireCompressor(OverWire, Compressor):
+    """`OverWire` with methods of a compressor."""
 
 
 class OwingWire:
@@ -92,11 +83,6 @@ class OwingWire:
         remedy = "Pass it to DistributedOptimizer, or leave feedback=True out"
         found = "what is owed belongs to a parameter"
         raise UsageError(f"Compression.wire({self.form!r}, feedback=True)", found, remedy)
-
-
-def wire_of(compressor: Any) -> str:
-    """Return the form between hosts that a compressor asks for, as allreduces take it."""
-    return compressor.form if isinstance(compressor, WireCompressor) else ""
 
 
 class GatheredCompressor:

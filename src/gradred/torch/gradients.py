@@ -19,8 +19,9 @@ from gradred.horovod.objects import broadcast_object
 from gradred.horovod.process_sets import ProcessSet
 from gradred.horovod.settings import is_true
 from gradred.horovod.util import split_list
+from gradred.horovod.wires import wire_of
 from gradred.torch.buckets import GradientBucket, buckets_of
-from gradred.torch.compression import Compression, GatheredCompressor, wire_of
+from gradred.torch.compression import Compression, GatheredCompressor
 from gradred.torch.groups import members_by_parameter
 from gradred.torch.mpi_ops import (
     allgather_async,

@@ -22,7 +22,8 @@ from gradred.horovod.operations import barrier, carry_out, join, poll, reduction
 from gradred.horovod.process_sets import ProcessSet, global_process_set
 from gradred.horovod.state import state
 from gradred.horovod.util import num_rank_is_power_2
-from gradred.torch.compression import Compression, wire_of
+from gradred.horovod.wires import wire_of
+from gradred.torch.compression import Compression
 from gradred.torch.front_end import COLLECTIVES, FRONT_END
 from gradred.torch_tensors import require_tensor
 
