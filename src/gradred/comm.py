@@ -197,28 +197,23 @@ class Comm(MPI.Intracomm):
     def allreduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
         """Reduce Python objects by pickling, as mpi4py's method does.
 
-        Short objects, such as numbers, are reduced in the order of ranks, on each rank, if all
-        ranks share memory. mpi4py's own method reduces all others. Warns once if it gets a large
-        array: `gradred.allreduce` reduces such an array without pickling.
+        On up to 4 ranks, and on up to 16 for up to 252 pickled bytes, each rank reduces all, in the
+        order of ranks. The rest is mpi4py's, also what has over 64 MiB or lengths that differ much.
+        Warns once of a large array, which `gradred.allreduce` reduces without pickling.
         """
         _warn_of_pickling(sendobj)
-        shown = self._gather_short(sendobj)
+        size = self.Get_size()
+        shown = _gather_objects(self, sendobj, _MOST_BYTES if size <= _FEW_RANKS else _SHORT_BYTES)
         if shown is None:
             return super().allreduce(sendobj, op)
         return functools.reduce(op, map(MPI.pickle.loads, shown))
 
     def allgather(self, sendobj: Any) -> list[Any]:
-        """Return the objects of all ranks, as mpi4py's method does; short ones take less time."""
-        shown = self._gather_short(sendobj)
+        """Return the objects of all ranks, as mpi4py's method does; most take less time."""
+        shown = _gather_objects(self, sendobj, _MOST_BYTES)
         if shown is None:
             return super().allgather(sendobj)
         return [MPI.pickle.loads(one) for one in shown]
-
-    def _gather_short(self, sendobj: Any) -> list[bytes] | None:
-        """Return all ranks' pickled objects; None on all ranks if they are mpi4py's to exchange."""
-        if self.Get_size() == 1:
-            return None
-        return _core.gather_short(self, MPI.pickle.dumps(sendobj))
 
     def _require_mpi(self) -> None:
         """Raise UsageError if the MPI does not know this communicator."""
@@ -556,13 +551,33 @@ def _has_op(method: str) -> bool:
     return " op: " in (getattr(MPI.Intracomm, method).__doc__ or "")
 
 
+# Of more ranks a tree reduces objects in less time, since each rank need not read all of them, but
+# for the shortest.
+_FEW_RANKS, _MANY_RANKS, _SHORT_BYTES, _MOST_BYTES = 4, 16, 252, 64 << 20
+
+
+def _gather_objects(comm: Comm, obj: Any, most: int) -> Sequence[bytes | memoryview] | None:
+    """Return all ranks' pickled objects; None on all ranks if they are mpi4py's to exchange."""
+    if not 1 < comm.Get_size() <= _MANY_RANKS:
+        return None
+    # What is surely longer is not pickled in vain: an element takes a byte or more.
+    length = len(obj) if isinstance(obj, (list, tuple, dict, str, bytes)) else _nbytes(obj)
+    return _core.gather_objects(comm, MPI.pickle.dumps(obj) if length <= most else None, most)
+
+
+def _nbytes(x: Any) -> int:
+    """Return the bytes of an array; 0 of other objects."""
+    nbytes = getattr(x, "nbytes", 0)
+    return nbytes if isinstance(nbytes, int) else 0
+
+
 _warned_of_pickling = False
 
 
 def _warn_of_pickling(x: Any) -> None:
     global _warned_of_pickling
-    nbytes = getattr(x, "nbytes", 0)
-    if _warned_of_pickling or not isinstance(nbytes, int) or nbytes < LARGE_OBJECT_BYTES:
+    nbytes = _nbytes(x)
+    if _warned_of_pickling or nbytes < LARGE_OBJECT_BYTES:
         return
     _warned_of_pickling = True
     warnings.warn(

@@ -1,4 +1,4 @@
-"""comm.allreduce and comm.allgather of Python objects: short ones go by gradred."""
+"""comm.allreduce and comm.allgather of Python objects, most of which go by gradred."""
 
 from __future__ import annotations
 
@@ -89,21 +89,43 @@ def test_an_error_of_the_operation_is_raised_and_the_next_call_is_right() -> Non
     assert COMM.allreduce(1) == SIZE
 
 
-def test_ranks_without_common_memory_leave_objects_to_the_mpi() -> None:
+def test_objects_of_ranks_without_common_memory_go_by_messages() -> None:
     use(shm=False)
     comm = COMM.Dup()
     comm.Allreduce(MPI.IN_PLACE, np.ones(1))  # reads the settings
     use()
-    assert _core.gather_short(comm, b"short") is None
     assert comm.allreduce(1) == SIZE
+    assert comm.allgather("x" * 5000 * (RANK + 1)) == ["x" * 5000 * (n + 1) for n in range(SIZE)]
     comm.Free()
 
 
-def test_short_objects_go_by_memory_and_long_ones_do_not() -> None:
-    shown = _core.gather_short(COMM, b"%d" % RANK)
-    assert shown == (None if SIZE == 1 else [b"%d" % rank for rank in range(SIZE)])
-    assert _core.gather_short(COMM, b"x" * (255 if RANK == 0 else 1)) is None
-    assert SIZE == 1 or _core.gather_short(COMM, b"x" * 254) == [b"x" * 254] * SIZE
+@pytest.mark.parametrize(
+    ("own", "others", "gathers"),
+    [
+        (1, 1, True),
+        (252, 252, True),
+        (0, 253, True),  # short blocks may be empty
+        (2 << 20, 2 << 20, True),
+        (2 << 20, 100, SIZE < 3),  # of blocks of one length too many are empty
+        ((64 << 20) + 1, 1, False),
+    ],
+)
+def test_what_is_gathered_depends_on_all_lengths(own: int, others: int, gathers: bool) -> None:
+    lengths = [own if rank == SIZE - 1 else others for rank in range(SIZE)]
+    found = _core.gather_objects(COMM, bytes([RANK]) * lengths[RANK], 64 << 20)
+    if SIZE == 1:
+        gathers = own <= 64 << 20
+    wanted = [bytes([rank]) * length for rank, length in enumerate(lengths)]
+    assert found == (wanted if gathers else None)
+    assert _core.gather_objects(COMM, None if RANK == 0 else b"x", 1) is None
+
+
+@pytest.mark.parametrize("rank", {0, SIZE - 1})
+def test_one_long_object_is_given_to_mpi4py_by_all(rank: int) -> None:
+    mine = np.ones(3 << 20, "u1") if rank == RANK else None
+    found = COMM.allgather(mine)
+    assert [one is None for one in found] == [other != rank for other in range(SIZE)]
+    assert found[rank].sum() == 3 << 20
 
 
 def test_objects_on_one_rank_beside_bytes_on_another_are_an_error() -> None:
