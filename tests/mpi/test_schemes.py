@@ -509,27 +509,42 @@ needs_images = pytest.mark.skipif(
 
 
 DIGITS = ("digits", Sgd(0.1, 0.9))
-LARGER = (os.environ.get("TEST_IMAGES", ""), Sgd(0.02, 0.9))  # an archive of tools/images.py
+# An archive of tools/images.py. Without momentum and in short steps the averages of local SGD stay
+# near the path of one process.
+LARGER = (os.environ.get("TEST_IMAGES", ""), Sgd(0.002))
+EACH = 16  # rows of a worker in a step
 
 
 def network_of(data: workload.Data) -> list[Floats]:
     return workload.initial((data.x.shape[1], 32, data.classes), 0)
 
 
+def by_class(data: workload.Data, rows: Any) -> Any:
+    """The rows of a step such that each worker has digits of its own.
+
+    A worker whose gradients are lost or that learns alone does not learn the others' digits.
+    """
+    return rows[np.argsort(data.y[rows], kind="stable")]
+
+
+def share_right(weights: list[Floats], data: workload.Data) -> float:
+    """The share of the images that were not trained on whose digit is recognised."""
+    return workload.evaluate(weights, data.x[data.training :], data.y[data.training :])[1]
+
+
 def accuracy(scheme: str, steps: int, images: tuple[str, Sgd]) -> float | None:
-    """The final accuracy on all images; None on a server."""
+    """The final accuracy; None on a server."""
     data, rule = workload.load(images[0]), images[1]
     start = network_of(data)
     with Training(start, scheme, rule=rule, comm=WORLD, aggregate="once") as training:
         network = workload.NumpyNetwork(training.weights, training.gradients)
-        batches = workload.Batches(data.training, 16 * len(training.workers), 1)
+        batches = workload.Batches(data.training, EACH * len(training.workers), 1)
         for step in training.steps(steps):
-            mine = batches.of(step)[training.rank * 16 : (training.rank + 1) * 16]
+            rows = by_class(data, batches.of(step))
+            mine = rows[training.rank * EACH : (training.rank + 1) * EACH]
             network.backward(data.x[mine], data.y[mine])
             training.update()
-    if training.is_server:
-        return None
-    return workload.evaluate(training.weights, data.x, data.y)[1]
+    return None if training.is_server else share_right(training.weights, data)
 
 
 @functools.cache
@@ -538,27 +553,28 @@ def accuracy_alone(workers: int, steps: int, images: tuple[str, Sgd]) -> float:
     weights = network_of(data)
     velocity = [np.zeros_like(one) for one in weights]
     network = workload.NumpyNetwork(weights, [np.zeros_like(one) for one in weights])
-    batches = workload.Batches(data.training, 16 * workers, 1)
+    batches = workload.Batches(data.training, EACH * workers, 1)
     for step in range(steps):
-        network.backward(data.x[batches.of(step)], data.y[batches.of(step)])
+        rows = by_class(data, batches.of(step))
+        network.backward(data.x[rows], data.y[rows])
         for weight, gradient, speed in zip(weights, network.gradients, velocity, strict=True):
             rule.update(weight, gradient, speed)
-    return workload.evaluate(weights, data.x, data.y)[1]
+    return share_right(weights, data)
 
 
 def require_same_accuracy(scheme: str, steps: int, images: tuple[str, Sgd] = DIGITS) -> None:
-    skip_unless_some_rank_works(scheme)
     found = accuracy(scheme, steps, images)
     if found is not None:
         alone = accuracy_alone(WORLD.size - servers_of(scheme), steps, images)
-        assert found > alone - 0.001
-        assert found < alone + 0.001 or not SCHEMES[scheme].synchronous
-        assert found > 0.97
+        print(f"{scheme}: {found:.2%} of the images that were held back, one process {alone:.2%}")
+        assert found == pytest.approx(alone, abs=0.001)
+        assert found > 0.9
 
 
 @needs_images
 @pytest.mark.parametrize("scheme", SYNCHRONOUS)
 def test_final_accuracy_on_images_is_that_of_one_process(scheme: str) -> None:
+    skip_unless_some_rank_works(scheme)
     require_same_accuracy(scheme, 2000)
 
 
@@ -569,6 +585,7 @@ def test_final_accuracy_on_images_is_that_of_one_process(scheme: str) -> None:
 def test_final_accuracy_after_forty_thousand_iterations_is_that_of_one_process(
     scheme: str,
 ) -> None:
+    skip_unless_some_rank_works(scheme)
     require_same_accuracy(scheme, 40_000)
 
 
@@ -577,4 +594,6 @@ def test_final_accuracy_after_forty_thousand_iterations_is_that_of_one_process(
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("scheme", ["bsp", "ps", "mesh", "local"])
 def test_final_accuracy_on_ten_thousand_images_is_that_of_one_process(scheme: str) -> None:
+    if WORLD.size - servers_of(scheme) != 2:
+        pytest.skip("takes two workers: a third rank is for a server")
     require_same_accuracy(scheme, 40_000, LARGER)
