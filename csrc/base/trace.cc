@@ -5,6 +5,7 @@
 #include <map>
 #include <string_view>
 
+#include "base/chakra.h"
 #include "base/driver_calls.h"
 #include "base/errors.h"
 #include "base/files.h"
@@ -169,9 +170,23 @@ std::string Trace::json() const {
          std::to_string(recorded_ - events.size()) + "}}\n";
 }
 
+std::string Trace::chakra() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<ChakraOperation> operations;
+  for (const auto& [number, extent] : operations_of(in_order())) {
+    const TraceEvent& whole = extent.whole;
+    if (extent.abandoned) continue;
+    operations.push_back({whole.signature, whole.start_ns, whole.end_ns, whole.path});
+  }
+  std::stable_sort(operations.begin(), operations.end(),
+                   [](const auto& a, const auto& b) { return a.start_ns < b.start_ns; });
+  return chakra_of(operations, rank_);
+}
+
 void Trace::write(const std::string& path) const {
   const std::string target = trace_path(path, rank_);
-  if (const int error = write_file(target, json()); error != 0) {
+  const std::string text = target.ends_with(".et") ? chakra() : json();
+  if (const int error = write_file(target, text); error != 0) {
     throw UsageError("the trace file '" + target + "' cannot be written (" +
                      why_not_written(error) +
                      "); name a file in a folder that exists and is writable");

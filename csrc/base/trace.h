@@ -47,8 +47,11 @@ class Trace {
   // encloses its rounds, and each round its messages. Long driver calls have lines of their own,
   // one per thread. `otherData` contains the number of replaced events.
   std::string json() const;
-  // Writes json() to `path` with `{rank}` replaced by the rank. Without `{rank}`, the rank is
-  // inserted: "a.json" -> "a.3.json". Throws UsageError if the file cannot be written.
+  // The same for simulators, without rounds and messages: see chakra.h.
+  std::string chakra() const;
+  // Writes json(), or chakra() for a name that ends in ".et", to `path` with `{rank}` replaced by
+  // the rank. Without `{rank}`, the rank is inserted: "a.json" -> "a.3.json". Throws UsageError if
+  // the file cannot be written.
   void write(const std::string& path) const;
 
  private:

@@ -28,7 +28,7 @@ struct Settings {
   bool progress_thread = true;           // may advance what is in flight, if the MPI allows that
   std::size_t ipc_bytes = std::size_t{32} << 20;  // of a device workspace; 0: none; may differ
   bool ipc_programs = true;  // devices may open the program's allocations; may differ
-  std::string trace;         // file for a Chrome trace; empty: none; may differ
+  std::string trace;         // file for a trace; empty: none; may differ
   bool profile = false;      // rank 0's value holds for a communicator
   std::string profile_file;  // empty: only a table; may differ
   std::string metrics;       // "", a file, ":" and a port, or "otel"; a profile is kept; may differ

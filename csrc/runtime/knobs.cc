@@ -80,11 +80,15 @@ constexpr std::array kKnobs = {
     Knob{.name = "trace",
          .initial = "none",
          .unset = "none",
-         .help = "File for each rank's operations, in Chrome's trace format. gradred creates its "
-                 "folder.",
+         .help = "File for each rank's operations, in Chrome's trace format; a name that ends in "
+                 ".et: a Chakra execution trace, and chakra stands for chakra.et. gradred creates "
+                 "its folder.",
          .read = [](std::string_view text) { return unless_unset(text, stripped); },
-         .apply = [](const KnobValue& value,
-                     Settings& settings) { settings.trace = text_or_empty(value); }},
+         .apply =
+             [](const KnobValue& value, Settings& settings) {
+               settings.trace = text_or_empty(value);
+               if (settings.trace == "chakra") settings.trace += ".et";
+             }},
     Knob{.name = "profile",
          .initial = "0",
          .unset = "0",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import functools
 import json
 import os
 import subprocess
@@ -469,3 +471,76 @@ def test_operations_through_shared_memory_are_in_the_trace(
         assert [event["name"] for event in by_messages] == [reduced]
         (by_mpi,) = [event for event in found if event["args"].get("path") == "the MPI"]
         assert by_mpi["name"] == reduced
+
+
+CHAKRA = """
+    x, y = np.ones(1000), np.empty(1000)
+    comm.Allreduce(x, y)
+    time.sleep(0.02)
+    started = [comm.Iallreduce(x, np.empty(1000)) for _ in range(2)]
+    for one in started:
+        one.Wait()
+    comm.Scan(x, y)
+    comm.Allgather(x[:10], np.empty(20))
+"""
+
+
+def messages(data: bytes) -> list[dict[int, list[Any]]]:
+    """Messages of Protocol Buffers behind their lengths, by the numbers of their fields."""
+
+    def varint(at: int) -> tuple[int, int]:
+        end = next(place for place in range(at, len(data)) if data[place] < 128) + 1
+        digits = (byte & 127 for byte in reversed(data[at:end]))
+        return functools.reduce(lambda number, digit: number << 7 | digit, digits, 0), end
+
+    found, at = [], 0
+    while at < len(data):
+        length, at = varint(at)
+        end, fields = at + length, collections.defaultdict(list)
+        while at < end:
+            key, at = varint(at)
+            value: Any
+            value, at = varint(at)
+            if key & 7 == 2:
+                value, at = data[at : at + value], at + value
+            fields[key >> 3].append(value)
+        found.append(fields)
+    return found
+
+
+def test_chakra_trace_has_the_operations_and_what_is_between_them(tmp_path: Path) -> None:
+    run(tmp_path, CHAKRA, trace=f"{tmp_path}/of.et")
+    for rank in range(2):
+        metadata, *nodes = messages((tmp_path / f"of.{rank}.et").read_bytes())
+        assert metadata[1] == [b"1.0.0"]
+        kinds = {node[1][0]: (node[2][0].split()[0], node[3]) for node in nodes}
+        sums = [number for number, kind in kinds.items() if kind == (b"allreduce", [7])]
+        assert len(sums) == 3
+        assert (b"scan", [4]) in kinds.values()
+        assert kinds[len(nodes)] == (b"allgather", [7])
+        attribute = b"\x0a\x09comm_size\x48" + bytes([0x80 | 8000 & 127, 8000 >> 7])
+        assert all(attribute in node[10] for node in nodes if node[1][0] in sums)
+        slept = nodes[sums[0]]
+        assert (slept[2], slept[3], slept[5]) == ([b"the program"], [4], [sums[0]])
+        assert slept[7][0] >= 20_000
+        after = {node[1][0]: node[5] for node in nodes}
+        assert after[sums[1]] == slept[1]
+        assert all(before < number for number, those in after.items() for before in those)
+
+
+def test_chakras_own_tool_reads_its_traces(tmp_path: Path) -> None:
+    pytest.importorskip("google.protobuf")
+    pytest.importorskip("chakra.src.jsonizer.jsonizer")
+    run(tmp_path, CHAKRA, trace=f"{tmp_path}/{{rank}}.et")
+    command = [sys.executable, "-m", "chakra.src.jsonizer.jsonizer", "--input_filename"]
+    command += [f"{tmp_path}/1.et", "--output_filename", f"{tmp_path}/1.json"]
+    subprocess.run(command, check=True)
+    text = (tmp_path / "1.json").read_text()
+    assert text.count("COMM_COLL_NODE") == 4
+    assert text.count('"allreduce of 1000 float64 with sum"') == 3
+
+
+def test_chakra_alone_is_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(tmp_path, CHAKRA, trace="chakra")
+    assert sorted(path.name for path in tmp_path.glob("*.et")) == ["chakra.0.et", "chakra.1.et"]
