@@ -232,21 +232,28 @@ class FlightRecorder:
         """Write the file, and wait until the other ranks have written theirs, the first time."""
         if self._has_answered:
             return
+        self._has_answered = True
         try:
-            print(f"gradred: the flight recorder's file: {self._answer()}", file=sys.stderr)
+            print(f"gradred: the flight recorder's file: {self.dump()}", file=sys.stderr)
         except OSError as error:  # the caller raises the timeout
             print(f"gradred: no file of the flight recorder: {error}", file=sys.stderr)
+        # Calls of a store whose process has ended may not return.
+        asks = threading.Thread(target=self._ask, name="gradred flight asks", daemon=True)
+        asks.start()
+        asks.join(_PATIENCE.total_seconds())
+
+    def _ask(self) -> None:
         with contextlib.suppress(Exception):  # some rank has ended, or does not let threads run
             if (store := self._shared()) is not None:
+                store.set(_written_by(self._own_rank()), "yes")
                 store.set(_ASKED, "yes")
                 store.wait([_written_by(rank) for rank in range(dist.get_world_size())], _PATIENCE)
 
-    def _answer(self) -> str:
+    def _answer(self) -> None:
         self._has_answered = True
-        path = self.dump()
+        self.dump()
         if (store := self._shared()) is not None:
             store.set(_written_by(self._own_rank()), "yes")
-        return path
 
     def _shared(self) -> Any:
         """A store of all ranks that nobody else uses; None without a default group."""
