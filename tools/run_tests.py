@@ -49,7 +49,7 @@ AS_WITH_TWO = {
         *("more_than_numbers", "other_libraries", "readers", "surface", "user_ops"),
     ),
     "a rank's own memory, signals, threads, children and reports": (
-        *("huge_pages", "objects", "signals", "status", "threads", "workers"),
+        *("huge_pages", "signals", "status", "threads", "workers"),
         "own_memory::test_memory_of_an_array_is_free_when_its_rank_lets_it_go",
         "communicators::test_what_communicators_keep_for_later_calls_is_bounded"
         "_for_all_of_them_together",

@@ -197,19 +197,21 @@ sys.exit(runner.summarize(verbose=False).failed > 0)
 """
 
 
-def environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("GRADRED_")}
+def environment(cache: Path) -> dict[str, str]:
+    """Return variables by which no knob and no figures kept on this machine change a plan."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GRADRED_")}
+    return own | {"XDG_CACHE_HOME": str(cache)}
 
 
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if any(blocks(page, "pycon"))], ids=name_of
 )
-def test_sessions_in_a_page_print_what_the_page_says(page: Path) -> None:
+def test_sessions_in_a_page_print_what_the_page_says(page: Path, tmp_path: Path) -> None:
     text = session(page)
     assert doctest.DocTestParser().get_examples(text)
     command = [sys.executable, "-c", RUN_SESSION, name_of(page)]
     done = subprocess.run(
-        command, input=text, capture_output=True, text=True, env=environment(), timeout=50
+        command, input=text, capture_output=True, text=True, env=environment(tmp_path), timeout=50
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -229,8 +231,8 @@ def test_programs_in_a_page_run(page: Path, line: int, text: str, tmp_path: Path
         pytest.importorskip("torch")
     program = tmp_path / "program.py"
     program.write_text(text)
-    command = [sys.executable, str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=50)
+    command, variables = [sys.executable, str(program)], environment(tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=50)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
