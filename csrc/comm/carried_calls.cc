@@ -13,7 +13,7 @@
 namespace gradred {
 namespace {
 
-constexpr const char* kNoMemory = "no memory for the sums of its integers";
+constexpr const char* kNoMemory = "no memory for what all ranks give";
 
 class CarriedOperation final : public OperationOnCopies {
  public:
@@ -43,6 +43,17 @@ class CarriedOperation final : public OperationOnCopies {
  private:
   const std::unique_ptr<Carried> carried_;
 };
+
+// What `make` makes. Where memory is lacking, `refuse` lets the peers know.
+template <class Make, class Refuse>
+auto made_or_refused(Make make, Refuse refuse) {
+  try {
+    return make();
+  } catch (const std::bad_alloc&) {
+    refuse(kNoMemory);
+    throw;
+  }
+}
 
 // Whether each rank has a host of its own.
 bool is_alone(const Parts& parts) { return parts.place.topology.hosts == parts.place.size; }
@@ -74,8 +85,13 @@ void Dispatch::run_gathered(const Call& call, WaitHook& hook) {
   if (!call.on_host() || call.before() != nullptr) {
     return run_on_copies(parts_, call, hook, [&](const Call& made) { run_gathered(made, hook); });
   }
-  GatheredCall gathered(call, parts_.member.rank, parts_.member.size, is_alone(parts_),
-                        std::move(memory_to_gather_));
+  const auto refuse = [&](const char* why) { parts_.agreement.refuse(why, hook); };
+  auto gathered = made_or_refused(
+      [&] {
+        return GatheredCall(call, parts_.member.rank, parts_.member.size, is_alone(parts_),
+                            std::move(memory_to_gather_));
+      },
+      refuse);
   run_carried(gathered, [&](const Call& made) {
     const std::shared_ptr<const Plan> plan = plan_or_refuse(made, hook);
     family_of(*plan).run(parts_, *plan, made, hook);
@@ -110,13 +126,10 @@ void Dispatch::run_mean(const Call& call, WaitHook& hook, Run run) {
     }
     return run_on_copies(parts_, call, hook, [&](const Call& made) { run_mean(made, hook, run); });
   }
-  std::unique_ptr<Carried> sum;
-  try {
-    sum = std::make_unique<SumOfWords>(call, parts_.member.rank, parts_.member.size);
-  } catch (const std::bad_alloc&) {
-    parts_.agreement.refuse(kNoMemory, hook);
-    throw;
-  }
+  const auto refuse = [&](const char* why) { parts_.agreement.refuse(why, hook); };
+  const auto sum = made_or_refused(
+      [&] { return std::make_unique<SumOfWords>(call, parts_.member.rank, parts_.member.size); },
+      refuse);
   run_carried(*sum, [&](const Call& made) { (this->*run)(made, hook); });
 }
 
@@ -139,7 +152,9 @@ std::shared_ptr<StartedOperation> Dispatch::mean_operation(const Call& call) {
 std::shared_ptr<StartedOperation> Dispatch::carried_operation(const Call& call, Carry carry) {
   const auto make = [&](const Call& made) { return operation_for(made); };
   if (call.on_host() && call.before() == nullptr) {
-    return std::make_shared<CarriedOperation>(carry(call, parts_), make);
+    const auto refuse = [&](const char* why) { parts_.agreement.refuse_started(why); };
+    return std::make_shared<CarriedOperation>(
+        made_or_refused([&] { return carry(call, parts_); }, refuse), make);
   }
   try {
     return std::make_shared<StagedOperation>(call, parts_.member.rank, parts_.member.size, make,

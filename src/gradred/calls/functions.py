@@ -546,7 +546,7 @@ def Allreduce(  # noqa: N802 (MPI's own name)
         >>> x = numpy.ones(3)
         >>> gradred.Allreduce(MPI.IN_PLACE, x, comm=MPI.COMM_SELF)
     """
-    comm = arguments.communicator(comm, "Allreduce")
+    comm = comm if isinstance(comm, MPI.Intracomm) else arguments.communicator(comm, "Allreduce")
     if stream is None:
         _core.allreduce_on(comm, sendbuf, recvbuf, op)
     else:
