@@ -13,6 +13,8 @@ Record = dict[str, Any]
 MOST = 6  # cells below the limit that a row names
 WORDS = {"nothing": "nothing", "arrivals": "waits up to 2 ms", "work": "works on 4 MiB"}
 NAMES = {"f4": "float32", "f8": "float64", "i8": "int64", "c16": "complex128"}
+# Calls that the MPI carries out on both sides, so that their ratios show what noise is.
+OF_THE_MPI = ("Comm.Reduce", "Comm.Gather", "Comm.Scatter", "Comm.Alltoall", "Comm.Ibcast, Wait")
 REDUCTIONS = ("educe", "can")  # Allreduce, Reduce, Reduce_scatter_block, Scan, Exscan
 
 
@@ -20,8 +22,8 @@ def table(folder: Path) -> str:
     """A row for each record: the newest of each MPI, layout, types, lengths and way of calling."""
     rows = [line(name, record) for name, record in newest(folder).items()]
     head = "MPI | ranks | a rank, before each call | types | up to | mean | of reductions"
-    below = "below 0.95 | surely | below 0.95, those surely first"
-    dashes = "---|---|---|---|---:|---:|---:|---:|---:|---"
+    below = "the MPI's own | below 0.95 | surely | below 0.95, those surely first"
+    dashes = "---|---|---|---|---:|---:|---:|---|---:|---:|---"
     return "\n".join(["", f"| {head} | {below} |", f"|{dashes}|", *rows, ""])
 
 
@@ -69,6 +71,12 @@ def mean(rows: Sequence[Record]) -> str:
     return f"{statistics.geometric_mean(row['ratio'] for row in rows):.2f}" if rows else "-"
 
 
+def span(rows: Sequence[Record]) -> str:
+    """The least and the greatest ratio of calls that are the MPI's on both sides."""
+    found = [row["ratio"] for row in rows if row["call"] in OF_THE_MPI]
+    return f"{min(found):.2f} to {max(found):.2f}" if found else "-"
+
+
 def cell(row: Record) -> str:
     """`Comm.Bcast` 8 B 0.61."""
     name = row.get("dtype", "f4")
@@ -91,5 +99,12 @@ def line(name: str, record: Record) -> str:
     named = "; ".join(map(cell, low[:MOST])) + (" ..." if len(low) > MOST else "")
     link = f"[{mpi(record)}](../benchmarks/results/{name})"
     cells = [link, layout(record), WORDS[between(record)], types(record), longest(record)]
-    cells += [mean(rows), mean(of_reductions), f"{len(low)} of {len(rows)}", str(surely), named]
+    cells += [
+        mean(rows),
+        mean(of_reductions),
+        span(rows),
+        f"{len(low)} of {len(rows)}",
+        str(surely),
+        named,
+    ]
     return f"| {' | '.join(cells)} |"
