@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/copy_bytes.h"
 #include "families/memory/scaling.h"
 #include "reduce/reduce.h"
 
@@ -54,7 +55,7 @@ GatheredCall::GatheredCall(const Call& call, int rank, int size, bool alone,
     const auto* given = static_cast<const std::byte*>(call.input());
     const bool at_its_place = call.in_place() && info_of(call.kind).input == Part::kOwnBlock;
     if (at_its_place) given += block_ * static_cast<unsigned>(rank);
-    std::memcpy(block_of(rank), given, block_);
+    copy_bytes(block_of(rank), given, block_);
     if (reduces(call.kind)) scale_input(call, block_of(rank), call.count);
   }
   const Kind kind = moved_by(call, size, alone);
@@ -78,11 +79,11 @@ void GatheredCall::finish() {
   if (bytes == 0) return;
   if (reduces(made_.kind)) return reduce();
   if (info_of(made_.kind).result == Part::kRoots) {
-    if (rank_ == made_.root) std::memcpy(result, all_.get(), all_bytes(made_, size_));
+    if (rank_ == made_.root) copy_bytes(result, all_.get(), all_bytes(made_, size_));
   } else if (rank_ != made_.root || (has_blocks(made_.kind) && !made_.in_place())) {
     const bool has_all = has_blocks(made_.kind) && sum_.kind == Kind::kAllreduce;
     const std::size_t begin = has_all ? static_cast<std::size_t>(rank_) * bytes : 0;
-    std::memcpy(result, all_.get() + begin, bytes);
+    copy_bytes(result, all_.get() + begin, bytes);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/copy_bytes.h"
 #include "base/errors.h"
 #include "base/random.h"
 #include "comm/own_calls.h"
@@ -329,7 +330,7 @@ bool Mailboxes::push_front(int to) {
     const std::size_t piece = std::min({first.left_, room(), kMessagePiece});
     if (piece == 0) break;
     around(kRingBytes, written, piece, [&](std::size_t at, std::size_t begin, std::size_t count) {
-      std::memcpy(one.bytes + at, first.data_ + begin, count);
+      copy_bytes(one.bytes + at, first.data_ + begin, count);
     });
     first.data_ += piece;
     first.left_ -= piece;
@@ -359,7 +360,7 @@ void Mailboxes::pull(int from) {
           std::min({now.left, static_cast<std::size_t>(written - read), kMessagePiece});
       if (now.to != nullptr) {
         around(kRingBytes, read, piece, [&](std::size_t at, std::size_t begin, std::size_t count) {
-          std::memcpy(now.to + begin, one.bytes + at, count);
+          copy_bytes(now.to + begin, one.bytes + at, count);
         });
         now.to += piece;
       }

@@ -1,10 +1,10 @@
 #include "comm/pieces.h"
 
 #include <algorithm>
-#include <cstring>
 #include <thread>
 #include <utility>
 
+#include "base/copy_bytes.h"
 #include "base/mixed.h"
 #include "comm/communicator.h"
 
@@ -35,7 +35,7 @@ HostVector::HostVector(std::size_t bytes, DeviceMemory* device) {
 void PieceCopies::add(Memory memory, const CopyPart& part, const After& after) {
   if (part.bytes == 0) return;
   if (memory.is_host()) {
-    std::memcpy(part.target, part.source, part.bytes);
+    copy_bytes(part.target, part.source, part.bytes);
     return;
   }
   const auto takes_it = [&](const Batch& batch) {

@@ -1,7 +1,6 @@
 #include "engine/execution.h"
 
-#include <cstring>
-
+#include "base/copy_bytes.h"
 #include "base/errors.h"
 #include "reduce/wire.h"
 
@@ -104,7 +103,7 @@ void Execution::reduce(const Step& step) {
   if (step.source.buffer != BufferId::kCoded) {
     return stream_.reduce(reduction_, target, operand, source, length(step.target));
   }
-  if (operand != target) std::memcpy(target, operand, bytes(step.target));
+  if (operand != target) copy_bytes(target, operand, bytes(step.target));
   decode_wire(schedule_.wire, source, length(step.target), reinterpret_cast<float*>(target), true);
 }
 

@@ -12,7 +12,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
@@ -20,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/copy_bytes.h"
 #include "base/types.h"
 #include "reduce/reduce.h"
 
@@ -249,7 +249,7 @@ class Stream {
   void copy(void* target, const void* source, std::size_t bytes) {
     if (device_) [[unlikely]]
       return device_->copy(target, source, bytes);
-    if (bytes > 0) std::memcpy(target, source, bytes);  // memcpy must not get nullptr
+    if (bytes > 0) copy_bytes(target, source, bytes);  // memcpy must not get nullptr
   }
   void copy_many(std::span<const CopyPart> parts) {
     if (device_) return device_->copy_many(parts);

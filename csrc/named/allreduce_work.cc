@@ -1,8 +1,8 @@
 // Allreduces of named arrays: one operation, a batch of them, or a chunk of a large one.
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
+#include "base/copy_bytes.h"
 #include "base/signature.h"
 #include "named/work.h"
 #include "reduce/reduce.h"
@@ -180,7 +180,7 @@ class Allreduce final : public NamedWork {
       zeros_.push_back(std::make_unique<std::byte[]>(piece.bytes()));
       piece.in.data = piece.out.data = zeros_.back().get();
     } else if (factors.before != 1.0 && piece.device() == nullptr) {
-      if (!piece.in_place()) std::memcpy(piece.out.data, piece.in.data, piece.bytes());
+      if (!piece.in_place()) copy_bytes(piece.out.data, piece.in.data, piece.bytes());
       scale(piece.out.data, piece.count, piece.dtype, factors.before, false);
       piece.in.data = piece.out.data;
     }

@@ -1,11 +1,11 @@
 #include "named/work.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
 #include "base/clock.h"
+#include "base/copy_bytes.h"
 #include "base/errors.h"
 #include "base/signature.h"
 #include "families/devices/device_workspace.h"
@@ -18,7 +18,7 @@ namespace {
 void copy(const NamedArray& array, const CallOrder* order, void* to, std::size_t bytes) {
   if (bytes == 0 || to == array.in.data) return;
   if (order == nullptr) {
-    std::memcpy(to, array.in.data, bytes);
+    copy_bytes(to, array.in.data, bytes);
   } else {
     order->before->copy(to, array.in.data, bytes);
   }
@@ -119,7 +119,7 @@ class Alltoall final : public NamedWork {
     for (std::size_t rank = 0; rank < size; ++rank) {
       const std::byte* from = shown_[rank].get();
       for (std::size_t other = 0; other < me; ++other) from += split(rank, other);
-      if (split(rank, me) != 0) std::memcpy(to_, from, split(rank, me));
+      if (split(rank, me) != 0) copy_bytes(to_, from, split(rank, me));
       to_ += split(rank, me);
     }
   }
@@ -171,7 +171,7 @@ class Alltoall final : public NamedWork {
     for (std::size_t rank = 0; rank < gives.size(); ++rank) {
       shown_.push_back(std::make_unique_for_overwrite<std::byte[]>(gives[rank]));
       if (static_cast<int>(rank) == comm.rank() && gives[rank] != 0) {
-        std::memcpy(shown_[rank].get(), operation().arrays()[0].in.data, gives[rank]);
+        copy_bytes(shown_[rank].get(), operation().arrays()[0].in.data, gives[rank]);
       }
       broadcast(comm, {shown_[rank].get()}, gives[rank], static_cast<int>(rank));
     }
@@ -207,7 +207,7 @@ class ReduceScatter final : public NamedWork {
         const std::int64_t before =
             std::accumulate(rows.begin(), rows.begin() + comm.rank(), std::int64_t{0});
         const std::size_t from = static_cast<std::size_t>(before) * array.row_bytes();
-        if (mine != 0) std::memcpy(outputs_[i].data, whole_[i].get() + from, mine);
+        if (mine != 0) copy_bytes(outputs_[i].data, whole_[i].get() + from, mine);
       }
       if (factors.after != 1.0) {
         scale(outputs_[i].data, mine / size_of(array.dtype), array.dtype, factors.after, false);
@@ -248,7 +248,7 @@ class ReduceScatter final : public NamedWork {
     InBuffer from = array.in;
     if (factors.before != 1.0) {
       scaled_.push_back(std::make_unique_for_overwrite<std::byte[]>(array.bytes()));
-      std::memcpy(scaled_.back().get(), array.in.data, array.bytes());
+      copy_bytes(scaled_.back().get(), array.in.data, array.bytes());
       scale(scaled_.back().get(), array.count, array.dtype, factors.before, false);
       from = {scaled_.back().get()};
     }

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <string_view>
 
+#include "base/copy_bytes.h"
 #include "python/array_request.h"
 #include "python/comm.h"
 #include "python/comm_calls.h"
@@ -41,7 +41,7 @@ struct Found {
 
   std::size_t bytes() const { return made.call.count * size_of(made.call.dtype); }
   void copy() const {
-    if (copy_to != nullptr) std::memcpy(copy_to, made.call.out.data, bytes());
+    if (copy_to != nullptr) copy_bytes(copy_to, made.call.out.data, bytes());
   }
 };
 

@@ -90,8 +90,8 @@ std::shared_ptr<const device::Options> known_device_options() {
 
 namespace {
 
-void copy_bytes(std::uintptr_t target, std::uintptr_t source, std::size_t bytes,
-                const std::optional<Placement>& placement) {
+void copy_at_addresses(std::uintptr_t target, std::uintptr_t source, std::size_t bytes,
+                       const std::optional<Placement>& placement) {
   const WithoutGil released;
   const std::shared_ptr<Stream> stream =
       placement ? placement->open_stream() : std::make_shared<Stream>(Memory());
@@ -161,7 +161,7 @@ void bind_memory(py::module_& m) {
              return Placement{send, recv, std::move(after), stream};
            }),
            py::arg("send"), py::arg("recv"), py::arg("after"), py::arg("stream") = py::none());
-  m.def("copy_bytes", &copy_bytes, py::arg("target"), py::arg("source"), py::arg("nbytes"),
+  m.def("copy_bytes", &copy_at_addresses, py::arg("target"), py::arg("source"), py::arg("nbytes"),
         py::arg("placement"), "Blocks until the bytes are there, wherever both lie.");
   m.def(
       "result_hash",

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/copy_bytes.h"
 #include "base/errors.h"
 #include "base/failure.h"
 #include "base/types.h"
@@ -125,7 +126,7 @@ struct AwaitedCall {
         if (is_zero) {
           std::memset(one.data, 0, one.bytes);
         } else if (one.out != nullptr) {
-          std::memcpy(one.data, one.out.get(), one.bytes);
+          copy_bytes(one.data, one.out.get(), one.bytes);
         }
       }
       xla::CompleteFuture arguments{sizeof arguments, nullptr, future};
@@ -261,7 +262,7 @@ class JaxCalls {
   static void copy(NamedArray& array, Result& result) {
     result.in = std::make_unique_for_overwrite<std::byte[]>(array.bytes() + 1);
     result.out = std::make_unique_for_overwrite<std::byte[]>(array.out_bytes + 1);
-    if (array.count > 0) std::memcpy(result.in.get(), array.in.data, array.bytes());
+    if (array.count > 0) copy_bytes(result.in.get(), array.in.data, array.bytes());
     array.in.data = result.in.get();
     array.out.data = result.out.get();
   }

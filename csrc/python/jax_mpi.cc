@@ -10,7 +10,6 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -18,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/copy_bytes.h"
 #include "base/errors.h"
 #include "base/failure.h"
 #include "base/types.h"
@@ -130,7 +130,7 @@ class Processes {
     auto& [in, out] = *copies;
     in.resize(given + 1);
     out.resize(got + 1);
-    if (given > 0) std::memcpy(in.data(), call.input(), given);
+    if (given > 0) copy_bytes(in.data(), call.input(), given);
     void* const result = std::exchange(call.out.data, out.data());
     call.in.data = in.data();
     try {
@@ -139,7 +139,7 @@ class Processes {
       static_cast<void>(copies.release());
       throw;
     }
-    if (got > 0) std::memcpy(result, out.data(), got);
+    if (got > 0) copy_bytes(result, out.data(), got);
   }
 
   const std::shared_ptr<Communicator> comm_;  // nullptr: it could not be made

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <vector>
 
+#include "base/copy_bytes.h"
 #include "reduce/reduce.h"
 
 namespace gradred {
@@ -39,7 +39,7 @@ class Block {
       auto* to = static_cast<std::byte*>(target) + first_ * element_;
       for (const LeafNode& node : nodes) {
         const std::byte* const sum = sum_of(node, to);
-        if (sum != to) std::memcpy(to, sum, count_ * element_);
+        if (sum != to) copy_bytes(to, sum, count_ * element_);
         to += vectors_.count * element_;
       }
     }
@@ -59,7 +59,7 @@ class Block {
 
   const std::byte* scaled(const std::byte* leaf, std::byte* room) const {
     if (vectors_.op != Op::kPremul) return leaf;
-    std::memcpy(room, leaf, count_ * element_);
+    copy_bytes(room, leaf, count_ * element_);
     scale(room, count_, vectors_.dtype, factor_, false);
     return room;
   }

@@ -1,7 +1,6 @@
 #include "families/memory/family_copy.h"
 
-#include <cstring>
-
+#include "base/copy_bytes.h"
 #include "engine/notices/comm_liveness.h"
 #include "engine/started.h"
 #include "families/memory/scaling.h"
@@ -13,7 +12,7 @@ void run_alone(const Call& call) {
   if (reduces(call.kind) && reduced_ranks(call.kind, 0, 1).count() == 0) return;
   const std::size_t bytes = call.count * size_of(call.dtype);
   if (call.kind != Kind::kBcast && !call.in_place() && call.in.data != call.out.data && bytes > 0) {
-    std::memcpy(call.out.data, call.in.data, bytes);
+    copy_bytes(call.out.data, call.in.data, bytes);
   }
   scale_input(call, call.out.data, call.count);
   if (call.op != Op::kAvg)

@@ -1,8 +1,8 @@
 #include "families/messages/hierarchical.h"
 
-#include <cstring>
 #include <utility>
 
+#include "base/copy_bytes.h"
 #include "base/errors.h"
 #include "families/memory/scaling.h"
 #include "schedule/algorithms.h"
@@ -92,14 +92,14 @@ void HierarchicalOperation::put_input() {
   } else if (!is(Kind::kBcast) && alone() && bound_plan.key.in_place) {
     to = vector(), length = bytes;
   }
-  if (length > 0 && from != to) std::memcpy(to, from, length);
+  if (length > 0 && from != to) copy_bytes(to, from, length);
 }
 
 void HierarchicalOperation::take_result() {
   const std::size_t bytes = call_.count * size_of(call_.dtype);
   if (is(Kind::kReduceScatterBlock) && bytes > 0) {
-    std::memcpy(call_.out.data, vector() + static_cast<std::size_t>(parts_->member.rank) * bytes,
-                bytes);
+    copy_bytes(call_.out.data, vector() + static_cast<std::size_t>(parts_->member.rank) * bytes,
+               bytes);
   }
   settle_result(call_, call_.out.data, parts_->member.rank, parts_->member.size);
 }

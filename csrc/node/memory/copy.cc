@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/copy_bytes.h"
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
@@ -11,14 +13,11 @@ namespace gradred {
 
 #if defined(__x86_64__)
 
-// For shorter copies, the start-up time of the string instruction costs more than it saves.
-constexpr std::size_t kStringCopyFrom = 1024;
 constexpr std::size_t kStreamLine = 64;
 
 void copy_out(std::byte* target, const std::byte* source, std::size_t bytes) {
-  if (bytes < kStringCopyFrom) {
-    std::memcpy(target, source, bytes);
-    return;
+  if (bytes < kStringCopyFrom || string_copy_is_slow(target, source)) {
+    return copy_bytes(target, source, bytes);
   }
   asm volatile("rep movsb" : "+D"(target), "+S"(source), "+c"(bytes) : : "memory");
 }
@@ -84,7 +83,7 @@ void hand_back(const std::byte*, std::size_t) {}
 Copy copy_of_results(bool streams) {
   if (streams) return copy_streaming;
   return [](std::byte* target, const std::byte* source, std::size_t bytes) {
-    std::memcpy(target, source, bytes);
+    copy_bytes(target, source, bytes);
   };
 }
 

@@ -1,8 +1,8 @@
 #include "node/paths/chunks.h"
 
 #include <algorithm>
-#include <cstring>
 
+#include "base/copy_bytes.h"
 #include "node/memory/copy.h"
 #include "schedule/partition.h"
 
@@ -149,15 +149,15 @@ Steps Chunks::reduce_in_groups(NodeCall call) {
       }
       std::byte* const sum = small_chunk(rank_, c, small) + mine.in_chunk;
       call.reduce->many(sum, operands_.data(), operands, mine.count);
-      if (rank_ == last) std::memcpy(output + mine.in_vector, sum, mine.bytes);
+      if (rank_ == last) copy_bytes(output + mine.in_vector, sum, mine.bytes);
     }
     step_done(4 * time + 2);
     if (is_due(time, 1 + groups) && rank_ != last) {
       const auto mine = parts.place(time - 1 - groups, place);
       co_await step_of(last, 4 * (time - 1) + 2);
       std::byte* const result = small_chunk(rank_, time - 1 - groups, small) + mine.in_chunk;
-      std::memcpy(result, small_chunk(last, time - 1 - groups, small) + mine.in_chunk, mine.bytes);
-      std::memcpy(output + mine.in_vector, result, mine.bytes);
+      copy_bytes(result, small_chunk(last, time - 1 - groups, small) + mine.in_chunk, mine.bytes);
+      copy_bytes(output + mine.in_vector, result, mine.bytes);
     }
     step_done(4 * time + 3);
     for (std::size_t distance = 1; is_due(time, 2 + groups) && distance < each; ++distance) {
@@ -329,8 +329,8 @@ Steps Chunks::swap(const NodeCall& call) {
   const Pieces own{own_bytes, turns > 0 ? (own_bytes + turns - 1) / turns : own_bytes};
   const auto copy_own = [=, this](std::size_t c) {  // while peers read their pieces
     if (own_bytes == 0 || own.length(c) == 0) return;
-    std::memcpy(output + call.got_before(rank_, rank_, size_) + own.begin(c),
-                input + call.given_before(rank_, rank_, size_) + own.begin(c), own.length(c));
+    copy_bytes(output + call.got_before(rank_, rank_, size_) + own.begin(c),
+               input + call.given_before(rank_, rank_, size_) + own.begin(c), own.length(c));
   };
   if (turns == 0) copy_own(0);
   const Copy put = copy_of_results(options().streams(call.got_before(rank_, size_, size_)));

@@ -1,7 +1,7 @@
 // Gathers and scatters in the memory of a host.
 #include <algorithm>
-#include <cstring>
 
+#include "base/copy_bytes.h"
 #include "node/memory/copy.h"
 #include "node/paths/kind_way.h"
 
@@ -17,7 +17,7 @@ class Gathers final : public KindWay {
     auto* const result = static_cast<std::byte*>(call.recv);
     if (call.kind == Kind::kScatter) {
       const std::byte* const all = rank_ == root ? call.input(rank_) : given(root, path);
-      std::memcpy(result, all + rank_ * block, block);
+      copy_bytes(result, all + rank_ * block, block);
     } else if (rank_ == root) {
       for (std::size_t rank = 0; rank < size_; ++rank) {
         copy(result + rank * block, rank == rank_ ? call.input(rank_) : given(rank, path), block);
@@ -36,7 +36,7 @@ class Gathers final : public KindWay {
 
   static std::size_t root_of(const NodeCall& call) { return static_cast<std::size_t>(call.root); }
   static void copy(std::byte* target, const std::byte* source, std::size_t bytes) {
-    if (target != source) std::memcpy(target, source, bytes);
+    if (target != source) copy_bytes(target, source, bytes);
   }
 };
 

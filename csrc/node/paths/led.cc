@@ -1,7 +1,6 @@
 #include "node/paths/led.h"
 
-#include <cstring>
-
+#include "base/copy_bytes.h"
 #include "node/memory/copy.h"
 
 namespace gradred {
@@ -12,10 +11,10 @@ void Led::take_charge(const NodeCall& call, DataPath path) {
   if (bytes == 0) return;
   auto* const target = static_cast<std::byte*>(call.recv);
   if (call.kind == Kind::kBcast) {
-    if (call.root > 0) std::memcpy(target, given(static_cast<std::size_t>(call.root), path), bytes);
+    if (call.root > 0) copy_bytes(target, given(static_cast<std::size_t>(call.root), path), bytes);
   } else if (call.kind == Kind::kAllgather) {
     for (std::size_t rank = 1; rank < size_; ++rank) {
-      std::memcpy(target + call.part_begin(rank), given(rank, path), bytes);
+      copy_bytes(target + call.part_begin(rank), given(rank, path), bytes);
     }
   } else {
     for (std::size_t rank = 1; rank < size_; ++rank) operands_[rank] = given(rank, path);
@@ -40,7 +39,7 @@ void Led::take_passed_on(const NodeCall& call, DataPath path) {
   if (path == DataPath::kInLine) {
     copy_few(static_cast<std::byte*>(call.recv), given(0, path), bytes);
   } else {
-    std::memcpy(call.recv, given(0, path), bytes);
+    copy_bytes(call.recv, given(0, path), bytes);
   }
 }
 

@@ -2,9 +2,9 @@
 // and rounded after each step, as by the schedules linear and pipelined. So its length changes no
 // bits.
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
+#include "base/copy_bytes.h"
 #include "node/paths/kind_way.h"
 #include "reduce/reduce.h"
 
@@ -65,7 +65,7 @@ void Scans::add(const NodeCall& call, std::size_t piece, std::size_t begin, std:
   auto* const result = static_cast<std::byte*>(call.recv) + begin;
   if (rank_ == 0) {
     if (!is_last()) stores_.give(chunk(rank_, piece), own, bytes);
-    if (!exclusive && result != own) std::memcpy(result, own, bytes);
+    if (!exclusive && result != own) copy_bytes(result, own, bytes);
     return;
   }
   const std::byte* const before = chunk(rank_ - 1, piece);
@@ -77,7 +77,7 @@ void Scans::add(const NodeCall& call, std::size_t piece, std::size_t begin, std:
   }
   if (!exclusive || !is_last()) call.reduce->pair(sum, before, own, count);
   if (!is_last()) stores_.give(chunk(rank_, piece), sum, bytes);
-  if (exclusive) std::memcpy(result, before, bytes);
+  if (exclusive) copy_bytes(result, before, bytes);
 }
 
 }  // namespace

@@ -3,9 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/clock.h"
+#include "base/copy_bytes.h"
 #include "base/errors.h"
 #include "node/memory/array_memory.h"
 #include "node/memory/copy.h"
@@ -119,7 +119,7 @@ void SingleCopy::read_input(std::size_t peer, std::byte* target, std::size_t beg
   const std::byte* const here = view_of(peer, offer.input_place(), source, bytes);
   if (here == nullptr) return read_peer(peer, target, source, bytes);
   ++mapped_reads_;
-  std::memcpy(target, here, bytes);
+  copy_bytes(target, here, bytes);
 }
 
 void SingleCopy::read_peer(std::size_t peer, std::byte* target, const std::byte* source,
@@ -158,7 +158,7 @@ Steps SingleCopy::gather(NodeCall call) {
     read_input(peer, output + call.part_begin(peer), 0, call.part_bytes(peer));
   }
   std::byte* const own = output + call.part_begin(rank_);
-  if (own != call.input(rank_)) std::memcpy(own, call.input(rank_), call.part_bytes(rank_));
+  if (own != call.input(rank_)) copy_bytes(own, call.input(rank_), call.part_bytes(rank_));
   step_done(1);
   for (std::size_t distance = 1; distance < size_; ++distance) {
     co_await step_of(peer_at(distance), 1);
@@ -175,8 +175,8 @@ Steps SingleCopy::swap(NodeCall call) {
                call.given_before(peer, rank_, size_), call.split_bytes(peer, rank_, size_));
   }
   if (const std::size_t own = call.split_bytes(rank_, rank_, size_); own > 0) {
-    std::memcpy(output + call.got_before(rank_, rank_, size_),
-                call.input(rank_) + call.given_before(rank_, rank_, size_), own);
+    copy_bytes(output + call.got_before(rank_, rank_, size_),
+               call.input(rank_) + call.given_before(rank_, rank_, size_), own);
   }
   step_done(1);
   for (std::size_t distance = 1; distance < size_; ++distance) {
@@ -194,7 +194,7 @@ Steps SingleCopy::fetch(NodeCall call) {
   if (rank_ != root) {
     read_input(root, output, begin, call.bytes());
   } else if (call.input(rank_) + begin != output) {
-    std::memcpy(output, call.input(rank_) + begin, call.bytes());
+    copy_bytes(output, call.input(rank_) + begin, call.bytes());
   }
   step_done(1);
   for (std::size_t distance = 1; rank_ == root && distance < size_; ++distance) {
@@ -213,7 +213,7 @@ Steps SingleCopy::collect(NodeCall call) {
       read_input(peer, output + call.part_begin(peer), 0, call.bytes());
     }
     std::byte* const own = output + call.part_begin(rank_);
-    if (own != call.input(rank_)) std::memcpy(own, call.input(rank_), call.bytes());
+    if (own != call.input(rank_)) copy_bytes(own, call.input(rank_), call.bytes());
   }
   step_done(1);
   if (rank_ != root) co_await step_of(root, 1);
@@ -228,7 +228,7 @@ Steps SingleCopy::fold_those_before(NodeCall call) {
   if (ranks.count() == 1 && rank_ > 0) {
     read_input(0, output, 0, call.bytes());
   } else if (ranks.count() == 1 && output != call.input(rank_)) {
-    std::memcpy(output, call.input(rank_), call.bytes());
+    copy_bytes(output, call.input(rank_), call.bytes());
   } else if (ranks.count() > 1) {
     fold_inputs(call, begin_reading(call, false, ranks), ranks);
   }
@@ -375,7 +375,7 @@ void SingleCopy::fetch_slice(const NodeCall& call, const Reading& reading, std::
   const bool past = reading.past && call.send == kInPlace;
   if (const std::byte* const theirs = outputs_[peer]; theirs != nullptr) {
     if (!past) {
-      std::memcpy(target, theirs + piece.begin, piece.bytes);
+      copy_bytes(target, theirs + piece.begin, piece.bytes);
     } else {
       copy_streaming(target, theirs + piece.begin, piece.bytes);
     }

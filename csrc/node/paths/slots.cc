@@ -1,8 +1,7 @@
 #include "node/paths/slots.h"
 
-#include <cstring>
-
 #include "base/clock.h"
+#include "base/copy_bytes.h"
 #include "node/memory/copy.h"
 
 namespace gradred {
@@ -53,7 +52,7 @@ void Slots::take_parts(const NodeCall& call, DataPath path) {
   if (call.kind == Kind::kAllgather) {
     for (std::size_t distance = 1; distance < size_; ++distance) {
       const std::size_t peer = peer_at(distance), bytes = call.part_bytes(peer);
-      if (bytes > 0) std::memcpy(output + call.part_begin(peer), given(peer, path), bytes);
+      if (bytes > 0) copy_bytes(output + call.part_begin(peer), given(peer, path), bytes);
     }
     return;
   }
@@ -69,7 +68,7 @@ void Slots::take_blocks(const NodeCall& call, DataPath path) {
   const auto copy = [&](std::byte* target, const std::byte* source) {
     if (target == source) return;  // in place
     if (path == DataPath::kInLine) return copy_few(target, source, block);
-    std::memcpy(target, source, block);
+    copy_bytes(target, source, block);
   };
   switch (call.kind) {
     case Kind::kBcast:
@@ -97,8 +96,8 @@ void Slots::take_splits(const NodeCall& call, DataPath path) {
     const std::byte* const theirs = rank == rank_ ? call.input(rank_) : given(rank, path);
     const std::size_t bytes = call.split_bytes(rank, rank_, size_);
     if (bytes == 0) continue;
-    std::memcpy(output + call.got_before(rank_, rank, size_),
-                theirs + call.given_before(rank, rank_, size_), bytes);
+    copy_bytes(output + call.got_before(rank_, rank, size_),
+               theirs + call.given_before(rank, rank_, size_), bytes);
   }
 }
 
