@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import pickle
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -110,6 +112,29 @@ def test_a_new_group_of_the_same_name_starts_anew(
         dist.all_reduce(torch.ones(length), group=group)
     (found,) = entries_of(recorder)
     assert (found["collective_seq_id"], found["input_sizes"]) == (1, [[2]])
+
+
+def test_a_time_limit_does_not_wait_for_a_store_that_does_not_answer(
+    recorder: flight_recorder.FlightRecorder, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends, asked = threading.Event(), threading.Event()
+
+    class Store:
+        def set(self, *_: str) -> None:
+            asked.set()
+            ends.wait()
+
+    monkeypatch.setattr(flight_recorder, "_PATIENCE", datetime.timedelta(seconds=0.2))
+    monkeypatch.setattr(recorder, "_shared", Store)
+    try:
+        waiter = threading.Thread(target=recorder.at_time_limit)
+        waiter.start()
+        waiter.join(20)
+        assert not waiter.is_alive()
+        assert asked.is_set()
+        assert (folder / f"rank_{RANK}").exists()
+    finally:
+        ends.set()
 
 
 def test_recorder_that_is_off_says_so() -> None:
