@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/copy_bytes.h"
 #include "base/types.h"
 #include "named/kernel_calls.h"
 #include "tensorflow/api.h"
@@ -204,7 +204,7 @@ void put(KernelContext* context, int index, int type, const std::vector<std::int
   Tensor* const tensor = tf.AllocateOutput(context, index, type, shape.data(),
                                            static_cast<int>(shape.size()), bytes, status);
   if (tf.GetCode(status) != kOk) return;
-  if (bytes > 0) copy_bytes(tf.TensorData(tensor), data, bytes);
+  if (bytes > 0) std::memcpy(tf.TensorData(tensor), data, bytes);
   tf.DeleteTensor(tensor);
 }
 
