@@ -8,9 +8,9 @@
 namespace gradred {
 
 // `rep movsb`, by which memcpy copies from some KiB on, takes up to 20 times as long on AMD's
-// processors where the target begins 1 to 31 bytes behind the source, counted within a page. So
-// does each copy from the beginning of a page into a long array of NumPy, which begins 16 bytes
-// after that of a page.
+// family 25 where the target begins 1 to 31 bytes behind the source, counted within a page. So does
+// each copy from the beginning of a page into a long array of NumPy, which begins 16 bytes after
+// that of a page.
 inline bool string_copy_is_slow(const void* target, const void* source) {
   constexpr std::uintptr_t kPage = 4096, kNear = 32;
   const auto to = reinterpret_cast<std::uintptr_t>(target);

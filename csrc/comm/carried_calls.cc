@@ -44,13 +44,14 @@ class CarriedOperation final : public OperationOnCopies {
   const std::unique_ptr<Carried> carried_;
 };
 
-// What `make` makes. Where memory is lacking, `refuse` lets the peers know.
-template <class Make, class Refuse>
-auto made_or_refused(Make make, Refuse refuse) {
+// What `make` makes for a blocking call. If memory is lacking, the peers' calls fail, too. (For a
+// call that is started, Dispatch::start() sees to that.)
+template <class Make>
+auto made_or_refused(Agreement& agreement, WaitHook& hook, Make make) {
   try {
     return make();
   } catch (const std::bad_alloc&) {
-    refuse(kNoMemory);
+    agreement.refuse(kNoMemory, hook);
     throw;
   }
 }
@@ -85,13 +86,10 @@ void Dispatch::run_gathered(const Call& call, WaitHook& hook) {
   if (!call.on_host() || call.before() != nullptr) {
     return run_on_copies(parts_, call, hook, [&](const Call& made) { run_gathered(made, hook); });
   }
-  const auto refuse = [&](const char* why) { parts_.agreement.refuse(why, hook); };
-  auto gathered = made_or_refused(
-      [&] {
-        return GatheredCall(call, parts_.member.rank, parts_.member.size, is_alone(parts_),
-                            std::move(memory_to_gather_));
-      },
-      refuse);
+  auto gathered = made_or_refused(parts_.agreement, hook, [&] {
+    return GatheredCall(call, parts_.member.rank, parts_.member.size, is_alone(parts_),
+                        std::move(memory_to_gather_));
+  });
   run_carried(gathered, [&](const Call& made) {
     const std::shared_ptr<const Plan> plan = plan_or_refuse(made, hook);
     family_of(*plan).run(parts_, *plan, made, hook);
@@ -126,10 +124,9 @@ void Dispatch::run_mean(const Call& call, WaitHook& hook, Run run) {
     }
     return run_on_copies(parts_, call, hook, [&](const Call& made) { run_mean(made, hook, run); });
   }
-  const auto refuse = [&](const char* why) { parts_.agreement.refuse(why, hook); };
-  const auto sum = made_or_refused(
-      [&] { return std::make_unique<SumOfWords>(call, parts_.member.rank, parts_.member.size); },
-      refuse);
+  const auto sum = made_or_refused(parts_.agreement, hook, [&] {
+    return std::make_unique<SumOfWords>(call, parts_.member.rank, parts_.member.size);
+  });
   run_carried(*sum, [&](const Call& made) { (this->*run)(made, hook); });
 }
 
@@ -152,9 +149,7 @@ std::shared_ptr<StartedOperation> Dispatch::mean_operation(const Call& call) {
 std::shared_ptr<StartedOperation> Dispatch::carried_operation(const Call& call, Carry carry) {
   const auto make = [&](const Call& made) { return operation_for(made); };
   if (call.on_host() && call.before() == nullptr) {
-    const auto refuse = [&](const char* why) { parts_.agreement.refuse_started(why); };
-    return std::make_shared<CarriedOperation>(
-        made_or_refused([&] { return carry(call, parts_); }, refuse), make);
+    return std::make_shared<CarriedOperation>(carry(call, parts_), make);
   }
   try {
     return std::make_shared<StagedOperation>(call, parts_.member.rank, parts_.member.size, make,
